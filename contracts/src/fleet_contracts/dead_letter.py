@@ -1,0 +1,28 @@
+"""The dead letter: why a job or a run could not be brought to a good end (appendix E)."""
+
+from enum import StrEnum
+
+from .messages import Message
+
+
+class DeadLetterReason(StrEnum):
+    INVALID_JOB = "invalid_job"
+    FLOW_NOT_FOUND = "flow_not_found"
+    EXECUTION_ERROR = "execution_error"
+    # A job whose run is in no snapshot: its submit was answered with an error and withdrawn.
+    RUN_NOT_FOUND = "run_not_found"
+
+
+class DeadLetter(Message):
+    timestamp: float
+    reason: str
+    error: str | None = None
+    run_id: str | None = None
+    flow_name: str | None = None
+    tag: str | None = None
+    tags: list[str] | None = None
+    worker_id: str | None = None
+    num_delivered: int | None = None
+    subject: str | None = None
+    attempt: int | None = None
+    tenant_id: str | None = None

@@ -1,0 +1,22 @@
+"""The job: what a worker pulls from the work queue (appendix E)."""
+
+from typing import Any
+
+from pydantic import Field
+
+from .messages import Message
+from .names import Tag
+
+
+class Job(Message):
+    run_id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9_-]+$")
+    flow_name: str = Field(min_length=1)
+    tag: Tag
+    tags: list[str] = []
+    params: dict[str, Any] = {}
+    submitted_at: float
+    tenant_id: str | None = None
+    api_key_id: str | None = None
+    workflow_yaml: str | None = None
+    workflow_yaml_sha256: str | None = None
+    workflow_yaml_bytes: int | None = None

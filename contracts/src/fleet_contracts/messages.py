@@ -1,0 +1,31 @@
+"""The base of every message: readers ignore what they do not know, writers leave unset what nobody set."""
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class MalformedMessage(ValueError):
+    """The bytes are not a valid message of this kind."""
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    def encode(self) -> bytes:
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            place = ".".join(str(part) for part in first["loc"]) or "body"
+            raise MalformedMessage(f"{cls.__name__}: {place}: {first['msg']}") from error
+
+
+class Document(Message):
+    """A message that is read, changed and written back: fields we do not know survive the round trip."""
+
+    model_config = ConfigDict(extra="allow")

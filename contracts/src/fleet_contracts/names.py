@@ -1,0 +1,95 @@
+"""Names on the wire: streams, subjects, buckets, durables and headers. No other module spells them."""
+
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, Field, StringConstraints
+
+TAG_PATTERN = r"^[A-Za-z0-9_-]+$"
+Tag = Annotated[str, StringConstraints(pattern=TAG_PATTERN, min_length=1, max_length=64)]
+SubjectPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+BucketName = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
+
+# The tenant of everybody while authentication is off. Auth never issues a key for it.
+ANONYMOUS_TENANT = "anonymous"
+
+# HTTP headers that carry identity from auth through the gateway to the services.
+HEADER_TENANT_ID = "X-Pyoco-Tenant-Id"
+HEADER_API_KEY_ID = "X-Pyoco-Api-Key-Id"
+HEADER_SCOPES = "X-Pyoco-Scopes"
+HEADER_REQUEST_ID = "X-Request-Id"
+
+# NATS headers.
+NATS_MSG_ID = "Nats-Msg-Id"
+NATS_EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+
+
+def is_tag(text: str) -> bool:
+    return len(text) <= 64 and re.match(TAG_PATTERN, text) is not None
+
+
+class WireNames(BaseModel):
+    """Every configurable name; settings classes inherit it, so the env names are those of the spec."""
+
+    default_tag: Tag = "default"
+
+    work_stream: BucketName = "PYOCO_WORK"
+    work_subject_prefix: SubjectPrefix = "pyoco.work"
+    consumer_prefix: BucketName = "pyoco_workers"
+
+    dlq_stream: BucketName = "PYOCO_DLQ"
+    dlq_subject_prefix: SubjectPrefix = "pyoco.dlq"
+
+    events_stream: BucketName = "PYOCO_EVENTS"
+    events_subject_prefix: SubjectPrefix = "pyoco.events"
+
+    runs_kv_bucket: BucketName = "pyoco_runs"
+    workers_kv_bucket: BucketName = "pyoco_workers"
+    auth_kv_bucket: BucketName = "pyoco_auth"
+    wheel_object_store_bucket: BucketName = "pyoco_wheels"
+    wheel_history_kv_bucket: BucketName = "pyoco_wheel_history"
+
+    def work_subject(self, tag: str) -> str:
+        return f"{self.work_subject_prefix}.{tag}"
+
+    def work_durable(self, tag: str) -> str:
+        """The durable consumer of a tag; workers of every kind share it."""
+        return f"{self.consumer_prefix}_{tag}"
+
+    def tag_of_work_subject(self, subject: str) -> str:
+        return subject.removeprefix(self.work_subject_prefix + ".")
+
+    def dlq_subject(self, tag: str) -> str:
+        return f"{self.dlq_subject_prefix}.{tag}"
+
+    def events_subject(self, run_id: str) -> str:
+        return f"{self.events_subject_prefix}.{run_id}"
+
+    def ingest_durable(self) -> str:
+        """The consumer on the runs bucket that feeds the ledger; replicas of runs-api share it."""
+        return "pyoco_runs_ingest"
+
+
+class ConsumerDefaults(BaseModel):
+    """How a tag's durable consumer is made when it does not exist yet (appendix E)."""
+
+    consumer_ack_wait_sec: float = Field(30.0, gt=0)
+    consumer_max_deliver: int = Field(20, ge=1)
+    consumer_max_ack_pending: int = Field(200, ge=1)
+
+
+def kv_stream(bucket: str) -> str:
+    return f"KV_{bucket}"
+
+
+def kv_subject(bucket: str, key: str) -> str:
+    return f"$KV.{bucket}.{key}"
+
+
+def kv_key(bucket: str, subject: str) -> str:
+    return subject.removeprefix(f"$KV.{bucket}.")
+
+
+def job_message_id(run_id: str, dispatch: int) -> str:
+    """JetStream's deduplication key: a repeated send of one dispatch is one job, a new dispatch is another."""
+    return f"{run_id}:{dispatch}"

@@ -1,0 +1,162 @@
+"""The run snapshot: the live state of a run in KV, and the only ways it may change (appendices C and F)."""
+
+from typing import Any, Self
+
+from pydantic import Field
+
+from .job import Job
+from .messages import Document
+from .status import RunStatus, TaskStatus
+
+
+class IllegalTransition(ValueError):
+    """A run may not change in this way."""
+
+
+class RunSnapshot(Document):
+    run_id: str
+    flow_name: str
+    status: RunStatus
+    params: dict[str, Any] = {}
+    tasks: dict[str, TaskStatus] = {}
+    heartbeat_at: float
+    updated_at: float
+
+    tag: str | None = None
+    tags: list[str] = []
+    worker_id: str | None = None
+    task_records: dict[str, Any] = {}
+    task_records_truncated: bool = False
+    start_time: float | None = None
+    end_time: float | None = None
+    error: str | None = None
+    cancel_requested_at: float | None = None
+    cancel_requested_by: str | None = None
+
+    tenant_id: str | None = None
+    api_key_id: str | None = None
+    workflow_yaml_sha256: str | None = None
+    workflow_yaml_bytes: int | None = None
+
+    submitted_at: float | None = None
+    # How often a worker has claimed this run; it only rises, and every write of a worker is fenced by it.
+    attempt: int = Field(0, ge=0)
+    # Which life of the worker holds the run: a restarted worker keeps its id but is another instance.
+    worker_instance_id: str | None = None
+    # Where to answer for the delivery that the holder works on; lets the job be handed back for a dead holder.
+    ack_subject: str | None = None
+    # How often a holder was lost in mid-run (runner or worker died).
+    interruptions: int = Field(0, ge=0)
+    # A short machine word for a failure: the dead letter's reason.
+    reason: str | None = None
+
+    @classmethod
+    def pending(cls, job: Job, *, now: float) -> Self:
+        return cls(
+            run_id=job.run_id,
+            flow_name=job.flow_name,
+            status=RunStatus.PENDING,
+            params=job.params,
+            heartbeat_at=now,
+            updated_at=now,
+            tag=job.tag,
+            tags=job.tags,
+            tenant_id=job.tenant_id,
+            api_key_id=job.api_key_id,
+            workflow_yaml_sha256=job.workflow_yaml_sha256,
+            workflow_yaml_bytes=job.workflow_yaml_bytes,
+            submitted_at=job.submitted_at,
+        )
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status.is_terminal
+
+    @property
+    def is_held(self) -> bool:
+        """Some worker has claimed the run and has neither finished it nor handed it back."""
+        return self.worker_id is not None and not self.is_terminal
+
+    def is_held_by(self, worker_instance_id: str, attempt: int) -> bool:
+        return not self.is_terminal and self.attempt == attempt and self.worker_instance_id == worker_instance_id
+
+    def claim(self, *, worker_id: str, worker_instance_id: str, ack_subject: str | None, now: float) -> Self:
+        """A worker takes the run: a new attempt begins."""
+        self._refuse_if_terminal("claimed")
+        return self.model_copy(
+            update={
+                "status": RunStatus.RUNNING,
+                "attempt": self.attempt + 1,
+                "worker_id": worker_id,
+                "worker_instance_id": worker_instance_id,
+                "ack_subject": ack_subject,
+                "tasks": {},
+                "task_records": {},
+                "task_records_truncated": False,
+                "start_time": now,
+                "end_time": None,
+                "error": None,
+                "reason": None,
+                "heartbeat_at": now,
+                "updated_at": now,
+            }
+        )
+
+    def hand_back(self, *, now: float, interrupted: bool) -> Self:
+        """The holder is gone or gives up its claim: the run waits again, its attempt stays counted."""
+        self._refuse_if_terminal("handed back")
+        return self.model_copy(
+            update={
+                "status": self.status if self.status is RunStatus.CANCELLING else RunStatus.PENDING,
+                "worker_id": None,
+                "worker_instance_id": None,
+                "ack_subject": None,
+                "interruptions": self.interruptions + (1 if interrupted else 0),
+                "updated_at": now,
+            }
+        )
+
+    def request_cancel(self, *, by: str | None, now: float) -> Self:
+        """Somebody wants the run to end; asking twice keeps the first request."""
+        if self.is_terminal or self.status is RunStatus.CANCELLING:
+            return self
+        return self.model_copy(
+            update={
+                "status": RunStatus.CANCELLING,
+                "cancel_requested_at": now,
+                "cancel_requested_by": by,
+                "updated_at": now,
+            }
+        )
+
+    def finish(
+        self,
+        status: RunStatus,
+        *,
+        now: float,
+        error: str | None = None,
+        reason: str | None = None,
+        tasks: dict[str, TaskStatus] | None = None,
+        task_records: dict[str, Any] | None = None,
+    ) -> Self:
+        """The run ends, once and for all."""
+        self._refuse_if_terminal(f"finished as {status}")
+        if not status.is_terminal:
+            raise IllegalTransition(f"{status} is no end of a run")
+        return self.model_copy(
+            update={
+                "status": status,
+                "error": error,
+                "reason": reason,
+                "tasks": self.tasks if tasks is None else tasks,
+                "task_records": self.task_records if task_records is None else task_records,
+                "end_time": now,
+                "heartbeat_at": now,
+                "updated_at": now,
+                "ack_subject": None,
+            }
+        )
+
+    def _refuse_if_terminal(self, verb: str) -> None:
+        if self.is_terminal:
+            raise IllegalTransition(f"run {self.run_id} is {self.status} and cannot be {verb}")

@@ -1,0 +1,45 @@
+"""The worker registry record, and what its state means at a given moment (appendices F and G)."""
+
+from pydantic import Field
+
+from .messages import Document
+from .status import WorkerState
+
+
+class WheelSync(Document):
+    enabled: bool = False
+    last_result: str = "disabled"
+
+
+class WorkerRecord(Document):
+    worker_id: str
+    instance_id: str
+    state: WorkerState
+    hidden: bool = False
+    last_seen_at: float
+    last_heartbeat_at: float
+    tags: list[str] = []
+
+    current_run_id: str | None = None
+    # Every run in hand; current_run_id is the one begun last.
+    current_run_ids: list[str] = []
+    last_run_id: str | None = None
+    last_run_status: str | None = None
+    last_run_started_at: float | None = None
+    last_run_finished_at: float | None = None
+    stopped_at: float | None = None
+    stop_reason: str | None = None
+    slots: int = Field(1, ge=1)
+    wheel_sync: WheelSync = WheelSync()
+
+    def effective_state(self, *, now: float, disconnect_timeout_sec: float) -> WorkerState:
+        """A worker that said goodbye stays so; one that fell silent is disconnected."""
+        if self.state is WorkerState.STOPPED_GRACEFUL:
+            return self.state
+        if now - self.last_seen_at > disconnect_timeout_sec:
+            return WorkerState.DISCONNECTED
+        return self.state
+
+    def is_alive(self, *, now: float, disconnect_timeout_sec: float) -> bool:
+        state = self.effective_state(now=now, disconnect_timeout_sec=disconnect_timeout_sec)
+        return state in (WorkerState.RUNNING, WorkerState.IDLE)

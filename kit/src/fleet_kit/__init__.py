@@ -1,0 +1,1 @@
+"""What every process of the fleet needs, whatever its business is."""

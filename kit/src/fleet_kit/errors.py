@@ -1,0 +1,86 @@
+"""One base for every failure with a name; it knows how it looks over HTTP."""
+
+from typing import Any
+
+from fleet_contracts.problems import Problem
+
+# The error taxonomy of the contracts document, by HTTP status.
+_CODES = {
+    400: "VALIDATION_ERROR",
+    401: "UNAUTHENTICATED",
+    403: "FORBIDDEN",
+    404: "NOT_FOUND",
+    405: "METHOD_NOT_ALLOWED",
+    409: "CONFLICT",
+    413: "PAYLOAD_TOO_LARGE",
+    422: "VALIDATION_ERROR",
+    429: "RATE_LIMITED",
+    502: "DEPENDENCY_ERROR",
+    503: "DEPENDENCY_ERROR",
+    504: "DEPENDENCY_ERROR",
+}
+
+
+def code_of_status(status: int) -> str:
+    return _CODES.get(status, "INTERNAL_ERROR" if status >= 500 else "VALIDATION_ERROR")
+
+
+def envelope(
+    *, status: int, message: str, request_id: str | None, problem: Problem | None = None, **meta: Any
+) -> dict[str, Any]:
+    """The error body of every answer; `detail` repeats the message for clients that expect it there."""
+    identity: dict[str, Any] = {"request_id": request_id}
+    if problem is not None:
+        identity |= {"err_id": problem.err_id, "msg_id": problem.msg_id, "retryable": problem.retryable}
+    return {
+        "ok": False,
+        "error": {"code": code_of_status(status), "message": message, "meta": identity | meta},
+        "detail": message,
+    }
+
+
+class FleetError(Exception):
+    """Something went wrong inside the fleet."""
+
+    problem: Problem | None = None
+    status: int | None = None
+
+    def __init__(self, message: str | None = None, **meta: Any) -> None:
+        self.message = message or (self.__doc__ or "").strip()
+        self.meta = meta
+        super().__init__(self.message)
+
+    @property
+    def http_status(self) -> int:
+        if self.status is not None:
+            return self.status
+        if self.problem is not None and self.problem.http_status is not None:
+            return self.problem.http_status
+        return 500
+
+    def envelope(self, request_id: str | None) -> dict[str, Any]:
+        return envelope(
+            status=self.http_status,
+            message=self.message,
+            request_id=request_id,
+            problem=self.problem,
+            **self.meta,
+        )
+
+
+class NatsUnavailable(FleetError):
+    """NATS is unavailable; try again when it is back."""
+
+    problem = Problem.NATS_UNAVAILABLE
+
+
+class InvalidRequest(FleetError):
+    """The request is invalid."""
+
+    problem = Problem.INVALID_REQUEST
+
+
+class IdentityMissing(FleetError):
+    """The request carries no identity; send it through the gateway."""
+
+    problem = Problem.API_KEY_REQUIRED

@@ -1,0 +1,195 @@
+"""The FastAPI application every service is built on: request ids, error envelopes, request lines, readiness."""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
+
+from fleet_contracts.names import HEADER_REQUEST_ID
+from fleet_contracts.problems import Problem
+
+from .errors import FleetError, envelope
+from .logging import elapsed_ms, log_context, problem_fields
+from .metrics import CONTENT_TYPE, render
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
+
+# What a service is not ready for yet: names of parts with a sentence each; empty means ready.
+Readiness = Callable[[], Awaitable[dict[str, str]]]
+
+
+def create_app(
+    *,
+    component: str,
+    routers: Sequence[APIRouter],
+    lifespan: Lifespan[FastAPI],
+    readiness: Readiness,
+    registry: CollectorRegistry | None = None,
+    invalid_request: Problem = Problem.INVALID_REQUEST,
+) -> FastAPI:
+    """Build a service. `registry` adds GET /metrics for services without a richer one of their own."""
+    app = FastAPI(title=f"pyoco-fleet {component}", lifespan=lifespan, docs_url=None, redoc_url=None)
+    for router in routers:
+        app.include_router(router)
+    app.include_router(_health_routes(readiness, registry))
+
+    async def on_invalid_request(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        fields = [
+            {"field": ".".join(str(part) for part in e["loc"] if part != "body"), "reason": e["msg"]}
+            for e in error.errors()[:20]
+        ]
+        sentence = "; ".join(f"{f['field'] or 'body'}: {f['reason']}" for f in fields)
+        problem = getattr(request.scope.get("endpoint"), "invalid_request", invalid_request)
+        return error_response(
+            request, status=problem.http_status or 422, problem=problem, message=sentence, fields=fields
+        )
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        response = error_response(request, status=error.status_code, message=str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
+
+    async def on_fleet_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, FleetError)
+        if error.http_status >= 500:
+            ids = problem_fields(error.problem) if error.problem else {}
+            logger.error("%s", error.message, exc_info=error, extra={**ids, "meta": error.meta})
+        return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
+
+    app.add_exception_handler(RequestValidationError, on_invalid_request)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(FleetError, on_fleet_error)
+    app.add_middleware(RequestMiddleware)
+    return app
+
+
+class JsonResponse(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
+
+
+def answers_invalid_requests_with(problem: Problem) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a route whose bad input has a problem id of its own."""
+
+    def mark(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        endpoint.invalid_request = problem  # type: ignore[attr-defined]
+        return endpoint
+
+    return mark
+
+
+def request_id_of(request: Request) -> str | None:
+    return request.scope.get("fleet_request_id")
+
+
+def error_response(
+    request: Request, *, status: int, message: str, problem: Problem | None = None, **meta: Any
+) -> JsonResponse:
+    body = envelope(status=status, message=message, request_id=request_id_of(request), problem=problem, **meta)
+    return JsonResponse(body, status_code=status)
+
+
+class RequestMiddleware:
+    """Gives every request an id, returns it, logs the request, and turns a crash into an envelope."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope["fleet_request_id"] = request_id
+        begun = time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        with log_context(request_id=request_id):
+            try:
+                await self._app(scope, receive, send_with_id)
+            except Exception:
+                logger.exception(
+                    "unexpected failure of %s %s",
+                    scope["method"],
+                    scope["path"],
+                    extra={"event": "request", "meta": _request_meta(scope, 500)},
+                )
+                if status == 0:
+                    body = envelope(status=500, message="internal error", request_id=request_id)
+                    await JsonResponse(body, status_code=500)(scope, receive, send_with_id)
+            level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
+            if logger.isEnabledFor(level):
+                logger.log(
+                    level,
+                    "%s %s %d",
+                    scope["method"],
+                    scope["path"],
+                    status,
+                    extra={
+                        "event": "request",
+                        "status": "completed" if status < 400 else "failed",
+                        "duration_ms": elapsed_ms(begun),
+                        "meta": _request_meta(scope, status),
+                    },
+                )
+
+
+def _request_id(scope: Scope) -> str:
+    wanted = HEADER_REQUEST_ID.lower().encode()
+    for name, value in scope["headers"]:
+        if name == wanted:
+            text = str(value, "latin-1")
+            if _REQUEST_ID.match(text):
+                return text
+    return uuid.uuid4().hex
+
+
+def _request_meta(scope: Scope, status: int) -> dict[str, Any]:
+    return {"method": scope["method"], "path": scope["path"], "status_code": status}
+
+
+def _health_routes(readiness: Readiness, registry: CollectorRegistry | None) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> dict[str, Any]:
+        """The process is up; what it still waits for is told, but does not make it unhealthy."""
+        return {"status": "ok", "waiting_for": await readiness()}
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Ready to serve, for whoever starts and watches this process."""
+        missing = await readiness()
+        return JsonResponse(
+            {"status": "waiting" if missing else "ready", "waiting_for": missing},
+            status_code=503 if missing else 200,
+        )
+
+    if registry is not None:
+
+        @router.get("/metrics")
+        async def metrics() -> Response:
+            return Response(render(registry), media_type=CONTENT_TYPE)
+
+    return router

@@ -1,0 +1,179 @@
+"""A KV bucket with compare-and-set writes, and a mirror of a small bucket kept in memory."""
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.js.kv import KeyValue
+
+from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_stream, kv_subject
+
+from .errors import NatsUnavailable
+from .nats import Ack, NatsLink, WrongRevision
+
+logger = logging.getLogger(__name__)
+
+_GONE = {"DEL", "PURGE"}
+_NO_MESSAGE = 10037
+_LOAD_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    value: bytes
+    revision: int
+
+
+class Bucket:
+    """Keys are read with a direct get and written with an expected revision."""
+
+    def __init__(self, link: NatsLink, name: str) -> None:
+        self.name = name
+        self._link = link
+        # A bucket that somebody else made may not allow direct gets; found out at the first read.
+        self._direct = True
+
+    async def get(self, key: str) -> Entry | None:
+        entry, _ = await self._look_up(key)
+        return entry
+
+    async def create(self, key: str, value: bytes) -> int:
+        """Write a key that must not exist (a deleted one may be made anew)."""
+        try:
+            return await self.update(key, value, revision=0)
+        except WrongRevision:
+            entry, marker_revision = await self._look_up(key)
+            if entry is not None or marker_revision == 0:
+                raise
+            return await self.update(key, value, revision=marker_revision)
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> int:
+        """Write a key whose latest revision is the one given; WrongRevision if it is not."""
+        return (await self._link.wait_ack(await self.update_nowait(key, value, revision=revision))).sequence
+
+    async def update_nowait(self, key: str, value: bytes, *, revision: int) -> asyncio.Future[Ack]:
+        headers = {NATS_EXPECTED_LAST_SUBJECT_SEQUENCE: str(revision)}
+        return await self._link.publish_nowait(kv_subject(self.name, key), value, headers)
+
+    async def put(self, key: str, value: bytes) -> int:
+        return (await self._link.publish(kv_subject(self.name, key), value)).sequence
+
+    async def purge(self, key: str) -> None:
+        """Remove a key and its history."""
+        headers = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+        await self._link.publish(kv_subject(self.name, key), b"", headers)
+
+    async def _look_up(self, key: str) -> tuple[Entry | None, int]:
+        """The living entry if there is one, and the revision of whatever is there (0: nothing ever was)."""
+        if self._direct:
+            try:
+                return await self._get_direct(key)
+            except NatsUnavailable as error:
+                if not isinstance(error.__cause__, nats.errors.NoRespondersError):
+                    raise
+            found = await self._get_stored(key)
+            self._direct = False
+            return found
+        return await self._get_stored(key)
+
+    async def _get_direct(self, key: str) -> tuple[Entry | None, int]:
+        answer = await self._link.request(f"$JS.API.DIRECT.GET.{kv_stream(self.name)}.{kv_subject(self.name, key)}")
+        headers = answer.headers or {}
+        if headers.get("Status") == "404":
+            return None, 0
+        return _entry(answer.data, int(headers["Nats-Sequence"]), headers)
+
+    async def _get_stored(self, key: str) -> tuple[Entry | None, int]:
+        wanted = orjson.dumps({"last_by_subj": kv_subject(self.name, key)})
+        answer = orjson.loads(
+            (await self._link.request(f"$JS.API.STREAM.MSG.GET.{kv_stream(self.name)}", wanted)).data
+        )
+        if (error := answer.get("error")) is not None:
+            if error.get("err_code") == _NO_MESSAGE:
+                return None, 0
+            raise NatsUnavailable(f"JetStream could not read {self.name}: {error.get('description')}")
+        message = answer["message"]
+        lines = base64.b64decode(message.get("hdrs", "")).decode("latin-1").split("\r\n")[1:]
+        headers = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return _entry(base64.b64decode(message.get("data", "")), message["seq"], headers)
+
+
+def _entry(data: bytes, revision: int, headers: dict[str, str]) -> tuple[Entry | None, int]:
+    # Markers that the server leaves for expired keys have a reason header instead of an operation.
+    if headers.get("KV-Operation") in _GONE or "Nats-Marker-Reason" in headers:
+        return None, revision
+    return Entry(data, revision), revision
+
+
+class Mirror:
+    """The latest values of a small bucket, watched; made anew after every reconnect so it cannot go silent."""
+
+    def __init__(
+        self, link: NatsLink, bucket: str, *, on_change: Callable[[str, bytes | None], None] | None = None
+    ) -> None:
+        self._link = link
+        self._bucket = bucket
+        self._on_change = on_change
+        self._values: dict[str, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def values(self) -> dict[str, bytes]:
+        return self._values
+
+    async def restart(self) -> None:
+        """Load the whole bucket, then follow it. Register this as a hook of the link."""
+        await self.stop()
+        bucket = await self._link.jetstream.key_value(self._bucket)
+        watcher = await bucket.watchall(inactive_threshold=60.0)
+        fresh: dict[str, bytes] = {}
+        loaded = False
+        while not loaded:
+            entry = await watcher.updates(timeout=_LOAD_TIMEOUT_SECONDS)  # type: ignore[no-untyped-call]
+            if entry is None:
+                loaded = True
+            else:
+                self._apply(fresh, entry.key, entry.value, entry.operation)
+        gone = self._values.keys() - fresh.keys()
+        self._values = fresh
+        if self._on_change is not None:
+            for key in gone:
+                self._on_change(key, None)
+            for key, value in fresh.items():
+                self._on_change(key, value)
+        self._task = asyncio.create_task(self._follow(watcher))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _follow(self, watcher: KeyValue.KeyWatcher) -> None:
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    continue
+                value = self._apply(self._values, entry.key, entry.value, entry.operation)
+                if self._on_change is not None:
+                    self._on_change(entry.key, value)
+        except (nats.errors.Error, nats.js.errors.Error):
+            logger.warning("the watch of %s broke off", self._bucket, exc_info=True)
+        finally:
+            try:
+                await watcher.stop()  # type: ignore[no-untyped-call]
+            except (nats.errors.Error, nats.js.errors.Error):
+                logger.debug("the watch of %s was already gone", self._bucket)
+
+    @staticmethod
+    def _apply(values: dict[str, bytes], key: str, value: bytes | None, operation: str | None) -> bytes | None:
+        if operation in _GONE or value is None:
+            values.pop(key, None)
+            return None
+        values[key] = value
+        return value

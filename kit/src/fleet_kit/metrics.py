@@ -1,0 +1,25 @@
+"""The Prometheus registry of one process."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def new_registry(component: str) -> CollectorRegistry:
+    """A registry of our own (not the process-global one), so that tests may build many."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    try:
+        release = version("pyoco-fleet-kit")
+    except PackageNotFoundError:
+        release = "unknown"
+    build = Gauge("pyoco_build_info", "Which build this is.", ["component", "version"], registry=registry)
+    build.labels(component, release).set(1)
+    return registry
+
+
+def render(registry: CollectorRegistry) -> bytes:
+    return generate_latest(registry)

@@ -1,0 +1,279 @@
+"""The connection to NATS: reconnects for ever, knows why it is down, pipelines JetStream publishes."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+
+from fleet_contracts.problems import Problem
+
+from .errors import NatsUnavailable
+from .logging import problem_fields
+from .settings import FleetSettings
+
+logger = logging.getLogger(__name__)
+
+# What the client library raises when the server, the network or JetStream is away.
+_OUTAGES = (
+    nats.errors.Error,
+    nats.js.errors.ServiceUnavailableError,
+    nats.js.errors.NoStreamResponseError,
+    OSError,
+    TimeoutError,
+    asyncio.TimeoutError,
+)
+_WRONG_LAST_SEQUENCE = (10071, 10164)
+
+Hook = Callable[[], Awaitable[None]]
+
+
+class WrongRevision(Exception):
+    """Somebody else has written this key since we read it."""
+
+
+class WriteRefused(NatsUnavailable):
+    """JetStream refused the write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    stream: str
+    sequence: int
+    duplicate: bool
+
+
+class NatsLink:
+    """One process's connection. Use it as an async context manager; `hooks` run after every (re)connect.
+
+    The link is `ready` once it is connected and every hook has succeeded since then; hooks that fail
+    are tried again until they succeed or the connection is lost.
+    """
+
+    def __init__(self, settings: FleetSettings, *, name: str) -> None:
+        self._settings = settings
+        self._name = name
+        self._client = Client()
+        self._hooks: list[Hook] = []
+        self._prepared = asyncio.Event()
+        self._down_because: str | None = "not connected yet"
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pending: dict[str, asyncio.Future[Ack]] = {}
+        self._tokens = itertools.count()
+        self._reply_prefix = ""
+        self.reconnects = 0
+
+    def after_connect(self, hook: Hook) -> None:
+        self._hooks.append(hook)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        return self._client.jetstream(timeout=self._settings.nats_request_timeout_sec)
+
+    @property
+    def down_because(self) -> str | None:
+        """Why the link is not ready, in a few words; None when it is."""
+        if self._client.is_connected and self._prepared.is_set():
+            return None
+        return self._down_because or "preparing streams and buckets"
+
+    @property
+    def max_payload(self) -> int:
+        return self._client.max_payload
+
+    def require(self) -> None:
+        """Refuse at once, without waiting for a timeout, when NATS is known to be away."""
+        if (reason := self.down_because) is not None:
+            raise NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
+
+    async def wait_ready(self) -> None:
+        await self._prepared.wait()
+
+    async def __aenter__(self) -> "NatsLink":
+        self._spawn(self._connect())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fail_pending("the process is stopping")
+        if self._client.is_connected:
+            try:
+                async with asyncio.timeout(2):
+                    await self._client.flush()
+            except _OUTAGES:
+                logger.debug("could not flush before closing", exc_info=True)
+        await self._client.close()
+
+    async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> Ack:
+        """Publish to JetStream and wait for its ack."""
+        return await self.wait_ack(await self.publish_nowait(subject, payload, headers))
+
+    async def publish_nowait(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None = None
+    ) -> asyncio.Future[Ack]:
+        """Send now, answer later: many publishes may be in flight. Await the future through `wait_ack`."""
+        token = str(next(self._tokens))
+        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self._pending[token] = future
+        future.add_done_callback(lambda _: self._pending.pop(token, None))
+        try:
+            await self._client.publish(subject, payload, reply=self._reply_prefix + token, headers=headers)
+        except _OUTAGES as error:
+            future.cancel()
+            raise self.unavailable(error) from error
+        return future
+
+    async def wait_ack(self, future: asyncio.Future[Ack]) -> Ack:
+        try:
+            async with asyncio.timeout(self._settings.nats_request_timeout_sec):
+                return await future
+        except TimeoutError as error:
+            raise NatsUnavailable("NATS did not acknowledge in time; try again") from error
+
+    async def send(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
+        """Publish without waiting for anything."""
+        try:
+            await self._client.publish(subject, payload, headers=headers)
+        except _OUTAGES as error:
+            raise self.unavailable(error) from error
+
+    async def request(self, subject: str, payload: bytes = b"") -> Msg:
+        try:
+            return await self._client.request(subject, payload, timeout=self._settings.nats_request_timeout_sec)
+        except _OUTAGES as error:
+            raise self.unavailable(error) from error
+
+    def unavailable(self, error: BaseException) -> NatsUnavailable:
+        """Translate what the library raised into our own failure."""
+        reason = self.down_because or str(error) or type(error).__name__
+        return NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
+
+    async def _connect(self) -> None:
+        settings = self._settings
+        # With max_reconnect_attempts=-1 the first connect, too, tries until it succeeds.
+        await self._client.connect(
+            servers=settings.nats_url.split(","),
+            name=self._name,
+            connect_timeout=settings.nats_connect_timeout_sec,  # type: ignore[arg-type]
+            reconnect_time_wait=0.25,  # type: ignore[arg-type]
+            max_reconnect_attempts=-1,
+            ping_interval=10,
+            max_outstanding_pings=2,
+            # No buffering while disconnected: a write that was answered with 503 must not arrive later.
+            pending_size=0,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_closed,
+        )
+        inbox = self._client.new_inbox()
+        self._reply_prefix = f"{inbox}."
+        await self._client.subscribe(f"{inbox}.*", cb=self._on_ack)
+        self._down_because = None
+        logger.info("connected to NATS", extra={"meta": {"server": self._server()}})
+        self._spawn(self._prepare())
+
+    async def _prepare(self) -> None:
+        """Run the hooks until all succeed; a newer connection starts its own round."""
+        round_ = self.reconnects
+        delay = 0.05
+        while self._client.is_connected and round_ == self.reconnects:
+            try:
+                for hook in self._hooks:
+                    await hook()
+            except Exception as error:
+                self._down_because = f"preparing: {error or type(error).__name__}"
+                logger.warning("could not prepare NATS resources, trying again", exc_info=True)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 2.0)
+                continue
+            self._down_because = None
+            self._prepared.set()
+            return
+
+    async def _on_ack(self, msg: Msg) -> None:
+        future = self._pending.get(msg.subject[len(self._reply_prefix) :])
+        if future is None or future.done():
+            return
+        if msg.headers and msg.headers.get("Status") == "503":
+            future.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
+            return
+        answer: dict[str, Any] = orjson.loads(msg.data)
+        if (error := answer.get("error")) is not None:
+            future.set_exception(_refusal(error))
+        else:
+            future.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
+
+    async def _on_error(self, error: Exception) -> None:
+        self._note_outage(error)
+        logger.warning(
+            "NATS reported an error: %s",
+            error or type(error).__name__,
+            exc_info=error,
+            extra=problem_fields(Problem.NATS_UNAVAILABLE),
+        )
+
+    async def _on_disconnected(self) -> None:
+        self._prepared.clear()
+        if not self._client.is_closed:
+            self._down_because = self._down_because or "connection lost"
+            logger.warning("disconnected from NATS", extra=problem_fields(Problem.NATS_UNAVAILABLE))
+        self._fail_pending(self._down_because or "connection closed")
+
+    async def _on_reconnected(self) -> None:
+        self.reconnects += 1
+        self._down_because = None
+        logger.info("reconnected to NATS", extra={"meta": {"server": self._server()}})
+        self._spawn(self._prepare())
+
+    async def _on_closed(self) -> None:
+        self._prepared.clear()
+        self._down_because = "connection closed"
+        self._fail_pending("connection closed")
+
+    def _note_outage(self, error: Exception) -> None:
+        if not self._client.is_connected:
+            self._down_because = str(error) or type(error).__name__
+
+    def _fail_pending(self, reason: str) -> None:
+        for future in list(self._pending.values()):
+            if not future.done():
+                future.set_exception(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
+                # Nobody may be waiting any more; asking marks the exception as seen.
+                future.exception()
+
+    def _server(self) -> str:
+        url = self._client.connected_url
+        return url.netloc.rpartition("@")[2] if url else ""
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._down_because = str(error) or type(error).__name__
+            logger.error("a task of the NATS link failed", exc_info=error)
+
+
+def _refusal(error: dict[str, Any]) -> Exception:
+    if error.get("err_code") in _WRONG_LAST_SEQUENCE:
+        return WrongRevision(error.get("description", ""))
+    return WriteRefused(f"JetStream refused the write: {error.get('description', 'no reason given')}")

@@ -1,0 +1,182 @@
+"""Pull from one or several durable consumers at once; all answers arrive on one inbox, so one wait serves all."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import orjson
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from .errors import NatsUnavailable
+from .nats import NatsLink
+
+logger = logging.getLogger(__name__)
+
+_RETRY_AFTER_SECONDS = 0.25
+
+
+@dataclass(slots=True)
+class _Request:
+    durable: str
+    open: int
+    expires_at: float
+    no_wait: bool
+
+
+class Puller:
+    """Takes messages from the durables of one stream.
+
+    With several durables, each is first asked without waiting, one after the other, beginning with the
+    one that had something last time; only when none has anything are all asked to answer as soon as
+    something comes. So under load no durable hands out more than is wanted, and when idle the first
+    message on any of them arrives at once. A message that comes although nobody waits any more (two
+    durables answering in the same moment) is given back at once.
+    """
+
+    def __init__(self, link: NatsLink, *, stream: str, durables: list[str], expires_seconds: float = 5.0) -> None:
+        self._link = link
+        self._stream = stream
+        self._durables = deque(durables)
+        self._expires_seconds = expires_seconds
+        self._inbox = ""
+        self._subscription: Subscription | None = None
+        self._tokens = itertools.count()
+        self._requests: dict[str, _Request] = {}
+        self._arrived: deque[Msg] = deque()
+        self._wanted = 0
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """(Re)subscribe; requests that were open are forgotten. Register this as a hook of the link."""
+        if self._subscription is None:
+            self._inbox = self._link.client.new_inbox()
+            self._subscription = await self._link.client.subscribe(f"{self._inbox}.*", cb=self._on_message)
+        self._requests.clear()
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Give back what nobody took. Open requests end by themselves."""
+        self._wanted = 0
+        while self._arrived:
+            await self._give_back(self._arrived.popleft())
+
+    async def take(self, count: int, *, wait_seconds: float | None = None) -> list[Msg]:
+        """Up to `count` messages; none if nothing came in time. NatsUnavailable if NATS is away."""
+        wait_seconds = self._expires_seconds if wait_seconds is None else wait_seconds
+        self._link.require()
+        self._wanted = count
+        try:
+            if len(self._durables) > 1:
+                await self._sweep(count)
+            if not self._arrived:
+                await self._wait(count, wait_seconds)
+            taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+            if taken and len(self._durables) > 1:
+                self._prefer(taken[-1])
+            return taken
+        finally:
+            self._wanted = 0
+            while self._arrived:
+                await self._give_back(self._arrived.popleft())
+
+    async def _sweep(self, count: int) -> None:
+        """Ask each durable for what it has right now."""
+        for durable in list(self._durables):
+            missing = count - len(self._arrived)
+            if missing <= 0:
+                return
+            token = await self._ask(durable, missing, no_wait=True)
+            await self._until(partial(self._is_answered, token), self._expires_seconds)
+            self._requests.pop(token, None)
+
+    def _is_answered(self, token: str) -> bool:
+        return token not in self._requests
+
+    async def _wait(self, count: int, wait_seconds: float) -> None:
+        """Ask every durable to answer when something comes, and wait for the first."""
+        deadline = time.monotonic() + wait_seconds
+        while not self._arrived and (left := deadline - time.monotonic()) > 0:
+            now = time.monotonic()
+            self._requests = {token: r for token, r in self._requests.items() if r.expires_at > now}
+            asked = {request.durable for request in self._requests.values()}
+            for durable in self._durables:
+                if durable not in asked:
+                    await self._ask(durable, count, no_wait=False)
+            expiry = min(request.expires_at for request in self._requests.values()) - time.monotonic()
+            await self._until(lambda: bool(self._arrived), min(left, max(expiry, 0.0)))
+
+    async def _ask(self, durable: str, count: int, *, no_wait: bool) -> str:
+        token = str(next(self._tokens))
+        body: dict[str, object] = {"batch": count}
+        # The server ends the request a little earlier than we do, so that its last word still finds us.
+        body |= {"no_wait": True} if no_wait else {"expires": int(self._expires_seconds * 0.9e9)}
+        self._requests[token] = _Request(durable, count, time.monotonic() + self._expires_seconds, no_wait)
+        await self._link.client.publish(
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{durable}",
+            orjson.dumps(body),
+            reply=f"{self._inbox}.{token}",
+        )
+        return token
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
+                    self._link.require()
+        except TimeoutError:
+            return
+
+    async def _on_message(self, msg: Msg) -> None:
+        if not msg.reply:
+            self._on_status(msg)
+            return
+        durable = _durable_of(msg)
+        for token, request in self._requests.items():
+            if request.durable == durable:
+                request.open -= 1
+                if request.open <= 0:
+                    del self._requests[token]
+                break
+        if len(self._arrived) < self._wanted:
+            self._arrived.append(msg)
+        else:
+            await self._give_back(msg)
+        self._changed.set()
+
+    def _on_status(self, msg: Msg) -> None:
+        token = msg.subject.rpartition(".")[2]
+        request = self._requests.get(token)
+        if request is None:
+            return
+        status = (msg.headers or {}).get("Status")
+        if request.no_wait or status in ("404", "408"):
+            del self._requests[token]
+        else:
+            # 503: no such consumer; 409: it is full, moving or gone. Ask again, but not in a hot loop.
+            request.expires_at = time.monotonic() + _RETRY_AFTER_SECONDS
+        self._changed.set()
+
+    def _prefer(self, msg: Msg) -> None:
+        durable = _durable_of(msg)
+        while self._durables[0] != durable:
+            self._durables.rotate(-1)
+
+    async def _give_back(self, msg: Msg) -> None:
+        try:
+            await self._link.send(msg.reply, b"-NAK")
+        except NatsUnavailable:
+            logger.debug("could not give a message back; it will be redelivered", exc_info=True)
+
+
+def _durable_of(msg: Msg) -> str:
+    # $JS.ACK.<stream>.<durable>.… or, newer, $JS.ACK.<domain>.<account>.<stream>.<durable>.…
+    parts = msg.reply.split(".")
+    return parts[3] if len(parts) < 11 else parts[5]

@@ -1,0 +1,54 @@
+"""Run a service's application under uvicorn until it is told to stop."""
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import uvicorn
+from fastapi import FastAPI
+
+from .logging import configure_logging
+from .settings import HttpSettings, SettingsError
+from .telemetry import configure_tracing
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=HttpSettings)
+
+
+def run_service(component: str, settings_class: type[S], build: Callable[[S], FastAPI]) -> None:
+    """The main function of a service: settings, logging, tracing, serve, clean stop."""
+    try:
+        settings = settings_class.load()
+    except SettingsError as error:
+        sys.exit(f"{component}: {error}")
+    configure_logging(service="pyoco-server:http", component=component, settings=settings)
+    tracing = configure_tracing(component)
+    where = settings.uds or f"{settings.host}:{settings.port}"
+    logger.info("%s starts on %s", component, where)
+    config = uvicorn.Config(
+        build(settings),
+        uds=settings.uds,
+        host=settings.host,
+        port=settings.port,
+        loop="auto",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=2048,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+    )
+    try:
+        uvicorn.Server(config).run()
+    finally:
+        if settings.uds:
+            Path(settings.uds).unlink(missing_ok=True)
+        if tracing is not None:
+            tracing.shutdown()
+        logger.info("%s has stopped", component)
