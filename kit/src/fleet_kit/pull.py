@@ -49,7 +49,7 @@ class Puller:
         self._tokens = itertools.count()
         self._requests: dict[str, _Request] = {}
         self._arrived: deque[Msg] = deque()
-        self._wanted = 0
+        self._room = 0
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -62,28 +62,27 @@ class Puller:
 
     async def stop(self) -> None:
         """Give back what nobody took. Open requests end by themselves."""
-        self._wanted = 0
+        self._room = 0
         while self._arrived:
             await self._give_back(self._arrived.popleft())
 
     async def take(self, count: int, *, wait_seconds: float | None = None) -> list[Msg]:
-        """Up to `count` messages; none if nothing came in time. NatsUnavailable if NATS is away."""
-        wait_seconds = self._expires_seconds if wait_seconds is None else wait_seconds
+        """Up to `count` messages; none if nothing came in time. NatsUnavailable if NATS is away.
+
+        `count` is the room the caller has: what a request still brings after this call has returned is
+        kept for the next call as long as there is room for it.
+        """
         self._link.require()
-        self._wanted = count
-        try:
-            if len(self._durables) > 1:
-                await self._sweep(count)
-            if not self._arrived:
-                await self._wait(count, wait_seconds)
-            taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
-            if taken and len(self._durables) > 1:
-                self._prefer(taken[-1])
-            return taken
-        finally:
-            self._wanted = 0
-            while self._arrived:
-                await self._give_back(self._arrived.popleft())
+        self._room = count
+        if len(self._durables) > 1:
+            await self._sweep(count)
+        if not self._arrived:
+            await self._wait(count, self._expires_seconds if wait_seconds is None else wait_seconds)
+        taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+        self._room = count - len(taken)
+        if taken and len(self._durables) > 1:
+            self._prefer(taken[-1])
+        return taken
 
     async def _sweep(self, count: int) -> None:
         """Ask each durable for what it has right now."""
@@ -107,7 +106,8 @@ class Puller:
             asked = {request.durable for request in self._requests.values()}
             for durable in self._durables:
                 if durable not in asked:
-                    await self._ask(durable, count, no_wait=False)
+                    # One each: of several durables that answer at once, at most one message too many.
+                    await self._ask(durable, count if len(self._durables) == 1 else 1, no_wait=False)
             expiry = min(request.expires_at for request in self._requests.values()) - time.monotonic()
             await self._until(lambda: bool(self._arrived), min(left, max(expiry, 0.0)))
 
@@ -145,7 +145,7 @@ class Puller:
                 if request.open <= 0:
                     del self._requests[token]
                 break
-        if len(self._arrived) < self._wanted:
+        if len(self._arrived) < self._room:
             self._arrived.append(msg)
         else:
             await self._give_back(msg)

@@ -1,0 +1,122 @@
+"""The link to NATS survives outages and says why it is down."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.kv import Bucket, Mirror
+from fleet_kit.nats import NatsLink, WrongRevision
+from fleet_kit.pull import Puller
+from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_stream
+from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+from nats.js import api
+
+
+def settings(server: NatsServer) -> FleetSettings:
+    return FleetSettings(nats_url=server.url, nats_request_timeout_sec=2.0)
+
+
+async def test_compare_and_set_refuses_a_stale_revision(nats_server: NatsServer) -> None:
+    async with NatsLink(settings(nats_server), name="test") as link:
+        link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        bucket = Bucket(link, "things")
+        assert await bucket.get("a") is None
+        first = await bucket.create("a", b"1")
+        second = await bucket.update("a", b"2", revision=first)
+        with pytest.raises(WrongRevision):
+            await bucket.update("a", b"3", revision=first)
+        with pytest.raises(WrongRevision):
+            await bucket.create("a", b"4")
+        entry = await bucket.get("a")
+        assert entry is not None
+        assert (entry.value, entry.revision) == (b"2", second)
+        await bucket.purge("a")
+        assert await bucket.get("a") is None
+        assert await bucket.create("a", b"5") > second
+
+
+async def test_a_bucket_without_direct_gets_is_read_all_the_same(nats_server: NatsServer) -> None:
+    async with NatsLink(settings(nats_server), name="test") as link:
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        await link.jetstream.create_key_value(bucket="foreign", direct=False)
+        bucket = Bucket(link, "foreign")
+        assert await bucket.get("a") is None
+        revision = await bucket.create("a", b"1")
+        entry = await bucket.get("a")
+        assert entry is not None
+        assert (entry.value, entry.revision) == (b"1", revision)
+        await bucket.purge("a")
+        assert await bucket.get("a") is None
+
+
+async def test_a_link_outlives_its_server_and_prepares_a_wiped_one_again(nats_server: NatsServer) -> None:
+    async with NatsLink(settings(nats_server), name="test") as link:
+        link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))
+        mirror = Mirror(link, "things")
+        link.after_connect(mirror.restart)
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        bucket = Bucket(link, "things")
+        await bucket.create("a", b"1")
+        await eventually(lambda: mirror.values == {"a": b"1"})
+        nats_server.kill()
+        await eventually(lambda: link.down_because is not None)
+        with pytest.raises(NatsUnavailable, match="NATS is unavailable"):
+            link.require()
+        with pytest.raises(NatsUnavailable):
+            await bucket.create("b", b"2")
+        nats_server.wipe()
+        nats_server.start()
+        await eventually(lambda: link.down_because is None)
+        assert await bucket.get("b") is None
+        await bucket.create("c", b"3")
+        await eventually(lambda: mirror.values == {"c": b"3"})
+        await mirror.stop()
+
+
+async def test_one_wait_serves_several_durables(nats_server: NatsServer) -> None:
+    async with NatsLink(settings(nats_server), name="test") as link:
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        js = link.jetstream
+        await ensure_stream(
+            js, api.StreamConfig(name="W", subjects=["w.>"], retention=api.RetentionPolicy.WORK_QUEUE)
+        )
+        for tag in "abc":
+            await ensure_consumer(
+                js, "W", api.ConsumerConfig(durable_name=f"d_{tag}", filter_subject=f"w.{tag}", ack_wait=30)
+            )
+        puller = Puller(link, stream="W", durables=["d_a", "d_b", "d_c"], expires_seconds=1.0)
+        await puller.start()
+        assert await puller.take(1, wait_seconds=0.2) == []
+        waiting = asyncio.create_task(puller.take(1, wait_seconds=5))
+        await link.publish("w.b", b"first")
+        [msg] = await waiting
+        assert msg.data == b"first"
+        await msg.ack()
+        for tag in "cab":
+            await link.publish(f"w.{tag}", tag.encode())
+        got = []
+        while len(got) < 3:
+            for msg in await puller.take(1):
+                assert msg.metadata.num_delivered <= 2
+                got.append(msg.data)
+                await msg.ack()
+        assert sorted(got) == [b"a", b"b", b"c"]
+
+
+async def test_an_unreachable_server_is_named_while_connecting(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    async with NatsLink(FleetSettings(nats_url=server.url), name="test") as link:
+        await eventually(lambda: link.down_because not in (None, "not connected yet"))
+        server.start()
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+    server.kill()

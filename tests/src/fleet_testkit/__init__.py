@@ -1,0 +1,1 @@
+"""Real parts for tests, and waiting for conditions instead of sleeping."""
