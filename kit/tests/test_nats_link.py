@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from nats.js import api
 
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket, Mirror
@@ -13,7 +14,6 @@ from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_stream
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
-from nats.js import api
 
 
 def settings(server: NatsServer) -> FleetSettings:

@@ -72,7 +72,8 @@ class NatsServer:
         self._process = None
 
     def _answers(self) -> bool:
-        assert self._process and self._process.poll() is None, (self.folder / "nats.log").read_text()
+        assert self._process
+        assert self._process.poll() is None, (self.folder / "nats.log").read_text()
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=0.5) as probe:
                 return probe.recv(5) == b"INFO "
