@@ -1,0 +1,67 @@
+"""How the streams and consumers on the wire are made when they do not exist yet (appendix E)."""
+
+from nats.js import api
+from pydantic import BaseModel, Field
+
+from fleet_contracts.names import ConsumerDefaults, WireNames
+
+
+class DlqLimits(BaseModel):
+    """How much the dead letter stream keeps; settings classes inherit it."""
+
+    dlq_max_age_sec: float = Field(604800.0, gt=0)
+    dlq_max_msgs: int = Field(100_000, ge=1)
+    dlq_max_bytes: int = Field(512 * 1024 * 1024, ge=1)
+
+
+class EventsLimits(BaseModel):
+    """How much the stream of run events keeps; settings classes inherit it."""
+
+    events_max_age_sec: float = Field(604800.0, gt=0)
+    events_max_bytes: int = Field(1024 * 1024 * 1024, ge=1)
+
+
+def work_stream_config(names: WireNames) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=names.work_stream,
+        subjects=[f"{names.work_subject_prefix}.>"],
+        retention=api.RetentionPolicy.WORK_QUEUE,
+        # A single job can be looked up by its sequence without going through the stream's leader.
+        allow_direct=True,
+    )
+
+
+def dlq_stream_config(names: WireNames, limits: DlqLimits) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=names.dlq_stream,
+        subjects=[f"{names.dlq_subject_prefix}.>"],
+        retention=api.RetentionPolicy.LIMITS,
+        discard=api.DiscardPolicy.OLD,
+        max_age=limits.dlq_max_age_sec,
+        max_msgs=limits.dlq_max_msgs,
+        max_bytes=limits.dlq_max_bytes,
+        allow_direct=True,
+    )
+
+
+def events_stream_config(names: WireNames, limits: EventsLimits) -> api.StreamConfig:
+    return api.StreamConfig(
+        name=names.events_stream,
+        subjects=[f"{names.events_subject_prefix}.>"],
+        retention=api.RetentionPolicy.LIMITS,
+        discard=api.DiscardPolicy.OLD,
+        max_age=limits.events_max_age_sec,
+        max_bytes=limits.events_max_bytes,
+        allow_direct=True,
+    )
+
+
+def work_consumer_config(names: WireNames, defaults: ConsumerDefaults, tag: str) -> api.ConsumerConfig:
+    return api.ConsumerConfig(
+        durable_name=names.work_durable(tag),
+        filter_subject=names.work_subject(tag),
+        ack_policy=api.AckPolicy.EXPLICIT,
+        ack_wait=defaults.consumer_ack_wait_sec,
+        max_deliver=defaults.consumer_max_deliver,
+        max_ack_pending=defaults.consumer_max_ack_pending,
+    )
