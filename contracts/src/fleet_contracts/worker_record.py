@@ -1,6 +1,8 @@
 """The worker registry record, and what its state means at a given moment (appendices F and G)."""
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, model_validator
 
 from .messages import Document
 from .status import WorkerState
@@ -31,6 +33,21 @@ class WorkerRecord(Document):
     stop_reason: str | None = None
     slots: int = Field(1, ge=1)
     wheel_sync: WheelSync = WheelSync()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_older_records(cls, data: Any) -> Any:
+        """Workers of v0 wrote little more than heartbeat_at, and null where a default is meant."""
+        if not isinstance(data, dict):
+            return data
+        record = {name: value for name, value in data.items() if value is not None or name not in cls.model_fields}
+        beats = (record.get(name) for name in ("last_seen_at", "last_heartbeat_at", "heartbeat_at"))
+        if (beat := next((beat for beat in beats if beat is not None), None)) is not None:
+            record.setdefault("last_seen_at", beat)
+            record.setdefault("last_heartbeat_at", beat)
+        record.setdefault("instance_id", "")
+        record.setdefault("state", WorkerState.RUNNING if record.get("current_run_id") else WorkerState.IDLE)
+        return record
 
     def effective_state(self, *, now: float, disconnect_timeout_sec: float) -> WorkerState:
         """A worker that said goodbye stays so; one that fell silent is disconnected."""

@@ -1,6 +1,7 @@
 """Run a service's application under uvicorn until it is told to stop."""
 
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,9 @@ S = TypeVar("S", bound=HttpSettings)
 
 def run_service(component: str, settings_class: type[S], build: Callable[[S], FastAPI]) -> None:
     """The main function of a service: settings, logging, tracing, serve, clean stop."""
+    # uvicorn stops at a signal and then raises it again: by default that would kill us before our clean-up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     try:
         settings = settings_class.load()
     except SettingsError as error:

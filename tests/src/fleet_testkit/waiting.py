@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
@@ -23,7 +23,15 @@ def wait_until(look: Callable[[], T], *, within: float = 10.0, what: str = "cond
         time.sleep(_PAUSE_SECONDS)
 
 
-async def eventually(look: Callable[[], T | Awaitable[T]], *, within: float = 10.0, what: str = "condition") -> T:
+@overload
+async def eventually(look: Callable[[], Awaitable[T]], *, within: float = ..., what: str = ...) -> T: ...
+
+
+@overload
+async def eventually(look: Callable[[], T], *, within: float = ..., what: str = ...) -> T: ...
+
+
+async def eventually(look: Callable[[], Any], *, within: float = 10.0, what: str = "condition") -> Any:
     """The same for coroutines: `look` may be sync or async."""
     deadline = time.monotonic() + within
     while True:

@@ -1,1 +1,1 @@
-"""Part of pyoco-fleet."""
+"""The auth context: who a caller is and what they may do."""

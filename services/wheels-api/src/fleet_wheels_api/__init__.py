@@ -1,1 +1,1 @@
-"""Part of pyoco-fleet."""
+"""The wheels context: the registry of wheels that workers install."""

@@ -1,1 +1,1 @@
-"""Part of pyoco-fleet."""
+"""The workers context: which workers there are and how they are."""

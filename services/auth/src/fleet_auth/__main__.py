@@ -1,0 +1,5 @@
+"""`python -m fleet_auth` is the console script."""
+
+from .main import main
+
+main()

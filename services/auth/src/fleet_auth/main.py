@@ -1,0 +1,48 @@
+"""Wires auth together and runs it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from fleet_kit.http import create_app
+from fleet_kit.metrics import new_registry
+from fleet_kit.nats import NatsLink
+from fleet_kit.serve import run_service
+
+from .doors import KeyDoor, OpenDoor
+from .keys import Keys
+from .routes import auth_routes
+from .settings import Settings
+
+COMPONENT = "auth"
+
+
+def build(settings: Settings) -> FastAPI:
+    link = NatsLink(settings, name=COMPONENT)
+    keys = Keys(link, settings.auth_kv_bucket, pepper=settings.auth_pepper)
+    link.after_connect(keys.load)
+    door = KeyDoor(keys) if settings.http_auth_mode == "api_key" else OpenDoor()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with link:
+                yield
+        finally:
+            await keys.stop()
+
+    async def readiness() -> dict[str, str]:
+        return {"nats": reason} if (reason := link.down_because) is not None else {}
+
+    return create_app(
+        component=COMPONENT,
+        routers=[auth_routes(door, api_key_header=settings.http_api_key_header)],
+        lifespan=lifespan,
+        readiness=readiness,
+        registry=new_registry(COMPONENT),
+    )
+
+
+def main() -> None:
+    run_service(COMPONENT, Settings, build)

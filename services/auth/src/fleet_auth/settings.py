@@ -1,0 +1,15 @@
+"""The settings of auth."""
+
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from fleet_contracts.names import WireNames
+from fleet_kit.settings import HttpSettings
+
+
+class Settings(HttpSettings, WireNames):
+    http_auth_mode: Literal["none", "api_key"] = "none"
+    http_api_key_header: str = Field("X-API-Key", pattern=r"^[A-Za-z0-9-]+$")
+    # Mixed into the hash of every key: whoever reads the bucket alone cannot try keys against it.
+    auth_pepper: SecretStr | None = None

@@ -1,0 +1,19 @@
+"""Where wheels and their history are kept."""
+
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_bucket, ensure_object_store
+
+from .settings import Settings
+
+
+class Storage:
+    def __init__(self, link: NatsLink, settings: Settings) -> None:
+        self._link = link
+        self._wheels = settings.wheel_object_store_bucket
+        self._history = settings.wheel_history_kv_bucket
+        self._history_ttl_sec = settings.wheel_history_ttl_sec
+
+    async def ensure(self) -> None:
+        """Make what is not there yet. A hook of the link."""
+        await ensure_object_store(self._link.jetstream, self._wheels)
+        await ensure_bucket(self._link.jetstream, self._history, ttl_sec=self._history_ttl_sec)

@@ -1,0 +1,44 @@
+"""Which workers a caller gets to see, in which order, and in which state they are at this moment."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fleet_contracts.status import ACTIVE_WORKER_STATES, WorkerState
+from fleet_contracts.worker_record import WorkerRecord
+
+
+class WorkerScope(StrEnum):
+    ACTIVE = "active"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    # None: active workers, unless a state is asked for; then that state wherever it is found.
+    scope: WorkerScope | None = None
+    state: WorkerState | None = None
+    include_hidden: bool = False
+    limit: int = 100
+
+    def admits(self, record: WorkerRecord) -> bool:
+        if record.hidden and not self.include_hidden:
+            return False
+        if self.state is not None and record.state is not self.state:
+            return False
+        scope = self.scope or (WorkerScope.ACTIVE if self.state is None else WorkerScope.ALL)
+        return scope is WorkerScope.ALL or record.state in ACTIVE_WORKER_STATES
+
+
+def select_workers(
+    records: list[WorkerRecord], selection: Selection, *, now: float, disconnect_timeout_sec: float
+) -> list[WorkerRecord]:
+    """The records asked for, each with its effective state, the one seen last first."""
+    judged = (
+        record.model_copy(
+            update={"state": record.effective_state(now=now, disconnect_timeout_sec=disconnect_timeout_sec)}
+        )
+        for record in records
+    )
+    admitted = [record for record in judged if selection.admits(record)]
+    admitted.sort(key=lambda record: (-record.last_seen_at, record.worker_id))
+    return admitted[: selection.limit]

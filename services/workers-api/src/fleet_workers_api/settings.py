@@ -1,0 +1,10 @@
+"""The settings of workers-api."""
+
+from pydantic import Field
+
+from fleet_contracts.names import WireNames
+from fleet_kit.settings import HttpSettings
+
+
+class Settings(HttpSettings, WireNames):
+    worker_disconnect_timeout_sec: float = Field(20.0, gt=0)

@@ -1,0 +1,81 @@
+"""A service under test: its application in this process, or the real process on a unix socket."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+from fastapi import FastAPI
+
+from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
+from fleet_contracts.scopes import ALL_SCOPES
+
+from .waiting import eventually
+
+# What the gateway adds to every request while authentication is off.
+ANONYMOUS = {
+    HEADER_TENANT_ID: ANONYMOUS_TENANT,
+    HEADER_API_KEY_ID: "",
+    HEADER_SCOPES: " ".join(sorted(ALL_SCOPES)),
+}
+
+
+@asynccontextmanager
+async def running(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    """Live through the application's lifespan and talk to it in this process."""
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
+    ):
+        yield client
+
+
+async def until_ready(client: httpx.AsyncClient, *, within: float = 15.0) -> None:
+    async def is_ready() -> bool:
+        try:
+            return (await client.get("/ready")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    await eventually(is_ready, within=within, what="the service being ready")
+
+
+class ServiceProcess:
+    """`python -m <package>` with settings of the test's own, listening on a unix socket in `folder`."""
+
+    def __init__(self, package: str, folder: Path, **settings: str) -> None:
+        self.socket = folder / "service.sock"
+        self.log = folder / "service.log"
+        self._package = package
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYOCO_", "OTEL_"))}
+        own = {"PYOCO_LOAD_DOTENV": "0", "PYOCO_UDS": str(self.socket), **self._settings}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", self._package], env=inherited | own, stdout=log, stderr=log
+            )
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(self.socket)), base_url="http://service")
+
+    def terminate(self) -> None:
+        assert self._process
+        self._process.send_signal(signal.SIGTERM)
+
+    def exit_code(self, *, within: float) -> int:
+        """Wait for the process to end."""
+        assert self._process
+        return self._process.wait(timeout=within)
+
+    def kill(self) -> None:
+        """Make sure that nothing is left behind."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(timeout=10)
