@@ -25,6 +25,8 @@ from .metrics import CONTENT_TYPE, render
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
+# Asked several times a second while something is away: their answers are no news.
+_PROBES = ("/health", "/ready")
 
 # What a service is not ready for yet: names of parts with a sentence each; empty means ready.
 Readiness = Callable[[], Awaitable[dict[str, str]]]
@@ -139,6 +141,8 @@ class RequestMiddleware:
                     body = envelope(status=500, message="internal error", request_id=request_id)
                     await JsonResponse(body, status_code=500)(scope, receive, send_with_id)
             level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
+            if scope["path"] in _PROBES:
+                level = logging.DEBUG
             if logger.isEnabledFor(level):
                 logger.log(
                     level,

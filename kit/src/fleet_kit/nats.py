@@ -12,7 +12,7 @@ import nats.js.errors
 import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js import JetStreamContext
+from nats.js import JetStreamContext, api
 
 from fleet_contracts.problems import Problem
 
@@ -103,6 +103,8 @@ class NatsLink:
 
     async def __aenter__(self) -> "NatsLink":
         self._spawn(self._connect())
+        # Let it begin: a client that was never told to connect cannot be closed.
+        await asyncio.sleep(0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -155,6 +157,12 @@ class NatsLink:
     async def request(self, subject: str, payload: bytes = b"") -> Msg:
         try:
             return await self._client.request(subject, payload, timeout=self._settings.nats_request_timeout_sec)
+        except _OUTAGES as error:
+            raise self.unavailable(error) from error
+
+    async def stream_info(self, stream: str) -> api.StreamInfo:
+        try:
+            return await self.jetstream.stream_info(stream)
         except _OUTAGES as error:
             raise self.unavailable(error) from error
 

@@ -1,0 +1,219 @@
+"""GET /workers against a real registry bucket."""
+
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_bucket
+from fleet_kit.settings import FleetSettings
+from fleet_testkit.apps import ANONYMOUS, running, until_ready
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+from fleet_workers_api.main import build
+from fleet_workers_api.settings import Settings
+
+
+@pytest.fixture
+async def bucket(nats_server: NatsServer) -> AsyncIterator[Bucket]:
+    """The registry as a worker sees it."""
+    async with NatsLink(FleetSettings(nats_url=nats_server.url), name="worker") as link:
+        link.after_connect(lambda: ensure_bucket(link.jetstream, "pyoco_workers"))
+        await link.wait_ready()
+        yield Bucket(link, "pyoco_workers")
+
+
+@pytest.fixture
+async def service(nats_server: NatsServer) -> AsyncIterator[httpx.AsyncClient]:
+    async with running(build(Settings(nats_url=nats_server.url))) as client:
+        client.headers.update(ANONYMOUS)
+        await until_ready(client)
+        yield client
+
+
+def record(worker_id: str, **fields: Any) -> bytes:
+    now = time.time()
+    known = {
+        "worker_id": worker_id,
+        "instance_id": "i1",
+        "state": "IDLE",
+        "hidden": False,
+        "last_seen_at": now,
+        "last_heartbeat_at": now,
+        "heartbeat_at": now,
+        "tags": ["default"],
+    }
+    return json.dumps(known | fields).encode()
+
+
+async def listed(service: httpx.AsyncClient, **query: str) -> list[str]:
+    answer = await service.get("/workers", params=query)
+    assert answer.status_code == 200, answer.text
+    return [worker["worker_id"] for worker in answer.json()]
+
+
+async def until_listed(service: httpx.AsyncClient, *worker_ids: str) -> None:
+    async def seen() -> bool:
+        return await listed(service, scope="all", include_hidden="true") == list(worker_ids)
+
+    await eventually(seen, what=f"the list being {worker_ids}")
+
+
+async def test_a_worker_is_listed_with_every_field_of_the_contract(
+    service: httpx.AsyncClient, bucket: Bucket
+) -> None:
+    sync = {"enabled": True, "last_result": "ok", "selected_count": 1, "installed_wheels": [{"name": "a.whl"}]}
+    await bucket.put("w1", record("w1", state="RUNNING", current_run_id="r1", wheel_sync=sync, secret_plan="x"))
+    await until_listed(service, "w1")
+    [worker] = (await service.get("/workers")).json()
+    assert worker.keys() == {
+        "worker_id",
+        "instance_id",
+        "state",
+        "hidden",
+        "last_seen_at",
+        "last_heartbeat_at",
+        "tags",
+        "slots",
+        "current_run_id",
+        "current_run_ids",
+        "last_run_id",
+        "last_run_status",
+        "last_run_started_at",
+        "last_run_finished_at",
+        "stopped_at",
+        "stop_reason",
+        "wheel_sync",
+    }
+    assert worker["state"] == "RUNNING"
+    assert worker["current_run_id"] == "r1"
+    assert worker["wheel_sync"] == sync
+
+
+async def test_the_list_follows_the_registry(service: httpx.AsyncClient, bucket: Bucket) -> None:
+    assert await listed(service) == []
+    now = time.time()
+    await bucket.put("w1", record("w1", last_seen_at=now - 2))
+    await bucket.put("w2", record("w2", last_seen_at=now - 1))
+    await until_listed(service, "w2", "w1")
+    await bucket.put("w1", record("w1", last_seen_at=now))
+    await until_listed(service, "w1", "w2")
+    await bucket.purge("w2")
+    await until_listed(service, "w1")
+
+
+async def test_the_silent_the_stopped_and_the_hidden_are_found_by_query(
+    service: httpx.AsyncClient, bucket: Bucket
+) -> None:
+    now = time.time()
+    await bucket.put("alive", record("alive"))
+    await bucket.put("hidden", record("hidden", hidden=True, last_seen_at=now - 5))
+    await bucket.put("silent", record("silent", last_seen_at=now - 60))
+    await bucket.put("stopped", record("stopped", state="STOPPED_GRACEFUL", last_seen_at=now - 120))
+    await until_listed(service, "alive", "hidden", "silent", "stopped")
+    assert await listed(service) == ["alive"]
+    assert await listed(service, include_hidden="true") == ["alive", "hidden"]
+    assert await listed(service, scope="all") == ["alive", "silent", "stopped"]
+    assert await listed(service, state="DISCONNECTED") == ["silent"]
+    assert await listed(service, state="STOPPED_GRACEFUL") == ["stopped"]
+    assert await listed(service, state="DISCONNECTED", scope="active") == []
+    assert await listed(service, scope="all", limit="2") == ["alive", "silent"]
+
+
+async def test_records_of_older_workers_are_listed_and_unreadable_ones_left_out_with_a_warning(
+    service: httpx.AsyncClient, bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = {"worker_id": "old", "heartbeat_at": time.time(), "tags": None}
+    with caplog.at_level(logging.WARNING, "fleet_workers_api"):
+        await bucket.put("broken", b"{not json")
+        await bucket.put("broken", b"{still not json")
+        await bucket.put("stranger", json.dumps({"worker_id": "stranger"}).encode())
+        await bucket.put("old", json.dumps(old).encode())
+        await until_listed(service, "old")
+    [worker] = (await service.get("/workers")).json()
+    assert (worker["state"], worker["instance_id"], worker["tags"]) == ("IDLE", "", [])
+    assert worker["last_seen_at"] == old["heartbeat_at"]
+    told = [getattr(line, "worker_id", None) for line in caplog.records if line.name.startswith("fleet_workers_api")]
+    assert told == ["broken", "stranger"]
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"scope": "some"}, "query.scope: Input should be 'active' or 'all'"),
+        (
+            {"state": "ASLEEP"},
+            "query.state: Input should be 'RUNNING', 'IDLE', 'STOPPED_GRACEFUL' or 'DISCONNECTED'",
+        ),
+        ({"include_hidden": "maybe"}, "query.include_hidden: Input should be 'true' or 'false'"),
+        ({"limit": "0"}, "query.limit: Input should be greater than or equal to 1"),
+        ({"limit": "501"}, "query.limit: Input should be less than or equal to 500"),
+    ],
+)
+async def test_a_bad_query_is_refused_and_told_what_is_allowed(
+    service: httpx.AsyncClient, query: dict[str, str], sentence: str
+) -> None:
+    answer = await service.get("/workers", params=query)
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert error["code"] == "VALIDATION_ERROR"
+    assert error["message"] == sentence
+    assert error["meta"]["err_id"] == "ERR-PYOCO-0019"
+    assert error["meta"]["msg_id"] == "MSG-PYOCO-0019"
+
+
+async def test_without_an_identity_nothing_is_told(service: httpx.AsyncClient) -> None:
+    for name in ANONYMOUS:
+        del service.headers[name]
+    answer = await service.get("/workers")
+    assert answer.status_code == 401
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0014"
+
+
+async def test_an_outage_is_answered_with_503_and_ends_without_a_restart(
+    service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
+) -> None:
+    await bucket.put("w1", record("w1"))
+    await until_listed(service, "w1")
+    nats_server.kill()
+
+    async def is_refused() -> bool:
+        return (await service.get("/workers")).status_code == 503
+
+    await eventually(is_refused, what="503 while NATS is away")
+    answer = await service.get("/workers")
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0003"
+    assert answer.json()["error"]["meta"]["retryable"] is True
+    assert (await service.get("/ready")).status_code == 503
+    health = await service.get("/health")
+    assert health.status_code == 200
+    assert "nats" in health.json()["waiting_for"]
+    nats_server.start()
+    await until_ready(service)
+    assert await listed(service, scope="all") == ["w1"]
+
+
+async def test_it_starts_while_nats_is_away_and_answers_once_it_comes(nats_server: NatsServer) -> None:
+    nats_server.stop()
+    async with running(build(Settings(nats_url=nats_server.url))) as client:
+        client.headers.update(ANONYMOUS)
+        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/workers")).status_code == 503
+        nats_server.start()
+        await until_ready(client)
+        assert (await client.get("/workers")).json() == []
+
+
+async def test_metrics_and_unknown_paths_have_their_form(service: httpx.AsyncClient) -> None:
+    metrics = await service.get("/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'pyoco_build_info{component="workers-api"' in metrics.text
+    missing = await service.get("/workers/w1/secrets")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "NOT_FOUND"
