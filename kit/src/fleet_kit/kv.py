@@ -1,25 +1,22 @@
 """A KV bucket with compare-and-set writes, and a mirror of a small bucket kept in memory."""
 
 import asyncio
-import base64
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import nats.errors
 import nats.js.errors
-import orjson
 from nats.js.kv import KeyValue
 
 from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_stream, kv_subject
 
-from .errors import NatsUnavailable
 from .nats import Ack, NatsLink, WrongRevision
+from .streams import last_message
 
 logger = logging.getLogger(__name__)
 
 _GONE = {"DEL", "PURGE"}
-_NO_MESSAGE = 10037
 _LOAD_TIMEOUT_SECONDS = 5.0
 
 
@@ -35,8 +32,6 @@ class Bucket:
     def __init__(self, link: NatsLink, name: str) -> None:
         self.name = name
         self._link = link
-        # A bucket that somebody else made may not allow direct gets; found out at the first read.
-        self._direct = True
 
     async def get(self, key: str) -> Entry | None:
         entry, _ = await self._look_up(key)
@@ -70,44 +65,13 @@ class Bucket:
 
     async def _look_up(self, key: str) -> tuple[Entry | None, int]:
         """The living entry if there is one, and the revision of whatever is there (0: nothing ever was)."""
-        if self._direct:
-            try:
-                return await self._get_direct(key)
-            except NatsUnavailable as error:
-                if not isinstance(error.__cause__, nats.errors.NoRespondersError):
-                    raise
-            found = await self._get_stored(key)
-            self._direct = False
-            return found
-        return await self._get_stored(key)
-
-    async def _get_direct(self, key: str) -> tuple[Entry | None, int]:
-        answer = await self._link.request(f"$JS.API.DIRECT.GET.{kv_stream(self.name)}.{kv_subject(self.name, key)}")
-        headers = answer.headers or {}
-        if headers.get("Status") == "404":
+        found = await last_message(self._link, kv_stream(self.name), kv_subject(self.name, key))
+        if found is None:
             return None, 0
-        return _entry(answer.data, int(headers["Nats-Sequence"]), headers)
-
-    async def _get_stored(self, key: str) -> tuple[Entry | None, int]:
-        wanted = orjson.dumps({"last_by_subj": kv_subject(self.name, key)})
-        answer = orjson.loads(
-            (await self._link.request(f"$JS.API.STREAM.MSG.GET.{kv_stream(self.name)}", wanted)).data
-        )
-        if (error := answer.get("error")) is not None:
-            if error.get("err_code") == _NO_MESSAGE:
-                return None, 0
-            raise NatsUnavailable(f"JetStream could not read {self.name}: {error.get('description')}")
-        message = answer["message"]
-        lines = base64.b64decode(message.get("hdrs", "")).decode("latin-1").split("\r\n")[1:]
-        headers = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        return _entry(base64.b64decode(message.get("data", "")), message["seq"], headers)
-
-
-def _entry(data: bytes, revision: int, headers: dict[str, str]) -> tuple[Entry | None, int]:
-    # Markers that the server leaves for expired keys have a reason header instead of an operation.
-    if headers.get("KV-Operation") in _GONE or "Nats-Marker-Reason" in headers:
-        return None, revision
-    return Entry(data, revision), revision
+        # Markers that the server leaves for expired keys have a reason header instead of an operation.
+        if found.headers.get("KV-Operation") in _GONE or "Nats-Marker-Reason" in found.headers:
+            return None, found.sequence
+        return Entry(found.data, found.sequence), found.sequence
 
 
 class Mirror:

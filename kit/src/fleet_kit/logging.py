@@ -60,7 +60,9 @@ class _Formatter(logging.Formatter):
             "func": record.funcName,
             "event": given.pop("event", "log"),
             "component": given.pop("component", self._component),
-            "status": given.pop("status", "failed" if record.levelno >= logging.ERROR else "completed"),
+            "status": given.pop(
+                "status", "failed" if record.levelno >= logging.ERROR or record.exc_info else "completed"
+            ),
             "duration_ms": given.pop("duration_ms", 0),
             "entity_id": given.pop("entity_id", None) or _entity_id(given),
             "request_id": given.pop("request_id", ""),

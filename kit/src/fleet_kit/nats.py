@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ _OUTAGES = (
     TimeoutError,
     asyncio.TimeoutError,
 )
+_REPEAT_COMPLAINT_SECONDS = 30.0
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 
 Hook = Callable[[], Awaitable[None]]
@@ -69,6 +71,7 @@ class NatsLink:
         self._pending: dict[str, asyncio.Future[Ack]] = {}
         self._tokens = itertools.count()
         self._reply_prefix = ""
+        self._complaints: dict[str, float] = {}
         self.reconnects = 0
 
     def after_connect(self, hook: Hook) -> None:
@@ -229,9 +232,20 @@ class NatsLink:
 
     async def _on_error(self, error: Exception) -> None:
         self._note_outage(error)
-        logger.warning(
+        text = str(error) or type(error).__name__
+        # While NATS is away the same complaint comes four times a second: say it now and then.
+        now = time.monotonic()
+        level = (
+            logging.WARNING
+            if self._complaints.get(text, -_REPEAT_COMPLAINT_SECONDS) < now - _REPEAT_COMPLAINT_SECONDS
+            else logging.DEBUG
+        )
+        if level == logging.WARNING:
+            self._complaints = {text: now}
+        logger.log(
+            level,
             "NATS reported an error: %s",
-            error or type(error).__name__,
+            text,
             exc_info=error,
             extra=problem_fields(Problem.NATS_UNAVAILABLE),
         )

@@ -26,8 +26,10 @@ async def ensure_stream(js: JetStreamContext, config: api.StreamConfig) -> api.S
         return await js.stream_info(config.name)
 
 
-async def ensure_bucket(js: JetStreamContext, bucket: str, *, history: int = 1, ttl_sec: float | None = None) -> None:
-    await ensure_stream(
+async def ensure_bucket(
+    js: JetStreamContext, bucket: str, *, history: int = 1, ttl_sec: float | None = None
+) -> api.StreamInfo:
+    return await ensure_stream(
         js,
         api.StreamConfig(
             name=f"KV_{bucket}",

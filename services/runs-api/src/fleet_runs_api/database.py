@@ -1,0 +1,89 @@
+"""The connection to SQL: durable commits on SQLite and PostgreSQL, and migrations."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from .errors import LedgerUnavailable
+
+_MIGRATION_LOCK = 0x5079_6F63_6F31  # any number that nobody else locks on
+
+
+@contextmanager
+def unavailable_if_away() -> Iterator[None]:
+    """Turn the driver's complaint about a missing or locked database into a failure with a name."""
+    try:
+        yield
+    except OperationalError as error:
+        raise LedgerUnavailable(reason=str(error.orig).strip()) from error
+
+
+class Database:
+    """One engine that writes and one that reads; both are lazy, nothing is opened here."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
+        self.writer = self._engine("BEGIN IMMEDIATE", pool_size=1)
+        self.reader = self._engine("BEGIN", pool_size=4)
+
+    def migrate(self) -> None:
+        """Bring the schema up to date; safe when several processes start at once."""
+        if self.is_sqlite and (file := make_url(self.url).database):
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        config = Config()
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        with unavailable_if_away(), self.writer.begin() as connection:
+            if not self.is_sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+
+    def read(self, query: Callable[[Connection], Any]) -> Any:
+        with unavailable_if_away(), self.reader.connect() as connection:
+            return query(connection)
+
+    def dispose(self) -> None:
+        self.writer.dispose()
+        self.reader.dispose()
+
+    def _engine(self, begin: str, *, pool_size: int) -> Engine:
+        if not self.is_sqlite:
+            return create_engine(
+                self.url,
+                pool_size=pool_size,
+                max_overflow=0,
+                pool_pre_ping=True,
+                connect_args={"options": "-c synchronous_commit=on", "connect_timeout": 5},
+            )
+        engine = create_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=0,
+            connect_args={"check_same_thread": False, "timeout": 10},
+        )
+
+        @event.listens_for(engine, "connect")
+        def set_up(connection: Any, _: Any) -> None:
+            # We say BEGIN ourselves: the driver's own would start writes too late to wait for the lock.
+            connection.isolation_level = None
+            for pragma in (
+                "journal_mode=WAL",
+                "synchronous=FULL",
+                "foreign_keys=ON",
+                "temp_store=MEMORY",
+                "cache_size=-32000",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+
+        @event.listens_for(engine, "begin")
+        def say_begin(connection: Connection) -> None:
+            connection.exec_driver_sql(begin)
+
+        return engine

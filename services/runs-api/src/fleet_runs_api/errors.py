@@ -1,0 +1,23 @@
+"""What can go wrong with runs."""
+
+from fleet_contracts.problems import Problem
+from fleet_kit.errors import FleetError
+
+
+class RunNotFound(FleetError):
+    """There is no such run; check the run id."""
+
+    problem = Problem.RUN_NOT_FOUND
+
+
+class SubmissionTooLarge(FleetError):
+    """The run's input is too large."""
+
+    problem = Problem.INVALID_REQUEST
+    status = 413
+
+
+class LedgerUnavailable(FleetError):
+    """The runs ledger (SQL) is unavailable; try again when it is back."""
+
+    status = 503

@@ -1,0 +1,35 @@
+"""What the runs service knows of the workers: a mirror of their registry."""
+
+import logging
+
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.kv import Mirror
+from fleet_kit.nats import NatsLink
+
+logger = logging.getLogger(__name__)
+
+
+class FleetView:
+    def __init__(self, link: NatsLink, *, bucket: str, disconnect_timeout_sec: float) -> None:
+        self._disconnect_timeout_sec = disconnect_timeout_sec
+        self._records: dict[str, WorkerRecord] = {}
+        self.mirror = Mirror(link, bucket, on_change=self._on_change)
+
+    def worker(self, worker_id: str) -> WorkerRecord | None:
+        return self._records.get(worker_id)
+
+    def is_alive(self, record: WorkerRecord, *, now: float) -> bool:
+        return record.is_alive(now=now, disconnect_timeout_sec=self._disconnect_timeout_sec)
+
+    def alive_count(self, *, now: float) -> int:
+        return sum(self.is_alive(record, now=now) for record in self._records.values())
+
+    def _on_change(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._records.pop(key, None)
+            return
+        try:
+            self._records[key] = WorkerRecord.decode(value)
+        except MalformedMessage as error:
+            logger.warning("worker record %s cannot be read: %s", key, error)

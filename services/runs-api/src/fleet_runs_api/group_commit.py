@@ -1,0 +1,116 @@
+"""One thread owns the write connection; everything that waits for it shares one transaction and one fsync."""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from .database import unavailable_if_away
+
+logger = logging.getLogger(__name__)
+
+I = TypeVar("I")  # noqa: E741
+R = TypeVar("R")
+
+# Writes many items of one kind in one go; the results come in the order of the items.
+Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
+
+_MOST_PER_COMMIT = 1000
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[I, R]):
+    batch: Batch[I, R]
+    item: I
+    future: "asyncio.Future[R]"
+    result: R | None = None
+    error: BaseException | None = None
+
+
+class GroupCommit:
+    """Items handed to the same batch function while a commit is under way are written together by the next."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._queue: queue.SimpleQueue[_Waiting[Any, Any] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Write what is waiting, then end."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    async def write(self, batch: Batch[I, R], item: I) -> R:
+        """Hand over an item and wait until it is on disk."""
+        return await self.write_soon(batch, item)
+
+    def write_soon(self, batch: Batch[I, R], item: I) -> "asyncio.Future[R]":
+        assert self._loop is not None
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._queue.put(_Waiting(batch, item, future))
+        return future
+
+    def _work(self) -> None:
+        ended = False
+        while not ended:
+            waiting = self._queue.get()
+            group: list[_Waiting[Any, Any]] = []
+            while True:
+                if waiting is None:
+                    ended = True
+                    break
+                group.append(waiting)
+                if len(group) >= _MOST_PER_COMMIT:
+                    break
+                try:
+                    waiting = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+            if group:
+                self._commit(group)
+                assert self._loop is not None
+                if not self._loop.is_closed():
+                    self._loop.call_soon_threadsafe(_resolve, group)
+
+    def _commit(self, group: list[_Waiting[Any, Any]]) -> None:
+        try:
+            self._transact(group)
+        except Exception as error:
+            if len(group) == 1:
+                group[0].error = error
+                return
+            # One bad item must not fail its neighbours: each gets a transaction of its own.
+            logger.warning("a shared commit of %d writes failed; trying them one by one", len(group), exc_info=True)
+            for waiting in group:
+                self._commit([waiting])
+
+    def _transact(self, group: list[_Waiting[Any, Any]]) -> None:
+        by_batch: dict[Batch[Any, Any], list[_Waiting[Any, Any]]] = {}
+        for waiting in group:
+            by_batch.setdefault(waiting.batch, []).append(waiting)
+        with unavailable_if_away(), self._engine.begin() as connection:
+            for batch, members in by_batch.items():
+                results = batch(connection, [member.item for member in members])
+                for member, result in zip(members, results, strict=True):
+                    member.result = result
+
+
+def _resolve(group: list[_Waiting[Any, Any]]) -> None:
+    for waiting in group:
+        if waiting.future.done():
+            continue
+        if waiting.error is not None:
+            waiting.future.set_exception(waiting.error)
+        else:
+            waiting.future.set_result(waiting.result)

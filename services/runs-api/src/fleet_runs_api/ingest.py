@@ -1,0 +1,93 @@
+"""The ingest: folds every change of a snapshot in KV into the ledger, in batches, resuming where it was."""
+
+import asyncio
+import logging
+
+from nats.aio.msg import Msg
+from nats.js import api
+
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import WireNames, kv_stream
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats import NatsLink
+from fleet_kit.pull import Puller
+from fleet_kit.resources import ensure_consumer
+
+from . import ledger
+from .errors import LedgerUnavailable
+from .group_commit import GroupCommit
+from .ledger import Observation
+from .metrics import RunsMetrics
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 256
+_PAUSE_SECONDS = 0.2
+
+
+class Ingest:
+    """Replicas share one durable consumer on the bucket's stream, so each change is folded once."""
+
+    def __init__(self, *, link: NatsLink, commits: GroupCommit, names: WireNames, metrics: RunsMetrics) -> None:
+        self._link = link
+        self._commits = commits
+        self._names = names
+        self._metrics = metrics
+        self._puller = Puller(
+            link, stream=kv_stream(names.runs_kv_bucket), durables=[names.ingest_durable()], expires_seconds=5.0
+        )
+
+    async def prepare(self) -> None:
+        """Make the consumer if it is not there; a hook of the link."""
+        await ensure_consumer(
+            self._link.jetstream,
+            kv_stream(self._names.runs_kv_bucket),
+            api.ConsumerConfig(
+                durable_name=self._names.ingest_durable(),
+                deliver_policy=api.DeliverPolicy.ALL,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=30,
+                max_ack_pending=20 * _BATCH,
+            ),
+        )
+        await self._puller.start()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                messages = await self._puller.take(_BATCH)
+                if messages:
+                    await self._fold(messages)
+            except NatsUnavailable:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except LedgerUnavailable:
+                logger.warning("the ledger is away; snapshots are folded in later", exc_info=True)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except Exception:
+                logger.exception("folding snapshots failed; they will come again")
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def stop(self) -> None:
+        await self._puller.stop()
+
+    async def _fold(self, messages: list[Msg]) -> None:
+        observations = [seen for msg in messages if (seen := _observation(msg)) is not None]
+        if observations:
+            changed = await asyncio.gather(
+                *(self._commits.write(ledger.record, observation) for observation in observations)
+            )
+            self._metrics.ingested.inc(sum(changed))
+        for msg in messages:
+            await self._link.send(msg.reply, b"+ACK")
+
+
+def _observation(msg: Msg) -> Observation | None:
+    if not msg.data:
+        return None  # a deletion: KV has let go of the run, the ledger keeps it
+    try:
+        snapshot = RunSnapshot.decode(msg.data)
+    except MalformedMessage as error:
+        logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
+        return None
+    return Observation(snapshot, msg.metadata.sequence.stream, msg.data.decode())

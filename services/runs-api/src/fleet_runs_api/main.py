@@ -1,0 +1,32 @@
+"""The only wiring of the runs service."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from fleet_kit.http import create_app
+from fleet_kit.serve import run_service
+
+from .routes import router
+from .service import RunsService
+from .settings import RunsSettings
+
+
+def build(settings: RunsSettings) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with RunsService(settings) as service:
+            app.state.service = service
+            yield
+
+    async def readiness() -> dict[str, str]:
+        service: RunsService = app.state.service
+        return await service.waiting_for()
+
+    app = create_app(component="runs-api", routers=[router], lifespan=lifespan, readiness=readiness)
+    return app
+
+
+def main() -> None:
+    run_service("runs-api", RunsSettings, build)

@@ -1,0 +1,106 @@
+"""HTTP in and out: parse at the door, call the use case, answer. No logic here."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from fleet_contracts.names import TAG_PATTERN
+from fleet_contracts.problems import Problem
+from fleet_contracts.status import RunStatus
+from fleet_kit.http import answers_invalid_requests_with
+from fleet_kit.identity import Caller
+from fleet_kit.metrics import CONTENT_TYPE, render
+
+from .queries import RunFilter
+from .schemas import Include, RunSummary, SubmitRun, Submitted
+from .service import RunsService
+
+router = APIRouter()
+
+
+async def _service(request: Request) -> RunsService:
+    service: RunsService = request.app.state.service
+    return service
+
+
+Service = Annotated[RunsService, Depends(_service)]
+Includes = Annotated[list[Include], Query(description="records, full or all: with the task records")]
+
+
+@router.post(
+    "/runs",
+    response_model=Submitted,
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": SubmitRun.model_json_schema()}},
+        }
+    },
+)
+async def submit_run(request: Request, caller: Caller, service: Service) -> Response:
+    """Submit a run. It is on disk before the answer is sent."""
+    wanted = _parse(SubmitRun, await request.body())
+    job = await service.submission.submit(wanted, caller)
+    service.metrics.submitted.inc()
+    return _json(Submitted(run_id=job.run_id, status=RunStatus.PENDING).model_dump_json().encode())
+
+
+@router.get("/runs", response_model=list[RunSummary])
+@answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
+async def list_runs(
+    caller: Caller,
+    service: Service,
+    status: RunStatus | None = None,
+    flow: Annotated[str | None, Query(max_length=200)] = None,
+    tag: Annotated[str | None, Query(pattern=TAG_PATTERN, max_length=64)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    include: Includes = [],  # noqa: B006 - FastAPI copies it
+) -> Response:
+    """The newest runs first."""
+    wanted = RunFilter(tenant_id=caller.tenant_id, status=status, flow_name=flow, tag=tag)
+    if include:
+        full = await service.views.newest_in_full(wanted, limit=limit)
+        return _json_list([service.views.public(snapshot, with_records=True) for snapshot in full])
+    return _json_list([s.model_dump_json().encode() for s in await service.views.newest(wanted, limit=limit)])
+
+
+@router.get("/runs/{run_id}")
+async def read_run(run_id: str, caller: Caller, service: Service, include: Includes = []) -> Response:  # noqa: B006
+    snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
+    return _json(service.views.public(snapshot, with_records=bool(include)))
+
+
+@router.get("/runs/{run_id}/tasks")
+async def read_tasks(run_id: str, caller: Caller, service: Service) -> Response:
+    snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
+    shown = {"run_id", "flow_name", "status", "tasks", "task_records", "task_records_truncated", "attempt"}
+    return _json(snapshot.model_dump_json(include=shown).encode())
+
+
+@router.get("/metrics")
+async def read_metrics(service: Service) -> Response:
+    """What operators scrape; its cost does not depend on the number of runs."""
+    await service.refresh_metrics()
+    return Response(render(service.metrics.registry), media_type=CONTENT_TYPE)
+
+
+def _parse(model: type[SubmitRun], body: bytes) -> SubmitRun:
+    try:
+        return model.model_validate(from_json(body, allow_inf_nan=False))
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
+    except ValueError as error:
+        detail: dict[str, Any] = {"type": "json_invalid", "loc": ("body",), "msg": f"not valid JSON: {error}"}
+        raise RequestValidationError([detail]) from error
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _json_list(items: list[bytes]) -> Response:
+    return _json(b"[" + b",".join(items) + b"]")

@@ -1,0 +1,142 @@
+"""The runs service as a whole: its parts, how it prepares JetStream, and its background work."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from datetime import datetime
+
+from fleet_contracts.status import RunStatus
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_bucket, ensure_stream
+from fleet_kit.wire import dlq_stream_config, events_stream_config, work_stream_config
+
+from . import ledger, queries
+from .database import Database
+from .errors import LedgerUnavailable
+from .fleet_view import FleetView
+from .group_commit import GroupCommit
+from .ingest import Ingest
+from .metrics import RunsMetrics
+from .relay import Relay
+from .settings import RunsSettings
+from .submission import Submission
+from .sweeper import Sweeper
+from .views import RunViews
+
+logger = logging.getLogger(__name__)
+
+_LEDGER_RETRY_SECONDS = 1.0
+
+
+class RunsService:
+    def __init__(self, settings: RunsSettings) -> None:
+        self._settings = settings
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ledger_missing: str | None = "not opened yet"
+        # When the work stream and the runs bucket were made: if that changes, JetStream has lost its memory.
+        self._made: dict[str, datetime | None] = {}
+
+        self.metrics = RunsMetrics()
+        self.link = NatsLink(settings, name="runs-api")
+        self._database = Database(settings.runs_database_url)
+        self._commits = GroupCommit(self._database.writer)
+        runs = Bucket(self.link, settings.runs_kv_bucket)
+        self._fleet = FleetView(
+            self.link,
+            bucket=settings.workers_kv_bucket,
+            disconnect_timeout_sec=settings.worker_disconnect_timeout_sec,
+        )
+        relay = Relay(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            names=settings,
+            retry_sec=settings.relay_retry_sec,
+        )
+        self._ingest = Ingest(link=self.link, commits=self._commits, names=settings, metrics=self.metrics)
+        self._sweeper = Sweeper(
+            settings=settings,
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            relay=relay,
+            metrics=self.metrics,
+        )
+        self.submission = Submission(settings=settings, link=self.link, commits=self._commits, relay=relay)
+        self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
+
+        self.link.after_connect(self._ensure_resources)
+        self.link.after_connect(self._fleet.mirror.restart)
+        self.link.after_connect(self._ingest.prepare)
+
+    async def __aenter__(self) -> "RunsService":
+        await self.link.__aenter__()
+        self._tasks.append(asyncio.create_task(self._work()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fleet.mirror.stop()
+        await self._ingest.stop()
+        await self._commits.stop()
+        await self.link.__aexit__()
+        self._database.dispose()
+
+    async def waiting_for(self) -> dict[str, str]:
+        missing = {"nats": self.link.down_because, "ledger": self._ledger_missing}
+        return {part: reason for part, reason in missing.items() if reason}
+
+    async def refresh_metrics(self) -> None:
+        self.link.require()
+        rows = await asyncio.to_thread(
+            self._database.read, lambda connection: connection.execute(queries.totals_by_status()).all()
+        )
+        totals: Counter[RunStatus] = Counter()
+        for row in rows:
+            totals[RunStatus(row.status)] += row.total
+        self.metrics.show_totals(totals)
+        self.metrics.workers_alive.set(self._fleet.alive_count(now=time.time()))
+        stream = await self.link.stream_info(self._settings.dlq_stream)
+        self.metrics.dead_letters.set(stream.state.messages)
+
+    async def _work(self) -> None:
+        await self._open_ledger()
+        self._tasks += [
+            asyncio.create_task(self._ingest.run(self._stop)),
+            asyncio.create_task(self._sweeper.run(self._stop)),
+        ]
+
+    async def _open_ledger(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._database.migrate)
+                break
+            except LedgerUnavailable as error:
+                self._ledger_missing = str(error.meta.get("reason", error))
+                logger.warning("the ledger cannot be opened yet: %s", self._ledger_missing)
+                await asyncio.sleep(_LEDGER_RETRY_SECONDS)
+        self._commits.start()
+        if self._database.is_sqlite:
+            # Nobody else writes this file: what lies in the outbox was meant to be sent by a process that is gone.
+            await self._commits.write(ledger.hasten_outbox, None)
+        self._ledger_missing = None
+
+    async def _ensure_resources(self) -> None:
+        js, settings = self.link.jetstream, self._settings
+        work = await ensure_stream(js, work_stream_config(settings))
+        await ensure_stream(js, dlq_stream_config(settings, settings))
+        await ensure_stream(js, events_stream_config(settings, settings))
+        runs = await ensure_bucket(js, settings.runs_kv_bucket)
+        await ensure_bucket(js, settings.workers_kv_bucket)
+        made = {"work": work.created, "runs": runs.created}
+        if made != self._made:
+            self._made = made
+            self._sweeper.suspect_everything()

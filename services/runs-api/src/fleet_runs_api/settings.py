@@ -1,0 +1,30 @@
+"""The settings of the runs service."""
+
+from pydantic import Field, model_validator
+
+from fleet_contracts.names import ConsumerDefaults, WireNames
+from fleet_kit.settings import HttpSettings
+from fleet_kit.wire import DlqLimits, EventsLimits
+
+
+class RunsSettings(HttpSettings, WireNames, ConsumerDefaults, DlqLimits, EventsLimits):
+    runs_database_url: str = Field("sqlite:///.fleet/runs.db", pattern=r"^(sqlite|postgresql(\+psycopg)?)://")
+
+    max_run_snapshot_bytes: int = Field(262144, ge=4096)
+    worker_disconnect_timeout_sec: float = Field(20.0, gt=0)
+
+    # How often the sweeper looks, and after how long a silent holder counts as lost.
+    sweep_interval_sec: float = Field(1.0, gt=0)
+    run_lost_after_sec: float = Field(4.0, gt=0)
+    # How often an unfinished run is compared with JetStream although nothing seems wrong.
+    run_check_interval_sec: float = Field(30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _speak_psycopg(self) -> "RunsSettings":
+        self.runs_database_url = self.runs_database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        return self
+
+    @property
+    def relay_retry_sec(self) -> float:
+        """Long enough that the submitting process has either sent a run or given it up."""
+        return 2 * self.nats_request_timeout_sec + 5

@@ -1,0 +1,200 @@
+"""The sweeper: compares the ledger with JetStream and repairs what got lost between them."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import orjson
+
+from fleet_contracts.names import NATS_MSG_ID, WireNames
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import FleetError
+from fleet_kit.kv import Bucket, Entry
+from fleet_kit.nats import NatsLink, WrongRevision
+from fleet_kit.streams import stored_message
+
+from . import ledger, queries
+from .database import Database
+from .group_commit import GroupCommit
+from .ledger import Observation, Redispatch
+from .metrics import RunsMetrics
+from .relay import Relay
+from .settings import RunsSettings
+
+logger = logging.getLogger(__name__)
+
+_MOST_HELD = 1000
+_CHECK_PAGE = 100
+
+
+class Sweeper:
+    def __init__(
+        self,
+        *,
+        settings: RunsSettings,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        commits: GroupCommit,
+        relay: Relay,
+        metrics: RunsMetrics,
+    ) -> None:
+        self._settings = settings
+        self._names: WireNames = settings
+        self._link = link
+        self._runs = runs
+        self._database = database
+        self._commits = commits
+        self._relay = relay
+        self._metrics = metrics
+        # Revision of each held run and since when (by our own clock) it has not moved.
+        self._unmoved: dict[str, tuple[int, float]] = {}
+        # Runs not checked since then are suspect: set when JetStream may have lost its memory.
+        self._suspect_before = 0.0
+        self._awake = asyncio.Event()
+
+    def suspect_everything(self) -> None:
+        """JetStream may have forgotten runs (it was away, or we were): check all unfinished ones soon."""
+        self._suspect_before = time.time()
+        self._awake.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            busy = False
+            try:
+                if self._link.down_because is None:
+                    busy = await self.sweep()
+            except FleetError as error:
+                logger.warning("sweeping was interrupted: %s", error)
+            except Exception:
+                logger.exception("sweeping failed; the next round tries again")
+            if not busy:
+                await self._pause(stop)
+
+    async def sweep(self) -> bool:
+        """One round; True if there is more to do right away."""
+        sent = await self._relay.send_due()
+        if sent:
+            self._metrics.repairs.labels("unsent").inc(sent)
+        await self._take_from_the_lost()
+        return await self._find_forgotten() or sent > 0
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        self._awake.clear()
+        if stop.is_set():
+            return
+        waits = [asyncio.ensure_future(self._awake.wait()), asyncio.ensure_future(stop.wait())]
+        await asyncio.wait(waits, timeout=self._settings.sweep_interval_sec, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+    # Runs whose worker vanished ------------------------------------------------------------------
+
+    async def _take_from_the_lost(self) -> None:
+        """A holder refreshes its snapshot all the time; one whose revision stands still is gone.
+
+        Whether it stands still is measured with this process's own clock, so skewed clocks do no harm.
+        """
+        now = time.monotonic()
+        held = await self._read(queries.held_runs(limit=_MOST_HELD))
+        before, self._unmoved = self._unmoved, {}
+        lost = []
+        for row in held:
+            revision, since = before.get(row.run_id, (row.revision, now))
+            self._unmoved[row.run_id] = (row.revision, since if revision == row.revision else now)
+            if revision == row.revision and now - since > self._settings.run_lost_after_sec:
+                lost.append(row)
+        await asyncio.gather(*(self._take_back(row.run_id, row.revision) for row in lost))
+
+    async def _take_back(self, run_id: str, known_revision: int) -> None:
+        """Revoke the holder's claim by compare-and-set (from then on it can write nothing), then requeue."""
+        entry = await self._runs.get(run_id)
+        if entry is None:
+            return  # forgotten altogether: the check below finds it
+        if entry.revision != known_revision:
+            await self._record(entry)
+            return
+        snapshot = RunSnapshot.decode(entry.value)
+        if not snapshot.is_held:
+            return
+        now = time.time()
+        cancelled = snapshot.status is RunStatus.CANCELLING
+        after = (
+            snapshot.finish(RunStatus.CANCELLED, now=now, error=snapshot.error, reason="worker_lost")
+            if cancelled
+            else snapshot.hand_back(now=now, interrupted=True)
+        )
+        try:
+            await self._runs.update(run_id, after.encode(), revision=entry.revision)
+        except WrongRevision:
+            return  # the holder lives after all
+        if snapshot.ack_subject:
+            await self._link.send(snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
+        self._metrics.repairs.labels("worker_lost").inc()
+        logger.warning(
+            "worker %s vanished; run %s is %s",
+            snapshot.worker_id,
+            run_id,
+            "cancelled" if cancelled else "handed to another",
+            extra={"run_id": run_id, "worker_id": snapshot.worker_id, "reason": "worker_lost"},
+        )
+
+    # Runs that JetStream forgot ------------------------------------------------------------------
+
+    async def _find_forgotten(self) -> bool:
+        """Check a page of unfinished runs, those looked at longest ago first; True if suspects remain."""
+        started = time.time()
+        before = max(started - self._settings.run_check_interval_sec, self._suspect_before)
+        page = await self._read(queries.unchecked_runs(before, limit=_CHECK_PAGE))
+        await asyncio.gather(*(self._check(row) for row in page))
+        return len(page) == _CHECK_PAGE
+
+    async def _check(self, row: Any) -> None:
+        entry = await self._runs.get(row.run_id)
+        if entry is None:
+            await self._send_again(row, "snapshot_lost", forgotten=True)
+            return
+        snapshot = RunSnapshot.decode(entry.value)
+        if not snapshot.is_terminal and not snapshot.is_held and not await self._has_job(row):
+            # Look once more: the job may have been taken and finished between the two looks.
+            again = await self._runs.get(row.run_id)
+            if again is not None and again.revision == entry.revision:
+                await self._send_again(row, "job_lost", forgotten=False)
+                return
+        await self._record(entry)
+        await self._commits.write(ledger.note_checked, (row.run_id, time.time()))
+
+    async def _has_job(self, row: Any) -> bool:
+        if not row.job_sequence:
+            return False
+        message = await stored_message(self._link, self._names.work_stream, row.job_sequence)
+        if message is None:
+            return False
+        # After a wipe another job may lie at this place.
+        message_id = message.headers.get(NATS_MSG_ID, "")
+        return message_id.startswith(f"{row.run_id}:") or orjson.loads(message.data).get("run_id") == row.run_id
+
+    async def _send_again(self, row: Any, reason: str, *, forgotten: bool) -> None:
+        done = await self._commits.write(
+            ledger.redispatch,
+            Redispatch(row.run_id, expected_dispatch=row.dispatch, forgotten=forgotten, now=time.time()),
+        )
+        if done:
+            self._metrics.repairs.labels(reason).inc()
+            self._awake.set()
+            logger.warning(
+                "JetStream had lost run %s (%s); it is queued again",
+                row.run_id,
+                reason,
+                extra={"run_id": row.run_id, "reason": reason},
+            )
+
+    async def _record(self, entry: Entry) -> None:
+        """Fold a snapshot in directly: the ingest may have missed it or be behind."""
+        snapshot = RunSnapshot.decode(entry.value)
+        await self._commits.write(ledger.record, Observation(snapshot, entry.revision, entry.value.decode()))
+
+    async def _read(self, query: Any) -> list[Any]:
+        return await asyncio.to_thread(self._database.read, lambda connection: connection.execute(query).all())

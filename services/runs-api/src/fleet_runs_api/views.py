@@ -1,0 +1,91 @@
+"""What callers see of runs: one run from KV (or the ledger once KV has let go of it), lists from the ledger."""
+
+import asyncio
+import time
+import uuid
+from typing import Any
+
+import orjson
+
+from fleet_contracts.job import Job
+from fleet_contracts.names import ANONYMOUS_TENANT
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+
+from . import queries
+from .database import Database
+from .errors import RunNotFound
+from .fleet_view import FleetView
+from .queries import RunFilter
+from .schemas import RunSummary
+
+# How a delivery is answered is no business of whoever looks at a run.
+_PRIVATE = {"ack_subject", "worker_instance_id"}
+
+
+class RunViews:
+    def __init__(self, *, link: NatsLink, runs: Bucket, database: Database, workers: FleetView) -> None:
+        self._link = link
+        self._runs = runs
+        self._database = database
+        self._workers = workers
+
+    async def find(self, run_id: str, *, tenant_id: str) -> RunSnapshot:
+        """The run's latest state; RunNotFound also for a run of another tenant."""
+        if not _is_run_id(run_id):
+            raise RunNotFound(run_id=run_id)
+        self._link.require()
+        entry = await self._runs.get(run_id)
+        snapshot = RunSnapshot.decode(entry.value) if entry else await self._from_ledger(run_id)
+        if snapshot is None or (snapshot.tenant_id or ANONYMOUS_TENANT) != tenant_id:
+            raise RunNotFound(run_id=run_id)
+        return snapshot
+
+    async def newest(self, wanted: RunFilter, *, limit: int) -> list[RunSummary]:
+        rows = await self._read(queries.page_of_runs(wanted, limit=limit))
+        return [RunSummary.model_validate({**row._mapping, "tags": orjson.loads(row.tags)}) for row in rows]
+
+    async def newest_in_full(self, wanted: RunFilter, *, limit: int) -> list[RunSnapshot]:
+        rows = await self._read(queries.page_of_runs(wanted, limit=limit, with_documents=True))
+        return [_snapshot_of(row) for row in rows]
+
+    def public(self, snapshot: RunSnapshot, *, with_records: bool) -> bytes:
+        """A snapshot as callers see it, with what is known of its worker."""
+        exclude = _PRIVATE if with_records else _PRIVATE | {"task_records"}
+        worker = self._workers.worker(snapshot.worker_id) if snapshot.worker_id else None
+        shown = snapshot
+        if worker is not None:
+            shown = snapshot.model_copy(
+                update={
+                    "worker_alive": self._workers.is_alive(worker, now=time.time()),
+                    "worker_heartbeat_at": worker.last_heartbeat_at,
+                    "worker_tags": worker.tags,
+                }
+            )
+        return shown.model_dump_json(exclude=exclude).encode()
+
+    async def _from_ledger(self, run_id: str) -> RunSnapshot | None:
+        rows = await self._read(queries.run_with_documents(run_id))
+        return _snapshot_of(rows[0]) if rows else None
+
+    async def _read(self, query: Any) -> list[Any]:
+        return await asyncio.to_thread(self._database.read, lambda connection: connection.execute(query).all())
+
+
+def _snapshot_of(row: Any) -> RunSnapshot:
+    """The last snapshot seen; before the first, what acceptance alone says."""
+    if row.snapshot is not None:
+        return RunSnapshot.decode(row.snapshot.encode())
+    job = Job.decode(row.job.encode())
+    return RunSnapshot.pending(job, now=row.updated_at).model_copy(
+        update={"status": RunStatus(row.status), "attempt": row.attempt}
+    )
+
+
+def _is_run_id(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False
