@@ -25,7 +25,7 @@ NATS_EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 
 
 def is_tag(text: str) -> bool:
-    return len(text) <= 64 and re.match(TAG_PATTERN, text) is not None
+    return len(text) <= 64 and re.fullmatch(TAG_PATTERN, text) is not None
 
 
 class WireNames(BaseModel):

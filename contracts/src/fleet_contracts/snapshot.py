@@ -81,11 +81,11 @@ class RunSnapshot(Document):
         return not self.is_terminal and self.attempt == attempt and self.worker_instance_id == worker_instance_id
 
     def claim(self, *, worker_id: str, worker_instance_id: str, ack_subject: str | None, now: float) -> Self:
-        """A worker takes the run: a new attempt begins."""
+        """A worker takes the run: a new attempt begins. A cancel that was asked for is not forgotten."""
         self._refuse_if_terminal("claimed")
         return self.model_copy(
             update={
-                "status": RunStatus.RUNNING,
+                "status": self.status if self.status is RunStatus.CANCELLING else RunStatus.RUNNING,
                 "attempt": self.attempt + 1,
                 "worker_id": worker_id,
                 "worker_instance_id": worker_instance_id,

@@ -1,0 +1,106 @@
+"""How a run's snapshot may change, and how it may not."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import IllegalTransition, RunSnapshot
+from fleet_contracts.status import TERMINAL_RUN_STATUSES, RunStatus, TaskStatus
+
+JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0)
+PENDING = RunSnapshot.pending(JOB, now=1.0)
+
+
+def claimed(snapshot: RunSnapshot, *, worker: str = "w1", now: float = 2.0) -> RunSnapshot:
+    return snapshot.claim(worker_id=worker, worker_instance_id=f"{worker}-1", ack_subject="$JS.ACK.x", now=now)
+
+
+def change(snapshot: RunSnapshot, move: str, now: float) -> RunSnapshot:
+    match move:
+        case "claim":
+            return claimed(snapshot, now=now)
+        case "hand back":
+            return snapshot.hand_back(now=now, interrupted=False)
+        case "interrupt":
+            return snapshot.hand_back(now=now, interrupted=True)
+        case "cancel":
+            return snapshot.request_cancel(by="someone", now=now)
+        case _:
+            return snapshot.finish(RunStatus(move), now=now)
+
+
+MOVES = ["claim", "hand back", "interrupt", "cancel", *RunStatus]
+
+
+@given(st.lists(st.sampled_from(MOVES), max_size=30))
+def test_no_sequence_of_changes_leaves_an_end_forgets_a_cancel_or_lowers_the_attempt(moves: list[str]) -> None:
+    snapshot = PENDING
+    for step, move in enumerate(moves):
+        before = snapshot
+        try:
+            snapshot = change(before, move, now=2.0 + step)
+        except IllegalTransition:
+            assert before.is_terminal or RunStatus(move) not in TERMINAL_RUN_STATUSES
+        if before.is_terminal:
+            assert snapshot == before
+        if before.status is RunStatus.CANCELLING:
+            assert snapshot.status is RunStatus.CANCELLING or snapshot.is_terminal
+            assert snapshot.cancel_requested_at == before.cancel_requested_at
+        assert snapshot.attempt >= before.attempt
+        assert snapshot.interruptions >= before.interruptions
+        assert snapshot.is_held == (snapshot.worker_id is not None and not snapshot.is_terminal)
+        assert RunSnapshot.decode(snapshot.encode()) == snapshot
+
+
+def test_a_claim_begins_a_new_attempt_with_a_clean_slate() -> None:
+    first = claimed(PENDING).model_copy(update={"tasks": {"a": TaskStatus.RUNNING}, "task_records": {"a": {}}})
+    second = claimed(first.hand_back(now=3.0, interrupted=True), worker="w2", now=4.0)
+    assert (first.attempt, second.attempt) == (1, 2)
+    assert (second.tasks, second.task_records) == ({}, {})
+    assert (second.worker_id, second.start_time, second.interruptions) == ("w2", 4.0, 1)
+
+
+def test_a_superseded_holder_no_longer_holds_the_run() -> None:
+    first = claimed(PENDING)
+    assert first.is_held_by("w1-1", attempt=1)
+    second = claimed(first, worker="w2")
+    assert not second.is_held_by("w1-1", attempt=1)
+    assert second.is_held_by("w2-1", attempt=2)
+    assert not second.finish(RunStatus.COMPLETED, now=5.0).is_held_by("w2-1", attempt=2)
+
+
+def test_a_run_handed_back_waits_again_and_belongs_to_nobody() -> None:
+    waiting = claimed(PENDING).hand_back(now=3.0, interrupted=False)
+    assert waiting.status is RunStatus.PENDING
+    assert not waiting.is_held
+    assert (waiting.worker_instance_id, waiting.ack_subject, waiting.interruptions) == (None, None, 0)
+
+
+def test_asking_twice_for_a_cancel_keeps_the_first_request() -> None:
+    once = claimed(PENDING).request_cancel(by="first", now=3.0)
+    assert once.request_cancel(by="second", now=4.0) is once
+    assert (once.cancel_requested_by, once.cancel_requested_at) == ("first", 3.0)
+
+
+def test_a_cancel_of_an_ended_run_changes_nothing() -> None:
+    ended = claimed(PENDING).finish(RunStatus.COMPLETED, now=3.0)
+    assert ended.request_cancel(by="late", now=4.0) is ended
+
+
+def test_a_run_being_cancelled_stays_so_when_it_changes_hands() -> None:
+    cancelling = PENDING.request_cancel(by=None, now=2.0)
+    assert claimed(cancelling).status is RunStatus.CANCELLING
+    assert claimed(cancelling).hand_back(now=3.0, interrupted=True).status is RunStatus.CANCELLING
+
+
+@pytest.mark.parametrize("status", [status for status in RunStatus if not status.is_terminal])
+def test_a_run_cannot_finish_in_a_state_that_is_no_end(status: RunStatus) -> None:
+    with pytest.raises(IllegalTransition, match="is no end of a run"):
+        claimed(PENDING).finish(status, now=3.0)
+
+
+def test_a_refused_change_says_which_run_and_why() -> None:
+    ended = PENDING.finish(RunStatus.FAILED, now=2.0, error="gone")
+    with pytest.raises(IllegalTransition, match="run r1 is FAILED and cannot be claimed"):
+        claimed(ended)
