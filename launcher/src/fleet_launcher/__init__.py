@@ -1,1 +1,1 @@
-"""Part of pyoco-fleet."""
+"""The embedded stack: starts, watches and stops NATS, the services, the gateway and workers."""

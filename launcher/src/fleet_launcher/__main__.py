@@ -1,0 +1,5 @@
+"""`python -m fleet_launcher` is `pyoco-server`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,203 @@
+"""The command line: `pyoco-server up`, `status`, `logs`, `down`."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fleet_kit.settings import SettingsError
+
+from .console import Console
+from .detach import Report, start_detached
+from .down import stop_stack
+from .errors import LaunchError
+from .folder import DataFolder
+from .launch import INTERRUPTED_EXIT_CODE, run_stack
+from .logs import follow, last_lines, logs_of
+from .settings import LauncherSettings
+from .stack import StackPlan
+from .status import show_status
+
+_STOPPED_EXIT_CODE = 3
+_USAGE_EXIT_CODE = 2
+
+app = typer.Typer(
+    help="Run Pyoco flows across machines: starts and watches the whole system on this one.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+
+class AuthMode(StrEnum):
+    none = "none"
+    api_key = "api_key"
+
+
+class DashboardLang(StrEnum):
+    auto = "auto"
+    ja = "ja"
+    en = "en"
+
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder that the stack keeps everything in (.fleet).", metavar="DIR"),
+]
+_GATEWAY, _WORKERS = "Gateway", "Workers"
+
+
+@app.command()
+def up(
+    with_nats: Annotated[
+        bool, typer.Option("--with-nats", "--with-nats-bootstrap", help="Start a NATS of the stack's own.")
+    ] = False,
+    with_worker: Annotated[bool, typer.Option("--with-worker", help="Start a worker; see --workers.")] = False,
+    data_dir: DataDir = None,
+    nats_url: Annotated[
+        str | None,
+        typer.Option(help="Use this NATS and start none (PYOCO_NATS_URL without --with-nats).", metavar="URL"),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Go on in the background once all is healthy.")] = False,
+    start_timeout: Annotated[
+        float | None, typer.Option(help="How long the parts may take to get healthy (60).", metavar="SEC")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on (127.0.0.1).", metavar="HOST", rich_help_panel=_GATEWAY)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port to listen on (8000).", min=1, max=65535, metavar="N", rich_help_panel=_GATEWAY),
+    ] = None,
+    auth: Annotated[
+        AuthMode | None,
+        typer.Option(help="Whether callers need an API key (none).", rich_help_panel=_GATEWAY),
+    ] = None,
+    dashboard_lang: Annotated[
+        DashboardLang | None, typer.Option(help="Language of the dashboard (auto).", rich_help_panel=_GATEWAY)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="How many; 0 starts none.", min=0, metavar="N", rich_help_panel=_WORKERS),
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs that each executes at once (one per core).", min=1, metavar="N", rich_help_panel=_WORKERS
+        ),
+    ] = None,
+    flow_resolver: Annotated[
+        str | None,
+        typer.Option(
+            help="Where flows come from: a function, module:function or path/to/file.py:function.",
+            metavar="FUNCTION",
+            rich_help_panel=_WORKERS,
+        ),
+    ] = None,
+    flows_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where flows come from: every *.py of a folder (examples).", metavar="DIR", rich_help_panel=_WORKERS
+        ),
+    ] = None,
+    report_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Start the stack: the services behind the gateway, and with the options NATS and workers.
+
+    It runs until Ctrl-C. Options win over PYOCO_* variables of the environment, those over the file .env.
+    """
+    report = Report(report_fd)
+    console = Console()
+    try:
+        settings = LauncherSettings.load(
+            host=host,
+            port=port,
+            data_dir=data_dir,
+            workers=workers,
+            http_auth_mode=auth,
+            dashboard_lang=dashboard_lang,
+            nats_url=nats_url,
+            flow_resolver=flow_resolver,
+            flows_dir=flows_dir,
+            start_timeout_sec=start_timeout,
+        )
+        folder = DataFolder.at(settings.data_dir)
+        if detach and report_fd is None:
+            start_detached(folder, sys.argv[1:], console)
+            return
+        plan = StackPlan(
+            folder,
+            settings,
+            with_nats=with_nats and nats_url is None,
+            workers=settings.workers if settings.workers is not None else int(with_worker),
+            slots=slots,
+        )
+        code = run_stack(
+            folder,
+            url=plan.url,
+            build=plan.build,
+            start_timeout_seconds=settings.start_timeout_sec,
+            console=console,
+            when_ready=report.ready,
+        )
+    except (LaunchError, SettingsError) as error:
+        report.failed(str(error))
+        raise
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show the parts of a stack. Exit code 0: it runs; 3: it is stopped."""
+    if show_status(_folder(data_dir), Console(), as_json=as_json) == "stopped":
+        raise typer.Exit(_STOPPED_EXIT_CODE)
+
+
+@app.command()
+def logs(
+    part: Annotated[str | None, typer.Argument(help="One part; all of them when left out.")] = None,
+    data_dir: DataDir = None,
+    follow_on: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")
+    ] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many lines of each part.", min=0)] = 100,
+) -> None:
+    """Show the logs of all parts or of one."""
+    folder, console = _folder(data_dir), Console()
+    prefix = part is None
+    for name, log in logs_of(folder, part).items():
+        for line in last_lines(log, lines):
+            console.plain(f"{name} | {line}" if prefix else line)
+    if follow_on:
+        for name, line in follow(folder, part):
+            console.plain(f"{name} | {line}" if prefix else line)
+
+
+@app.command()
+def down(data_dir: DataDir = None) -> None:
+    """Stop the stack of a data dir, in order, and wait until it is gone."""
+    stop_stack(_folder(data_dir), Console())
+
+
+def main() -> None:
+    """Run a command; what goes wrong is one sentence and exit code 1, Ctrl-C is 130."""
+    try:
+        app()
+    except (LaunchError, SettingsError) as error:
+        typer.echo(f"pyoco-server: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT_CODE)
+    except SystemExit as ending:
+        # Wrong arguments exit with 1 as every other failure does (seed spec, appendix D).
+        sys.exit(1 if ending.code == _USAGE_EXIT_CODE else ending.code)
+
+
+def _folder(data_dir: Path | None) -> DataFolder:
+    return DataFolder.at(LauncherSettings.load(data_dir=data_dir).data_dir)

@@ -1,0 +1,114 @@
+"""What is printed: progress, the status table, changes while the stack runs."""
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console as RichConsole
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+
+from .logs import last_lines, readable
+from .state import PartPhase, PartState
+
+_COLOURS = {
+    PartPhase.STARTING: "yellow",
+    PartPhase.HEALTHY: "green",
+    PartPhase.UNHEALTHY: "red",
+    PartPhase.RESTARTING: "red",
+    PartPhase.STOPPED: "dim",
+}
+_CRASH_LINES = 5
+# Without a terminal there is no width to keep to, and folded paths could not be copied.
+_WIDTH_WITHOUT_TERMINAL = 200
+
+
+class Console:
+    """Printing never breaks the stack: a terminal or pipe that is gone is nobody's problem here."""
+
+    def __init__(self) -> None:
+        self._rich = RichConsole(highlight=False)
+        if not self._rich.is_terminal:
+            self._rich.width = _WIDTH_WITHOUT_TERMINAL
+        self._status: Status | None = None
+        self._begun = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """One line; rich markup is understood."""
+        with contextlib.suppress(OSError):
+            self._rich.print(text, soft_wrap=True)
+
+    def plain(self, text: str) -> None:
+        """A line exactly as it is."""
+        with contextlib.suppress(OSError):
+            self._rich.out(text, highlight=False)
+
+    def show_progress(self, parts: Sequence[PartState], changed: PartState | None) -> None:
+        """Called at every change while the parts start."""
+        if changed is not None and changed.state is PartPhase.HEALTHY:
+            self.say(f"  [green]✓[/] {changed.name} [dim]{time.monotonic() - self._begun:.1f} s[/]")
+        waiting = [_waiting(part) for part in parts if part.state is not PartPhase.HEALTHY]
+        if not self._rich.is_terminal:
+            return
+        with contextlib.suppress(OSError):
+            if not waiting:
+                self.end_progress()
+                return
+            text = f"waiting for {', '.join(waiting)}"
+            if self._status is None:
+                self._status = self._rich.status(text)
+                self._status.start()
+            else:
+                self._status.update(text)
+
+    def end_progress(self) -> None:
+        if self._status is not None:
+            with contextlib.suppress(OSError):
+                self._status.stop()
+            self._status = None
+
+    def show_parts(self, parts: Sequence[PartState]) -> None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("part", "pid", "state", "address", "log file"):
+            table.add_column(heading, overflow="fold", justify="right" if heading == "pid" else "left")
+        for part in parts:
+            state = f"[{_COLOURS[part.state]}]{part.state}[/]"
+            if part.state not in (PartPhase.HEALTHY, PartPhase.STOPPED) and part.reason:
+                state += f" [dim]{escape(part.reason)}[/]"
+            address, log = escape(_short(part.address)), escape(_short(part.log))
+            table.add_row(part.name, str(part.pid or "–"), state, address, log)
+        with contextlib.suppress(OSError):
+            self._rich.print(table)
+
+    def show_invitation(self, url: str) -> None:
+        body = '{"flow_name":"hello","params":{"name":"Ada"}}'
+        self.say(f"\n[bold green]ready[/] {url}")
+        self.plain(f"try: curl -s -X POST {url}/runs -H 'content-type: application/json' -d '{body}'")
+
+    def show_change(self, part: PartState, before: PartPhase) -> None:
+        """Called at every change while the stack runs."""
+        now = f"[dim]{time.strftime('%H:%M:%S')}[/]"
+        match part.state:
+            case PartPhase.RESTARTING:
+                self.say(f"{now} [red]{part.name} ended[/]: {escape(part.reason or '')} [dim]({_short(part.log)})[/]")
+                for line in last_lines(Path(part.log), _CRASH_LINES):
+                    self.say(f"         [dim]{escape(readable(line))}[/]")
+            case PartPhase.HEALTHY:
+                self.say(f"{now} [green]{part.name} is healthy[/] (pid {part.pid})")
+            case PartPhase.UNHEALTHY if before is not PartPhase.UNHEALTHY:
+                self.say(f"{now} [red]{part.name} is unhealthy[/]: {escape(part.reason or '')}")
+            case _:
+                return
+
+
+def _waiting(part: PartState) -> str:
+    return f"{part.name} [dim]({escape(part.reason)})[/]" if part.reason else part.name
+
+
+def _short(text: str) -> str:
+    """Paths below the current directory are shown relative to it."""
+    here = os.getcwd() + os.sep
+    return text.removeprefix("unix:").removeprefix(here) if text.startswith(("unix:", here)) else text

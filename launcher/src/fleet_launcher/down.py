@@ -1,0 +1,58 @@
+"""Stops the stack of a data folder, whoever started it and whether or not its launcher still lives."""
+
+import contextlib
+import os
+import signal
+import time
+
+from .console import Console
+from .folder import DataFolder
+from .launch import clear_leftovers
+from .state import PartPhase, StackState, locked, read_state
+
+_LOOK_SECONDS = 0.1
+_PATIENCE_BEFORE_A_WORD_SECONDS = 1.0
+# On top of what the parts may take: the launcher's own work.
+_SLACK_SECONDS = 10.0
+
+
+def stop_stack(folder: DataFolder, console: Console) -> None:
+    """Stop what runs there, wait until it is gone, say what it was."""
+    recorded = read_state(folder)
+    if recorded is None:
+        console.say(f"nothing runs in {folder.path}")
+        return
+    state = recorded.corrected()
+    running = [part.name for part in state.parts if part.pid is not None]
+    if state.launcher_is_running:
+        _stop_launcher(folder, state, console)
+        running.append("the launcher")
+    with locked(folder):
+        clear_leftovers(folder)
+    if running:
+        console.say(f"stopped {', '.join(running)}")
+    else:
+        console.say(f"nothing runs in {folder.path}; cleared what a killed launcher had left")
+
+
+def _stop_launcher(folder: DataFolder, state: StackState, console: Console) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(state.launcher_pid, signal.SIGTERM)
+    begun = time.monotonic()
+    told = False
+    while state.launcher_is_running:
+        waited = time.monotonic() - begun
+        if waited > state.stop_seconds + _SLACK_SECONDS:
+            console.say(f"the launcher (pid {state.launcher_pid}) does not stop; killing it")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state.launcher_pid, signal.SIGKILL)
+        elif waited > _PATIENCE_BEFORE_A_WORD_SECONDS and not told:
+            told = True
+            console.say(f"waiting for {_still_running(folder)} to stop")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _still_running(folder: DataFolder) -> str:
+    state = read_state(folder)
+    names = [part.name for part in state.parts if part.state is not PartPhase.STOPPED] if state else []
+    return ", ".join(names) or "the launcher"

@@ -1,0 +1,5 @@
+"""What stops a command: always one sentence that says what to do."""
+
+
+class LaunchError(Exception):
+    """The stack cannot be started, or what was asked of it cannot be done."""

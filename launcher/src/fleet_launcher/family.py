@@ -1,0 +1,88 @@
+"""Which processes belong to a part: found again after their parent died, and ended with all they started."""
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+import psutil
+
+# Put into the environment of every part, inherited by whatever the part starts.
+MARK = "PYOCO_FLEET_PART"
+
+# Start times are computed from the boot time, which moves a little with the clock.
+_START_TIME_TOLERANCE_SECONDS = 2.0
+_TERM_SECONDS = 3.0
+_KILL_SECONDS = 5.0
+
+
+def mark_of(stack: str, part: str) -> str:
+    return f"{stack}/{part}"
+
+
+def started_at(pid: int) -> float | None:
+    """When the process began; None when there is none."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None
+
+
+def is_alive(pid: int, since: float | None) -> bool:
+    """Whether the process that began then still runs; a zombie does not."""
+    try:
+        process = psutil.Process(pid)
+        same = since is None or abs(process.create_time() - since) < _START_TIME_TOLERANCE_SECONDS
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def family_of(stack: str, part: str, leader: int | None, since: float | None) -> list[psutil.Process]:
+    """Every living process of a part: those that carry its mark and those in the session it began.
+
+    The mark finds children that left the session; the session finds those that hide their environment (nginx).
+    """
+    mark = mark_of(stack, part)
+    session = leader if leader is not None and _is_our_session(leader, since) else None
+    return [process for process in psutil.process_iter() if _belongs(process, mark, session)]
+
+
+def end(processes: Iterable[psutil.Process], *, at_once: bool) -> list[psutil.Process]:
+    """Ask processes to end, then make them; returns those that were there."""
+    found = list(processes)
+    if not at_once:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        _, remaining = psutil.wait_procs(found, timeout=_TERM_SECONDS)
+    else:
+        remaining = found
+    for process in remaining:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(remaining, timeout=_KILL_SECONDS)
+    return found
+
+
+def _is_our_session(leader: int, since: float | None) -> bool:
+    # As long as the session has members its number is not given to another process, so a leader that is
+    # gone is fine; one that lives must be the one we started.
+    return not psutil.pid_exists(leader) or is_alive(leader, since) or _is_zombie(leader)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _belongs(process: psutil.Process, mark: str, session: int | None) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        if session is not None and os.getsid(process.pid) == session:
+            return True
+        return bool(process.environ().get(MARK) == mark)
+    except (psutil.Error, OSError):
+        return False

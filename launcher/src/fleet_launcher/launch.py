@@ -1,0 +1,181 @@
+"""Runs a stack in this process from the first check to the last process, whatever ends it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from .console import Console
+from .family import end, family_of, started_at
+from .folder import DataFolder, remove_sockets
+from .parts import Part
+from .state import PartPhase, PartState, StackState, locked, read_state, write_state
+from .supervisor import Supervisor, stop_seconds
+
+INTERRUPTED_EXIT_CODE = 130
+
+_PATIENCE_BEFORE_A_WORD_SECONDS = 1.0
+
+
+class Interrupted(Exception):
+    """Somebody asked the stack to stop."""
+
+
+def run_stack(
+    folder: DataFolder,
+    *,
+    url: str,
+    build: Callable[[], Awaitable[Sequence[Part]]],
+    start_timeout_seconds: float,
+    console: Console,
+    when_ready: Callable[[], None],
+) -> int:
+    """Start the parts that `build` gives, follow them, stop them; the exit code of the command."""
+    folder.prepare()
+    with locked(folder):
+        if stopped := clear_leftovers(folder):
+            console.say(f"stopped what an earlier stack had left running: {', '.join(stopped)}")
+        launch = _Launch(folder, url=url, console=console)
+        return asyncio.run(launch.run(build, start_timeout_seconds, when_ready))
+
+
+def clear_leftovers(folder: DataFolder) -> list[str]:
+    """End what a stack left whose launcher was killed; the names of the parts that still ran.
+
+    Only for the holder of the lock: then nobody else looks after those processes.
+    """
+    state = read_state(folder)
+    if state is None:
+        return []
+    stopped = [
+        part.name
+        for part in state.parts
+        if end(family_of(state.stack, part.name, part.pid, part.started_at), at_once=False)
+    ]
+    _clean_up(folder, state)
+    return stopped
+
+
+class _Launch:
+    def __init__(self, folder: DataFolder, *, url: str, console: Console) -> None:
+        launcher_started_at = started_at(os.getpid())
+        assert launcher_started_at is not None
+        self._folder = folder
+        self._console = console
+        self._supervisor: Supervisor | None = None
+        self._is_starting = True
+        self._state = StackState(
+            stack=uuid.uuid4().hex,
+            url=url,
+            launcher_pid=os.getpid(),
+            launcher_started_at=launcher_started_at,
+            sockets=str(folder.sockets),
+            stop_seconds=0,
+            parts=[],
+        )
+
+    async def run(
+        self,
+        build: Callable[[], Awaitable[Sequence[Part]]],
+        start_timeout_seconds: float,
+        when_ready: Callable[[], None],
+    ) -> int:
+        signals = _Signals()
+        write_state(self._folder, self._state)
+        try:
+            await signals.run(self._start(build, start_timeout_seconds))
+            self._console.show_parts(self._state.parts)
+            self._console.show_invitation(self._state.url)
+            when_ready()
+            await signals.interrupted.wait()
+        except Interrupted:
+            self._console.say("stopping before everything was started")
+        finally:
+            self._is_starting = False
+            self._console.end_progress()
+            await self._stop(signals.hurry)
+            _clean_up(self._folder, self._state)
+        self._console.say("stopped")
+        return signals.exit_code
+
+    async def _start(self, build: Callable[[], Awaitable[Sequence[Part]]], timeout_seconds: float) -> None:
+        parts = await build()
+        self._folder.make_sockets()
+        for part in parts:
+            self._folder.rotate_log(part.name)
+        self._supervisor = Supervisor(parts, stack=self._state.stack, log_of=self._folder.log, tell=self._on_change)
+        # The models are the supervisor's own: what it changes is what is written.
+        self._state.parts = self._supervisor.states
+        self._state.stop_seconds = stop_seconds(parts)
+        self._console.say(f"starting {len(parts)} parts in {self._folder.path}")
+        await self._supervisor.start(within_seconds=timeout_seconds)
+        self._console.end_progress()
+        self._is_starting = False
+
+    async def _stop(self, hurry: asyncio.Event) -> None:
+        if self._supervisor is None:
+            return
+        explaining = asyncio.create_task(self._explain_waiting(self._supervisor))
+        await self._supervisor.stop(hurry)
+        explaining.cancel()
+
+    async def _explain_waiting(self, supervisor: Supervisor) -> None:
+        await asyncio.sleep(_PATIENCE_BEFORE_A_WORD_SECONDS)
+        busy = [
+            one for one in supervisor.parts if one.part.finishes_work and one.state.state is not PartPhase.STOPPED
+        ]
+        if busy:
+            workers = "1 worker" if len(busy) == 1 else f"{len(busy)} workers"
+            self._console.say(f"waiting for {workers} to finish; Ctrl-C again to stop at once")
+
+    def _on_change(self, part: PartState, before: PartPhase) -> None:
+        try:
+            write_state(self._folder, self._state)
+        except OSError as error:
+            self._console.say(f"cannot write {self._folder.state} ({error.strerror}); `status` is out of date")
+        if self._is_starting and part.state is not PartPhase.RESTARTING:
+            self._console.show_progress(self._state.parts, part if part.state is not before else None)
+        else:
+            self._console.show_change(part, before)
+
+
+class _Signals:
+    """Ctrl-C, SIGTERM and a closed terminal ask for an orderly stop; another Ctrl-C for a quick one."""
+
+    def __init__(self) -> None:
+        self.interrupted = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.exit_code = 0
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._on_ctrl_c)
+        for other in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(other, self.interrupted.set)
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work unless somebody interrupts it."""
+        working = asyncio.create_task(work)
+        interrupted = asyncio.create_task(self.interrupted.wait())
+        await asyncio.wait({working, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if working.done():
+            return await working
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+        raise Interrupted
+
+    def _on_ctrl_c(self) -> None:
+        if self.interrupted.is_set():
+            self.hurry.set()
+        else:
+            self.exit_code = INTERRUPTED_EXIT_CODE
+            self.interrupted.set()
+
+
+def _clean_up(folder: DataFolder, state: StackState) -> None:
+    remove_sockets(Path(state.sockets))
+    folder.state.unlink(missing_ok=True)

@@ -1,0 +1,91 @@
+"""The logs of the parts: their last lines, and following them across rotation and restarts."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import LaunchError
+from .folder import DataFolder
+
+_TAIL_BYTES = 256 * 1024
+_POLL_SECONDS = 0.2
+_SHOWN_CHARACTERS = 500
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines that are not empty; none when there is no log."""
+    try:
+        with log.open("rb") as source:
+            source.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = source.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-count:] if count else []
+
+
+def last_line(log: Path) -> str:
+    lines = last_lines(log, 1)
+    return readable(lines[0]) if lines else "(empty)"
+
+
+def readable(line: str) -> str:
+    """A line for people: of a JSON line its level, message and exception."""
+    try:
+        fields = json.loads(line)
+        text = f"{fields['level']} {fields['message']}"
+        if "exc_type" in fields:
+            text += f" ({fields['exc_type']}: {fields.get('exc_message', '')})"
+    except (ValueError, KeyError, TypeError):
+        text = line
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " …"
+
+
+def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
+    """The logs by part; a sentence that names the parts when there is none of that name."""
+    found = {log.stem: log for log in sorted(folder.logs.glob("*.log"))}
+    if part is None:
+        return found
+    if part not in found:
+        known = f"the parts are {', '.join(found)}" if found else f"no stack has run in {folder.path} yet"
+        raise LaunchError(f"there is no log of a part '{part}'; {known}")
+    return {part: found[part]}
+
+
+def follow(folder: DataFolder, part: str | None) -> Iterator[tuple[str, str]]:
+    """New lines as they are written, with the part's name, for ever."""
+    tails = {name: _Tail.at_end(log) for name, log in logs_of(folder, part).items()}
+    while True:
+        for name, log in logs_of(folder, part).items():
+            for line in tails.setdefault(name, _Tail(log)).new_lines():
+                yield name, line
+        time.sleep(_POLL_SECONDS)
+
+
+@dataclass(slots=True)
+class _Tail:
+    log: Path
+    position: int = 0
+    inode: int | None = None
+    unfinished: bytes = field(default=b"")
+
+    @classmethod
+    def at_end(cls, log: Path) -> "_Tail":
+        status = log.stat()
+        return cls(log, position=status.st_size, inode=status.st_ino)
+
+    def new_lines(self) -> list[str]:
+        try:
+            with self.log.open("rb") as source:
+                status = self.log.stat()
+                if status.st_ino != self.inode or status.st_size < self.position:
+                    # Put aside or emptied: a new file begins at its beginning.
+                    self.position, self.inode, self.unfinished = 0, status.st_ino, b""
+                source.seek(self.position)
+                data = source.read()
+        except FileNotFoundError:
+            return []
+        self.position += len(data)
+        *lines, self.unfinished = (self.unfinished + data).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]

@@ -1,0 +1,87 @@
+"""One process of a part: started on a leash, ended together with everything it started."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from . import leash
+from .family import MARK, end, family_of, mark_of, started_at
+from .parts import Part
+
+
+class Child:
+    def __init__(self, part: Part, stack: str, process: asyncio.subprocess.Process) -> None:
+        self._part = part
+        self._stack = stack
+        self._process = process
+        self.pid = process.pid
+        # By the kernel for recognising it again, by the clock for comparing with what it writes.
+        self.started_at = started_at(process.pid)
+        self.started_at_clock = time.time()
+
+    @classmethod
+    async def start(cls, part: Part, *, stack: str, log: Path) -> "Child":
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **part.env, MARK: mark_of(stack, part.name)}
+        leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), str(int(part.death_signal))]
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *leashed,
+                *part.command,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.STDOUT,
+                # A session of its own: Ctrl-C in the terminal reaches the launcher only.
+                start_new_session=True,
+            )
+        return cls(part, stack, process)
+
+    async def wait(self) -> str:
+        """How the process ended, once it and all it started are gone."""
+        code = await self._process.wait()
+        await self._end_family()
+        return _how(code)
+
+    async def stop(self, hurry: asyncio.Event) -> bool:
+        """Ask the process to stop, step by step, then kill it; whether it went by itself."""
+        for step in self._part.stop:
+            if hurry.is_set() or self._process.returncode is not None:
+                break
+            self._send(step.signal)
+            await self._ended_within(step.seconds, hurry)
+        went_by_itself = self._process.returncode is not None
+        if not went_by_itself:
+            self._send(signal.SIGKILL)
+        await self._process.wait()
+        await self._end_family()
+        return went_by_itself
+
+    async def _ended_within(self, seconds: float, hurry: asyncio.Event) -> None:
+        waits = {asyncio.create_task(self._process.wait()), asyncio.create_task(hurry.wait())}
+        _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+
+    async def _end_family(self) -> None:
+        def sweep() -> None:
+            end(family_of(self._stack, self._part.name, self.pid, self.started_at), at_once=True)
+
+        await asyncio.to_thread(sweep)
+
+    def _send(self, what: signal.Signals) -> None:
+        try:
+            self._process.send_signal(what)
+        except ProcessLookupError:
+            return
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,103 @@
+"""Which parts a stack has: decided from the settings, checked before anything is started."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fleet_gateway.config import GatewayConfig
+from fleet_gateway.render import GatewayError, nginx_command, render
+
+from . import ports
+from .errors import LaunchError
+from .folder import DataFolder
+from .health import why_nats_is_away, without_password
+from .parts import Part, gateway_part, nats_part, service_parts, worker_parts, write_nats_config
+from .settings import LauncherSettings
+
+_NATS_PATIENCE_SECONDS = 5.0
+_NATS_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    folder: DataFolder
+    settings: LauncherSettings
+    with_nats: bool
+    workers: int
+    slots: int | None = None
+
+    @property
+    def url(self) -> str:
+        return ports.browser_url(self.settings.host, self.settings.port)
+
+    async def build(self) -> list[Part]:
+        """Check what can be checked, write the configuration files, give the part table."""
+        ports.check_gateway_port(self.settings.host, self.settings.port)
+        nats = []
+        if self.with_nats:
+            port = ports.nats_port(self.folder.nats_port, wanted=self.settings.nats_port)
+            nats = [nats_part(self.folder, self.settings, port)]
+            write_nats_config(self.folder, self.settings, port)
+            nats_url = nats[0].address
+        else:
+            nats_url = self.settings.nats_url
+            await reach_nats(nats_url)
+        return [
+            *nats,
+            *service_parts(self.folder, self.settings, nats_url),
+            gateway_part(self.folder, self._gateway_command(), self.url),
+            *worker_parts(self.folder, self.settings, nats_url, count=self.workers, options=self._worker_options()),
+        ]
+
+    def _gateway_command(self) -> list[str]:
+        """Write nginx's configuration; how to start it in the foreground."""
+        try:
+            config = GatewayConfig(
+                host=self.settings.host,
+                port=self.settings.port,
+                runs_upstream=f"unix:{self.folder.socket('runs-api')}",
+                workers_upstream=f"unix:{self.folder.socket('workers-api')}",
+                wheels_upstream=f"unix:{self.folder.socket('wheels-api')}",
+                auth_upstream=f"unix:{self.folder.socket('auth')}",
+                temp_dir=self.folder.gateway / "temp",
+                dashboard_lang=self.settings.dashboard_lang,
+                api_key_header=self.settings.http_api_key_header,
+                wheel_max_bytes=self.settings.wheel_max_bytes,
+            )
+            return nginx_command(render(config, self.folder.gateway))
+        except ValidationError as error:
+            raise LaunchError(f"the gateway cannot be set up: {error.errors()[0]['msg']}") from error
+        except GatewayError as error:
+            raise LaunchError(f"the gateway cannot be set up: {error}") from error
+
+    def _worker_options(self) -> Sequence[str]:
+        options = ["--slots", str(self.slots)] if self.slots is not None else []
+        if self.settings.flow_resolver:
+            return [*options, "--flow-resolver", self.settings.flow_resolver]
+        if flows_dir := self.settings.flows_dir or _examples():
+            return [*options, "--flows-dir", str(flows_dir)]
+        return options
+
+
+async def reach_nats(url: str) -> None:
+    """Wait a little for a NATS that somebody else runs."""
+    deadline = time.monotonic() + _NATS_PATIENCE_SECONDS
+    while (reason := await why_nats_is_away(url)) is not None:
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"NATS at {without_password(url)} cannot be reached ({reason}); "
+                "start it, name another with --nats-url, or add --with-nats to start one here"
+            )
+        await asyncio.sleep(_NATS_LOOK_SECONDS)
+
+
+def _examples() -> Path | None:
+    """The flows a newcomer finds: those of the current directory, else those of the repository."""
+    for folder in (Path("examples"), Path(__file__).parents[3] / "examples"):
+        if folder.is_dir():
+            return folder.absolute()
+    return None
