@@ -1,0 +1,242 @@
+"""The ledger on both databases: what is accepted, counted, taken back, folded in and queued again."""
+
+import time
+import uuid
+from typing import Any
+
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, Select, text
+from sqlmodel import SQLModel
+
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_runs_api import ledger, queries
+from fleet_runs_api.database import Database
+from fleet_runs_api.ledger import NewRun, Observation, Redispatch, Sent, Withdrawal
+from fleet_runs_api.queries import RunFilter
+
+ANYBODY = RunFilter(tenant_id="anonymous")
+
+
+def new_run(flow: str = "hello", *, tenant: str | None = None, tag: str = "default") -> NewRun:
+    job = Job(
+        run_id=str(uuid.uuid4()), flow_name=flow, tag=tag, tags=[tag], submitted_at=time.time(), tenant_id=tenant
+    )
+    return NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", retry_at=job.submitted_at + 10)
+
+
+def accept(database: Database, *runs: NewRun) -> None:
+    with database.writer.begin() as connection:
+        ledger.accept(connection, runs)
+
+
+def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
+    with database.writer.begin() as connection:
+        return list(
+            ledger.record(connection, [Observation(s, revision, s.encode().decode()) for s, revision in seen])
+        )
+
+
+def totals(database: Database, tenant: str = "anonymous") -> dict[str, int]:
+    rows = database.read(lambda c: c.execute(text("SELECT tenant_id, status, total FROM run_counts")).all())
+    return {row.status: row.total for row in rows if row.tenant_id == tenant and row.total}
+
+
+def counted(database: Database, tenant: str = "anonymous") -> dict[str, int]:
+    rows = database.read(
+        lambda c: c.execute(
+            text("SELECT status, count(*) AS total FROM runs WHERE tenant_id = :t GROUP BY status"), {"t": tenant}
+        ).all()
+    )
+    return {row.status: row.total for row in rows}
+
+
+def running(run: NewRun) -> RunSnapshot:
+    return RunSnapshot.pending(run.job, now=1.0).claim(
+        worker_id="w", worker_instance_id="i", ack_subject=None, now=2.0
+    )
+
+
+def test_commits_are_on_disk_before_they_are_answered(database: Database) -> None:
+    with database.writer.connect() as connection:
+        if database.is_sqlite:
+            assert connection.execute(text("PRAGMA journal_mode")).scalar() == "wal"
+            assert connection.execute(text("PRAGMA synchronous")).scalar() == 2
+        else:
+            assert connection.execute(text("SHOW synchronous_commit")).scalar() == "on"
+            assert connection.execute(text("SHOW fsync")).scalar() == "on"
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_models(database: Database) -> None:
+    with database.writer.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, SQLModel.metadata) == []
+
+
+def test_migrating_twice_changes_nothing(database: Database) -> None:
+    accept(database, new_run())
+    database.migrate()
+    assert totals(database) == {"PENDING": 1}
+
+
+def test_an_accepted_run_is_listed_counted_and_waits_in_the_outbox(database: Database) -> None:
+    first, second = new_run("a"), new_run("b")
+    accept(database, first)
+    accept(database, second)
+    page = database.read(lambda c: c.execute(queries.page_of_runs(ANYBODY, limit=10)).all())
+    assert [row.run_id for row in page] == [second.job.run_id, first.job.run_id]
+    assert totals(database) == {"PENDING": 2}
+    due = database.read(lambda c: c.execute(queries.due_outbox(time.time() + 60, limit=10)).all())
+    assert [row.run_id for row in due] == [first.job.run_id, second.job.run_id]
+    assert database.read(lambda c: c.execute(queries.due_outbox(time.time(), limit=10)).all()) == []
+
+
+def test_filters_find_status_flow_and_tag_of_one_tenant_only(database: Database) -> None:
+    mine, other_flow, other_tag, theirs = (
+        new_run("a"),
+        new_run("b"),
+        new_run("a", tag="gpu"),
+        new_run("a", tenant="acme"),
+    )
+    accept(database, mine, other_flow, other_tag, theirs)
+    observe(database, (running(other_flow), 1))
+
+    def found(wanted: RunFilter) -> set[str]:
+        return {row.run_id for row in database.read(lambda c: c.execute(queries.page_of_runs(wanted, limit=9)).all())}
+
+    assert found(RunFilter("anonymous", flow_name="a", tag="default")) == {mine.job.run_id}
+    assert found(RunFilter("anonymous", tag="gpu")) == {other_tag.job.run_id}
+    assert found(RunFilter("anonymous", status=RunStatus.RUNNING)) == {other_flow.job.run_id}
+    assert found(RunFilter("acme")) == {theirs.job.run_id}
+    assert found(RunFilter("nobody")) == set()
+
+
+def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
+    run = new_run()
+    accept(database, run)
+    with database.writer.begin() as connection:
+        ledger.mark_sent(connection, [Sent(run.job.run_id, 1, 42)])
+    assert database.read(lambda c: c.execute(queries.due_outbox(time.time() + 60, limit=10)).all()) == []
+    [row] = database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all())
+    assert row.job_sequence == 42
+
+
+def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Database) -> None:
+    run = new_run()
+    accept(database, run)
+    with database.writer.begin() as connection:
+        assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [True]
+    assert totals(database) == {}
+    assert database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all()) == []
+    [left] = database.read(lambda c: c.execute(queries.due_outbox(6.0, limit=10)).all())
+    assert (left.kind, left.run_id) == (ledger.WITHDRAW, run.job.run_id)
+    with database.writer.begin() as connection:
+        ledger.clear_withdrawn(connection, [run.job.run_id])
+    assert database.read(lambda c: c.execute(queries.due_outbox(6.0, limit=10)).all()) == []
+
+
+def test_a_run_that_a_worker_has_is_not_withdrawn(database: Database) -> None:
+    run = new_run()
+    accept(database, run)
+    observe(database, (running(run), 3))
+    with database.writer.begin() as connection:
+        assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [False]
+    assert totals(database) == {"RUNNING": 1}
+
+
+def test_folding_is_idempotent_and_the_counters_always_agree_with_the_rows(database: Database) -> None:
+    one, two = new_run(), new_run(tenant="acme")
+    accept(database, one, two)
+    done = running(one).finish(RunStatus.COMPLETED, now=9.0)
+    assert observe(database, (running(one), 5), (done, 8), (running(one), 6)) == [True, True, False]
+    assert observe(database, (running(one), 5), (done, 8)) == [False, False]
+    assert observe(database, (running(two), 7)) == [True]
+    assert observe(database, (running(new_run()), 9)) == [False]
+    for tenant in ("anonymous", "acme"):
+        assert totals(database, tenant) == counted(database, tenant)
+    assert totals(database) == {"COMPLETED": 1}
+    [row] = database.read(lambda c: c.execute(queries.run_with_documents(one.job.run_id)).all())
+    assert RunSnapshot.decode(row.snapshot.encode()) == done
+    assert row.finished_at == 9.0
+
+
+def test_a_forgotten_run_is_queued_again_once_and_its_revisions_begin_anew(database: Database) -> None:
+    run = new_run()
+    accept(database, run)
+    observe(database, (running(run), 50))
+    again = Redispatch(run.job.run_id, expected_dispatch=1, forgotten=True, now=1.0)
+    with database.writer.begin() as connection:
+        assert ledger.redispatch(connection, [again, again]) == [True, False]
+    [due] = database.read(lambda c: c.execute(queries.due_outbox(2.0, limit=10)).all())
+    assert (due.run_id, due.dispatch, due.attempt) == (run.job.run_id, 2, 1)
+    second = running(run).model_copy(update={"attempt": 2})
+    assert observe(database, (second, 3)) == [True]
+
+
+def test_an_ended_run_is_never_queued_again(database: Database) -> None:
+    run = new_run()
+    accept(database, run)
+    observe(database, (running(run).finish(RunStatus.FAILED, now=9.0), 5))
+    with database.writer.begin() as connection:
+        assert ledger.redispatch(connection, [Redispatch(run.job.run_id, 1, True, 1.0)]) == [False]
+
+
+def fill(connection: Connection, count: int) -> None:
+    """Many ended runs, made inside the database."""
+    numbers = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
+        if connection.dialect.name == "sqlite"
+        else "WITH n(i) AS (SELECT generate_series(1, :count))"
+    )
+    columns = (
+        "run_id, tenant_id, flow_name, tag, tags, status, attempt, submitted_at, updated_at, heartbeat_at, "
+        "finished_at, revision, dispatch, checked_at"
+    )
+    values = (
+        "'run-' || i, CASE WHEN i <= 10 THEN 'acme' ELSE 'anonymous' END, 'flow-' || (i % 7), 'default', '[]', "
+        "CASE WHEN i % 50 = 0 THEN 'FAILED' ELSE 'COMPLETED' END, 1, i, i, i, i, i, 1, i"
+    )
+    connection.execute(text(f"INSERT INTO runs ({columns}) {numbers} SELECT {values} FROM n"), {"count": count})
+    connection.execute(
+        text("INSERT INTO run_counts SELECT tenant_id, status, count(*) FROM runs GROUP BY tenant_id, status")
+    )
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("ANALYZE"))  # as autovacuum would
+
+
+PAGES = {
+    "newest": (queries.page_of_runs(ANYBODY, limit=50), "ix_runs_tenant"),
+    "newest of a small tenant": (queries.page_of_runs(RunFilter("acme"), limit=50), "ix_runs_tenant"),
+    "by status": (
+        queries.page_of_runs(RunFilter("anonymous", status=RunStatus.FAILED), limit=50),
+        "ix_runs_tenant_status",
+    ),
+    "by flow": (queries.page_of_runs(RunFilter("anonymous", flow_name="flow-3"), limit=50), "ix_runs_tenant_flow"),
+    "by tag": (queries.page_of_runs(RunFilter("anonymous", tag="gpu"), limit=50), "ix_runs_tenant_tag"),
+    "held": (queries.held_runs(limit=100), "ix_runs_held"),
+    "unchecked": (queries.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
+}
+
+
+def test_with_100000_runs_every_page_is_read_through_an_index(database: Database) -> None:
+    with database.writer.begin() as connection:
+        fill(connection, 100_000)
+    with database.reader.connect() as connection:
+        for name, (query, index) in PAGES.items():
+            plan = explain(connection, query)
+            # PostgreSQL may also walk the newest rows backwards by the primary key: as few rows, another index.
+            assert index in plan or "runs_pkey" in plan, f"{name}: {plan}"
+            assert "SCAN runs" not in plan.replace("SCAN runs USING INDEX", ""), f"{name}: {plan}"
+            assert "Seq Scan on runs" not in plan, f"{name}: {plan}"
+            assert "TEMP B-TREE" not in plan, f"{name}: {plan}"
+        counts = explain(connection, queries.totals_by_status())
+        assert "runs " not in counts.replace("run_counts", ""), counts
+    assert totals(database) == {"COMPLETED": 97_990, "FAILED": 2_000}
+
+
+def explain(connection: Connection, query: Select[Any]) -> str:
+    compiled = query.compile(connection, compile_kwargs={"literal_binds": True})
+    prefix = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
+    return "\n".join(str(row[-1]) for row in connection.execute(text(f"{prefix} {compiled}".replace(":", "\\:"))))
