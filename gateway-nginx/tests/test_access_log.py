@@ -1,0 +1,129 @@
+"""Every request leaves one line of JSON with the fields that the log contract requires."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from fleet_testkit.waiting import wait_until
+
+
+def test_a_line_has_the_required_fields(shared_gateway):
+    with shared_gateway.client() as client:
+        client.post("/runs/r-1/cancel?secret=1", json={}, headers={"X-Request-Id": "log-1"})
+    (line,) = shared_gateway.log_lines("log-1")
+    assert datetime.fromisoformat(line.pop("ts")).tzinfo is not None
+    duration_ms, meta = line.pop("duration_ms"), line.pop("meta")
+    assert line == {
+        "service": "pyoco-server:http",
+        "level": "INFO",
+        "logger": "nginx.access",
+        "message": "POST /runs/r-1/cancel 200",
+        "pathname": "",
+        "lineno": 0,
+        "func": "",
+        "event": "request",
+        "component": "gateway",
+        "status": "completed",
+        "entity_id": "run:r-1",
+        "request_id": "log-1",
+    }
+    assert type(duration_ms) is int
+    assert 0 <= duration_ms < 10_000
+    assert meta.pop("bytes") > 0
+    assert 0 <= meta.pop("upstream_time") < 10
+    assert meta == {
+        "method": "POST",
+        "path": "/runs/r-1/cancel",
+        "status_code": 200,
+        "upstream": f"unix:{shared_gateway.services['runs'].socket_path}",
+        "remote_addr": "127.0.0.1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "entity_id"),
+    [
+        ("/runs", ""),
+        ("/runs/batch", ""),
+        ("/runs/batch-7", "run:batch-7"),
+        ("/runs/r2/watch", "run:r2"),
+        ("/workers", ""),
+        ("/workers/events", ""),
+        ("/workers/w1", "worker:w1"),
+        ("/health", ""),
+    ],
+)
+def test_a_line_names_the_run_or_worker_it_is_about(shared_gateway, path, entity_id):
+    request_id = "entity" + path.replace("/", ".")
+    with shared_gateway.client() as client:
+        client.get(path, headers={"X-Request-Id": request_id})
+    (line,) = shared_gateway.log_lines(request_id)
+    assert line["entity_id"] == entity_id
+
+
+def test_a_failed_request_keeps_its_method_and_says_that_it_failed(shared_gateway):
+    with shared_gateway.client(None) as client:
+        client.post("/runs", json={}, headers={"X-Request-Id": "log-2"})
+    (line,) = shared_gateway.log_lines("log-2")
+    assert (line["status"], line["level"], line["message"]) == ("failed", "INFO", "POST /runs 401")
+    assert line["meta"]["method"] == "POST"
+    assert line["meta"]["upstream_time"] is None
+
+
+def test_a_service_that_is_down_is_logged_as_an_error(gateway):
+    gateway.services["runs"].stop()
+    with gateway.client() as client:
+        client.get("/runs", headers={"X-Request-Id": "log-3"})
+    (line,) = gateway.log_lines("log-3")
+    assert (line["status"], line["level"], line["meta"]["status_code"]) == ("failed", "ERROR", 502)
+
+
+def test_the_duration_is_in_whole_milliseconds(gateway):
+    with gateway.client() as client:
+
+        def answer_late(exchange):
+            # Time itself is what is measured here.
+            wait_until(lambda: clock.elapsed_ms() > 1100, what="1.1 s")
+            exchange.reply(200)
+
+        clock = Clock()
+        gateway.services["runs"].answer = answer_late
+        client.get("/runs", headers={"X-Request-Id": "log-4"})
+        took_ms = clock.elapsed_ms()
+    (line,) = gateway.log_lines("log-4")
+    assert 1000 <= line["duration_ms"] <= took_ms + 5
+    assert abs(line["duration_ms"] - 1000 * line["meta"]["upstream_time"]) < 100
+
+
+class Clock:
+    def __init__(self) -> None:
+        self._begun = datetime.now()
+
+    def elapsed_ms(self) -> float:
+        return (datetime.now() - self._begun).total_seconds() * 1000
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GARBAGE\r\n\r\n",
+        b'GET /"\\\x01\xff<> HTTP/1.1\r\nHost: "x\r\n\r\n',
+        b'GET /runs/"\\u0000?q="} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: "},\\\r\n\r\n',
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET /\r\n",
+    ],
+    ids=["garbage", "control-characters", "quotes", "long-uri", "tls", "http-0.9"],
+)
+def test_nothing_a_client_sends_breaks_a_line(gateway, request_bytes):
+    gateway.raw_bytes(request_bytes)
+
+    def lines():
+        return gateway.access_log.read_bytes().splitlines()
+
+    (line,) = wait_until(lines, what="the access log line")
+    read = json.loads(line.decode("utf-8", "replace"))
+    assert read["event"] == "request"
+    assert type(read["duration_ms"]) is int
+    assert type(read["meta"]["status_code"]) is int

@@ -1,0 +1,183 @@
+"""Nobody gets in without auth's word, and auth alone says who it is."""
+
+import time
+
+import pytest
+
+from fleet_contracts.problems import Problem
+from fleet_kit.errors import envelope
+from fleet_testkit.waiting import wait_until
+
+SPOOFED = {
+    "X-Pyoco-Tenant-Id": "victim",
+    "X-Pyoco-Api-Key-Id": "stolen",
+    "X-Pyoco-Scopes": "admin",
+    "x-pyoco-tenant-id": "victim-again",
+}
+PROTECTED = ["/runs", "/runs/r1", "/runs/r1/watch", "/runs/batch", "/jobs", "/artifacts/a", "/dlq", "/metrics"] + [
+    "/workers",
+    "/workers/events",
+    "/wheels",
+    "/auth/keys",
+]
+
+
+@pytest.mark.parametrize("path", PROTECTED)
+def test_the_identity_comes_from_auth_whatever_the_client_says(shared_gateway, path):
+    with shared_gateway.client("good-a") as client:
+        headers = client.get(path, headers=SPOOFED).json()["headers"]
+    assert headers["x-pyoco-tenant-id"] == "tenant-good-a"
+    assert headers["x-pyoco-api-key-id"] == "id-good-a"
+    assert headers["x-pyoco-scopes"] == "runs:read runs:write"
+
+
+def test_an_open_route_carries_no_identity_at_all(shared_gateway):
+    with shared_gateway.client("good-a") as client:
+        headers = client.get("/health", headers=SPOOFED).json()["headers"]
+    assert not [name for name in headers if name.startswith("x-pyoco-")]
+
+
+@pytest.mark.parametrize("path", PROTECTED)
+@pytest.mark.parametrize(
+    ("key", "status", "problem", "message"),
+    [
+        (None, 401, Problem.API_KEY_REQUIRED, "an API key is required: send it in the header X-API-Key"),
+        ("bad", 403, Problem.API_KEY_INVALID, "the API key is invalid"),
+    ],
+)
+def test_without_a_valid_key_nothing_behind_is_reached(shared_gateway, path, key, status, problem, message):
+    reached_before = {name: len(s.seen) for name, s in shared_gateway.services.items() if name != "auth"}
+    with shared_gateway.client(key) as client:
+        answer = client.post(path, json={}, headers={**SPOOFED, "X-Request-Id": "r-1"})
+    assert answer.status_code == status
+    assert answer.json() == envelope(status=status, message=message, request_id="r-1", problem=problem)
+    assert {name: len(s.seen) for name, s in shared_gateway.services.items() if name != "auth"} == reached_before
+
+
+@pytest.mark.parametrize("path", ["/", "/static/app.js", "/static/config.js", "/health"])
+def test_the_dashboard_and_the_health_check_are_open(gateway, path):
+    gateway.services["auth"].stop()
+    with gateway.client(None) as client:
+        assert client.get(path).status_code == 200
+
+
+def test_auth_is_asked_with_the_key_the_method_and_the_address_and_nothing_else(gateway):
+    with gateway.client("good-b") as client:
+        client.post("/runs?x=1", json={"a": 1}, headers={**SPOOFED, "Cookie": "c=1", "X-Request-Id": "r-2"})
+    (asked,) = gateway.services["auth"].seen
+    assert (asked.command, asked.path) == ("GET", "/verify")
+    assert {name.lower(): value for name, value in asked.headers.items()} == {
+        "host": f"127.0.0.1:{gateway.config.port}",
+        "x-api-key": "good-b",
+        "x-original-method": "POST",
+        "x-original-uri": "/runs?x=1",
+        "x-request-id": "r-2",
+        "x-real-ip": "127.0.0.1",
+    }
+
+
+def test_another_header_may_carry_the_key(start_gateway):
+    gateway = start_gateway(api_key_header="X-Fleet-Token")
+    with gateway.client("good") as client:
+        client.get("/runs", headers={"X-Fleet-Token": "t-1"})
+    (asked,) = gateway.services["auth"].seen
+    assert asked.headers["X-Fleet-Token"] == "t-1"
+    assert "X-API-Key" not in asked.headers
+
+
+def test_a_verification_is_remembered_for_two_seconds_at_most(gateway):
+    verdicts = gateway.services["auth"].seen
+    with gateway.client("good-c") as client:
+        asked_at = time.monotonic()
+        for _ in range(10):
+            assert client.get("/runs").json()["headers"]["x-pyoco-tenant-id"] == "tenant-good-c"
+        # The clock may tick over once in between, never ten times.
+        assert len(verdicts) <= 2
+        gateway.services["auth"].answer = lambda exchange: exchange.reply(403, b"{}")
+        wait_until(lambda: client.get("/runs").status_code == 403, within=5, what="the revoked key being refused")
+        assert time.monotonic() - asked_at < 2.5
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_two_keys_never_share_a_verification(gateway, status):
+    def verify(exchange):
+        exchange.reply(status, headers={"X-Pyoco-Tenant-Id": f"tenant-{exchange.headers['X-API-Key']}"})
+
+    gateway.services["auth"].answer = verify
+    for _ in range(3):
+        for key in ("good-d", "good-e", "good-d2"):
+            with gateway.client(key) as client:
+                assert client.get("/runs").json()["headers"]["x-pyoco-tenant-id"] == f"tenant-{key}"
+
+
+def test_a_verdict_for_one_method_or_area_is_not_used_for_another(gateway):
+    asked = gateway.services["auth"].seen
+    with gateway.client("good-f") as client:
+        client.get("/runs")
+        client.post("/runs")
+        client.get("/wheels")
+        client.get("/%77heels")
+    questions = {(a.headers["X-Original-Method"], a.headers["X-Original-URI"]) for a in asked}
+    assert questions == {("GET", "/runs"), ("POST", "/runs"), ("GET", "/wheels"), ("GET", "/%77heels")}
+
+
+def test_a_refusal_is_never_remembered(gateway):
+    gateway.services["auth"].answer = lambda exchange: exchange.reply(
+        403, b"{}", {"Cache-Control": "max-age=60", "X-Accel-Expires": "60"}
+    )
+    with gateway.client("good-g") as client:
+        for _ in range(3):
+            assert client.get("/runs").status_code == 403
+    assert len(gateway.services["auth"].seen) == 3
+
+
+def test_what_auth_says_about_caching_does_not_prolong_the_verification(gateway):
+    def verify(exchange):
+        exchange.reply(200, b"", {"X-Pyoco-Tenant-Id": "t", "Cache-Control": "max-age=60", "X-Accel-Expires": "60"})
+
+    gateway.services["auth"].answer = verify
+    with gateway.client("good-h") as client:
+        client.get("/runs")
+        wait_until(
+            lambda: client.get("/runs").is_success and len(gateway.services["auth"].seen) >= 2,
+            within=3,
+            what="auth being asked again",
+        )
+
+
+@pytest.mark.parametrize("status", [500, 502, 504, 404, 302])
+def test_an_auth_that_gives_no_verdict_closes_the_door(gateway, status):
+    gateway.services["auth"].answer = lambda exchange: exchange.reply(status, b"oops")
+    with gateway.client("good") as client:
+        answer = client.get("/runs", headers={"X-Request-Id": "r-3"})
+    assert answer.status_code == 503
+    assert answer.json() == envelope(
+        status=503, message="a service is unavailable; try again", request_id="r-3", retryable=True
+    )
+    assert gateway.services["runs"].seen == []
+
+
+def test_an_auth_that_cannot_reach_nats_is_told_with_the_problem_of_the_spec(gateway):
+    gateway.services["auth"].answer = lambda exchange: exchange.reply(503, b"{}")
+    with gateway.client("good") as client:
+        answer = client.get("/runs", headers={"X-Request-Id": "r-4"})
+    assert answer.status_code == 503
+    assert answer.json() == envelope(
+        status=503,
+        message="NATS is unavailable; try again when it is back",
+        request_id="r-4",
+        problem=Problem.NATS_UNAVAILABLE,
+    )
+
+
+def test_an_auth_that_is_down_closes_the_door_until_it_is_back(gateway):
+    gateway.services["auth"].stop()
+    with gateway.client("good") as client:
+        answer = client.post("/runs", json={}, headers={"X-Request-Id": "r-5"})
+        assert answer.status_code == 503
+        assert answer.json() == envelope(
+            status=503, message="a service is unavailable; try again", request_id="r-5", retryable=True
+        )
+        assert gateway.services["runs"].seen == []
+        gateway.services["auth"].start()
+        assert client.post("/runs", json={}).status_code == 200
