@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 from fleet_contracts.names import HEADER_REQUEST_ID
 from fleet_contracts.problems import Problem
 
-from .errors import FleetError, envelope
+from .errors import FleetError, code_of_status, envelope
 from .logging import elapsed_ms, log_context, problem_fields
 from .metrics import CONTENT_TYPE, render
 
@@ -69,7 +69,8 @@ def create_app(
         assert isinstance(error, FleetError)
         if error.http_status >= 500:
             ids = problem_fields(error.problem) if error.problem else {}
-            logger.error("%s", error.message, exc_info=error, extra={**ids, "meta": error.meta})
+            meta = {"error_code": code_of_status(error.http_status), **error.meta}
+            logger.error("%s", error.message, exc_info=error, extra={**ids, "meta": meta})
         return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
 
     app.add_exception_handler(RequestValidationError, on_invalid_request)
@@ -138,7 +139,7 @@ class RequestMiddleware:
                     extra={"event": "request", "meta": _request_meta(scope, 500)},
                 )
                 if status == 0:
-                    body = envelope(status=500, message="internal error", request_id=request_id)
+                    body = envelope(status=500, message="internal error", request_id=request_id, retryable=False)
                     await JsonResponse(body, status_code=500)(scope, receive, send_with_id)
             level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
             if scope["path"] in _PROBES:
@@ -170,7 +171,10 @@ def _request_id(scope: Scope) -> str:
 
 
 def _request_meta(scope: Scope, status: int) -> dict[str, Any]:
-    return {"method": scope["method"], "path": scope["path"], "status_code": status}
+    meta = {"method": scope["method"], "path": scope["path"], "status_code": status}
+    if status >= 400:
+        meta["error_code"] = code_of_status(status)
+    return meta
 
 
 def _health_routes(readiness: Readiness, registry: CollectorRegistry | None) -> APIRouter:

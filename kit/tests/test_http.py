@@ -1,0 +1,245 @@
+"""Every answer of a service: its request id, its error envelope, its log line, its readiness."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import httpx
+import pytest
+from fastapi import APIRouter, FastAPI, Query
+
+from fleet_contracts.problems import Problem
+from fleet_kit.errors import FleetError, NatsUnavailable, code_of_status
+from fleet_kit.http import answers_invalid_requests_with, create_app
+from fleet_kit.identity import Caller
+from fleet_kit.metrics import new_registry
+from fleet_testkit.apps import running
+
+router = APIRouter()
+
+
+class TeapotEmpty(FleetError):
+    """The teapot is empty."""
+
+    status = 409
+
+
+@router.get("/limited")
+async def limited(limit: Annotated[int, Query(le=10)]) -> int:
+    return limit
+
+
+@router.get("/workers")
+@answers_invalid_requests_with(Problem.INVALID_WORKERS_REQUEST)
+async def workers(limit: Annotated[int, Query(le=10)]) -> int:
+    return limit
+
+
+@router.get("/outage")
+async def outage() -> None:
+    raise NatsUnavailable(reason="connection lost")
+
+
+@router.get("/teapot")
+async def teapot() -> None:
+    raise TeapotEmpty(cups=0)
+
+
+@router.get("/crash")
+async def crash() -> None:
+    raise RuntimeError("a secret detail")
+
+
+@router.get("/whoami")
+async def whoami(caller: Caller) -> dict[str, object]:
+    return {
+        "tenant": caller.tenant_id,
+        "key": caller.api_key_id,
+        "scopes": sorted(caller.scopes),
+        "anonymous": caller.is_anonymous,
+    }
+
+
+@pytest.fixture
+def missing() -> dict[str, str]:
+    """What the service waits for; tests fill it."""
+    return {}
+
+
+@pytest.fixture
+async def client(missing: dict[str, str]) -> AsyncIterator[httpx.AsyncClient]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+
+    async def readiness() -> dict[str, str]:
+        return missing
+
+    app = create_app(
+        component="test", routers=[router], lifespan=lifespan, readiness=readiness, registry=new_registry("test")
+    )
+    async with running(app) as client:
+        yield client
+
+
+@pytest.mark.parametrize("request_id", ["abc-123", "a" * 128, "run:1.2_3"])
+async def test_a_request_id_is_kept_and_returned(client: httpx.AsyncClient, request_id: str) -> None:
+    answer = await client.get("/health", headers={"X-Request-Id": request_id})
+    assert answer.headers["x-request-id"] == request_id
+
+
+@pytest.mark.parametrize("request_id", ["", "a b", "a" * 129, '"><script>'])
+async def test_a_missing_or_strange_request_id_is_replaced(client: httpx.AsyncClient, request_id: str) -> None:
+    first = await client.get("/health", headers={"X-Request-Id": request_id})
+    second = await client.get("/health")
+    ids = {first.headers["x-request-id"], second.headers["x-request-id"]}
+    assert len(ids) == 2
+    assert all(len(made) == 32 and made.isalnum() for made in ids)
+
+
+async def test_a_failure_with_a_name_is_answered_in_the_envelope(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/outage", headers={"X-Request-Id": "q1"})
+    assert answer.status_code == 503
+    sentence = "NATS is unavailable; try again when it is back."
+    assert answer.json() == {
+        "ok": False,
+        "error": {
+            "code": "DEPENDENCY_ERROR",
+            "message": sentence,
+            "meta": {
+                "request_id": "q1",
+                "err_id": "ERR-PYOCO-0003",
+                "msg_id": "MSG-PYOCO-0003",
+                "retryable": True,
+                "reason": "connection lost",
+            },
+        },
+        "detail": sentence,
+    }
+
+
+async def test_a_failure_without_a_problem_id_has_its_own_status(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/teapot")
+    assert answer.status_code == 409
+    error = answer.json()["error"]
+    assert (error["code"], error["message"], error["meta"]["cups"]) == ("CONFLICT", "The teapot is empty.", 0)
+
+
+async def test_a_bad_request_is_told_which_field_and_why(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/limited", params={"limit": "11"})
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert error["meta"]["err_id"] == "ERR-PYOCO-0002"
+    reason = "Input should be less than or equal to 10"
+    assert error["meta"]["fields"] == [{"field": "query.limit", "reason": reason}]
+    assert answer.json()["detail"] == f"query.limit: {reason}"
+
+
+async def test_a_route_may_have_a_problem_of_its_own_for_bad_requests(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/workers", params={"limit": "11"})
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0019"
+
+
+async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await client.get("/crash")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "INTERNAL_ERROR"
+    assert answer.json()["error"]["meta"] == {"request_id": answer.headers["x-request-id"], "retryable": False}
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+    told = [record for record in caplog.records if record.exc_info]
+    assert [str(record.exc_info[1]) for record in told if record.exc_info] == ["a secret detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [("GET", "/nowhere", 404, "NOT_FOUND"), ("DELETE", "/health", 405, "METHOD_NOT_ALLOWED")],
+)
+async def test_what_the_framework_refuses_has_the_same_envelope(
+    client: httpx.AsyncClient, method: str, path: str, status: int, code: str
+) -> None:
+    answer = await client.request(method, path)
+    assert answer.status_code == status
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["error"]["meta"]["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_a_refused_method_says_what_is_allowed(client: httpx.AsyncClient) -> None:
+    assert (await client.delete("/health")).headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize(
+    ("path", "level"),
+    [
+        ("/limited?limit=1", logging.DEBUG),
+        ("/limited?limit=11", logging.INFO),
+        ("/crash", logging.ERROR),
+        ("/health", logging.DEBUG),
+    ],
+)
+async def test_a_request_line_tells_method_path_status_and_is_as_loud_as_it_is_bad(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, level: int
+) -> None:
+    with caplog.at_level(logging.DEBUG, "fleet_kit.http"):
+        answer = await client.get(path)
+    line = caplog.records[-1]
+    assert line.levelno == level
+    assert line.__dict__["event"] == "request"
+    assert line.__dict__["status"] == ("completed" if answer.status_code < 400 else "failed")
+    meta = line.__dict__["meta"]
+    assert (meta["method"], meta["path"]) == ("GET", path.partition("?")[0])
+    assert meta["status_code"] == answer.status_code
+    assert meta.get("error_code") == (None if answer.status_code < 400 else code_of_status(answer.status_code))
+
+
+async def test_probes_are_quiet_also_while_something_is_away(
+    client: httpx.AsyncClient, missing: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    missing["nats"] = "connection refused"
+    with caplog.at_level(logging.INFO, "fleet_kit.http"):
+        assert (await client.get("/ready")).status_code == 503
+    assert caplog.records == []
+
+
+async def test_what_is_away_makes_a_service_unready_but_not_unhealthy(
+    client: httpx.AsyncClient, missing: dict[str, str]
+) -> None:
+    assert (await client.get("/ready")).json() == {"status": "ready", "waiting_for": {}}
+    missing["nats"] = "connection refused"
+    ready = await client.get("/ready")
+    assert (ready.status_code, ready.json()["waiting_for"]) == (503, missing)
+    health = await client.get("/health")
+    assert (health.status_code, health.json()) == (200, {"status": "ok", "waiting_for": missing})
+
+
+async def test_metrics_are_given_in_the_text_format(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert 'pyoco_build_info{component="test"' in answer.text
+
+
+async def test_a_caller_is_who_the_gateway_says(client: httpx.AsyncClient) -> None:
+    headers = {"X-Pyoco-Tenant-Id": "acme", "X-Pyoco-Api-Key-Id": "k1", "X-Pyoco-Scopes": "runs:read runs:write"}
+    assert (await client.get("/whoami", headers=headers)).json() == {
+        "tenant": "acme",
+        "key": "k1",
+        "scopes": ["runs:read", "runs:write"],
+        "anonymous": False,
+    }
+    anonymous = {"X-Pyoco-Tenant-Id": "anonymous", "X-Pyoco-Api-Key-Id": ""}
+    assert (await client.get("/whoami", headers=anonymous)).json() == {
+        "tenant": "anonymous",
+        "key": None,
+        "scopes": [],
+        "anonymous": True,
+    }
+
+
+@pytest.mark.parametrize("headers", [{}, {"X-Pyoco-Tenant-Id": ""}, {"X-Pyoco-Api-Key-Id": "k1"}])
+async def test_a_caller_without_a_tenant_is_refused(client: httpx.AsyncClient, headers: dict[str, str]) -> None:
+    answer = await client.get("/whoami", headers=headers)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0014"

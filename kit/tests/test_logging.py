@@ -1,0 +1,194 @@
+"""A log line has the required fields of both documents, and failures keep where they came from."""
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fleet_contracts.problems import Problem
+from fleet_kit.logging import configure_logging, log_context, problem_fields
+from fleet_kit.settings import FleetSettings
+
+logger = logging.getLogger("fleet.test")
+
+Configure = Callable[..., Callable[[], list[str]]]
+
+
+@pytest.fixture
+def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
+    """Configure logging as a process does; the answer reads the lines on stdout. Restored afterwards."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def begin(stdout: Any = None, **settings: Any) -> Callable[[], list[str]]:
+        output = stdout or io.StringIO()
+        monkeypatch.setattr(sys, "stdout", output)
+        configure_logging(service="pyoco-server:http", component="test", settings=FleetSettings(**settings))
+        return lambda: output.getvalue().splitlines()
+
+    yield begin
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def written(configure: Configure) -> Callable[[], list[dict[str, Any]]]:
+    lines = configure()
+    return lambda: [json.loads(line) for line in lines()]
+
+
+def fail() -> None:
+    raise ValueError("no such luck")
+
+
+def test_every_line_has_the_required_fields_of_both_documents(written: Callable[[], list[dict[str, Any]]]) -> None:
+    logger.info("hello %s", "Ada")
+    [line] = written()
+    # The architecture document: who, where, what.
+    assert datetime.fromisoformat(line["ts"]).utcoffset() == timedelta(0)
+    assert (line["service"], line["level"], line["logger"]) == ("pyoco-server:http", "INFO", "fleet.test")
+    assert line["message"] == "hello Ada"
+    assert line["pathname"] == __file__
+    assert isinstance(line["lineno"], int)
+    assert line["func"] == "test_every_line_has_the_required_fields_of_both_documents"
+    # The contracts document.
+    assert (line["event"], line["component"], line["status"]) == ("log", "test", "completed")
+    assert (line["duration_ms"], line["entity_id"], line["request_id"], line["meta"]) == (0, "", "", {})
+
+
+def test_what_is_given_is_written(written: Callable[[], list[dict[str, Any]]]) -> None:
+    logger.info(
+        "job done",
+        extra={
+            "event": "worker_job",
+            "status": "completed",
+            "duration_ms": 12,
+            "entity_id": "job:42",
+            "meta": {"queue": "default"},
+            "component": "worker.ingest",
+            "run_id": "r1",
+            "flow_name": "hello",
+            "tag": "default",
+            "worker_id": "w1",
+            "reason": "why not",
+            **problem_fields(Problem.EXECUTION_FAILED),
+        },
+    )
+    [line] = written()
+    assert (line["event"], line["component"], line["duration_ms"]) == ("worker_job", "worker.ingest", 12)
+    assert (line["entity_id"], line["meta"]) == ("job:42", {"queue": "default"})
+    assert (line["run_id"], line["flow_name"], line["tag"], line["worker_id"]) == ("r1", "hello", "default", "w1")
+    assert (line["err_id"], line["msg_id"]) == ("ERR-PYOCO-0007", "MSG-PYOCO-0007")
+    assert line["reason"] == "why not"
+
+
+def test_the_context_is_on_every_line_inside_it_and_on_none_outside(
+    written: Callable[[], list[dict[str, Any]]],
+) -> None:
+    with log_context(request_id="q1"):
+        with log_context(run_id="r1"):
+            logger.info("inner")
+        logger.info("outer")
+    logger.info("outside")
+    inner, outer, outside = written()
+    assert (inner["request_id"], inner["run_id"], inner["entity_id"]) == ("q1", "r1", "run:r1")
+    assert (outer["request_id"], outer["entity_id"]) == ("q1", "")
+    assert "run_id" not in outer
+    assert outside["request_id"] == ""
+
+
+def test_an_exception_keeps_its_type_its_message_its_origin_and_its_traceback(
+    written: Callable[[], list[dict[str, Any]]],
+) -> None:
+    try:
+        fail()
+    except ValueError:
+        logger.exception("it went wrong")
+    [line] = written()
+    assert line["status"] == "failed"
+    assert (line["exc_type"], line["exc_message"]) == ("ValueError", "no such luck")
+    assert line["exc_origin"].startswith(f"{__file__}:")
+    assert line["exc_origin"].endswith(" in fail")
+    assert 'raise ValueError("no such luck")' in line["exc_traceback"]
+
+
+def test_the_original_of_a_translated_exception_is_in_the_traceback(
+    written: Callable[[], list[dict[str, Any]]],
+) -> None:
+    try:
+        try:
+            fail()
+        except ValueError as error:
+            raise RuntimeError("translated") from error
+    except RuntimeError:
+        logger.exception("it went wrong")
+    [line] = written()
+    assert line["exc_type"] == "RuntimeError"
+    assert "ValueError: no such luck" in line["exc_traceback"]
+
+
+def test_tracebacks_can_be_left_out(configure: Configure) -> None:
+    lines = configure(log_include_traceback=False)
+    try:
+        fail()
+    except ValueError:
+        logger.exception("it went wrong")
+    [line] = map(json.loads, lines())
+    assert "exc_traceback" not in line
+    assert (line["exc_type"], line["exc_message"]) == ("ValueError", "no such luck")
+
+
+def test_local_time_carries_its_offset(configure: Configure) -> None:
+    lines = configure(log_utc=False)
+    logger.info("now")
+    [line] = map(json.loads, lines())
+    moment = datetime.fromisoformat(line["ts"])
+    assert moment.utcoffset() == moment.replace(tzinfo=None).astimezone().utcoffset()
+
+
+def test_lines_below_the_level_are_not_written(configure: Configure) -> None:
+    lines = configure(log_level="WARNING")
+    logger.info("chatter")
+    logger.warning("news")
+    assert [json.loads(line)["message"] for line in lines()] == ["news"]
+
+
+def test_the_text_format_is_for_reading(configure: Configure) -> None:
+    lines = configure(log_format="text")
+    with log_context(run_id="r1"):
+        logger.info("hello")
+    try:
+        fail()
+    except ValueError:
+        logger.exception("it went wrong")
+    first, second, *rest = lines()
+    assert first.endswith("INFO    test: hello  [run_id=r1]")
+    assert second.endswith("ERROR   test: it went wrong")
+    assert rest[-1] == "ValueError: no such luck"
+
+
+def test_values_that_are_no_json_do_not_break_a_line(written: Callable[[], list[dict[str, Any]]]) -> None:
+    logger.info("odd", extra={"meta": {"path": object, 1: "one"}})
+    [line] = written()
+    assert line["meta"]["1"] == "one"
+
+
+def test_a_failing_output_is_told_once_and_never_breaks_the_work(
+    configure: Configure, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def write(self, _: str) -> None:
+            raise OSError("disk full")
+
+        def flush(self) -> None:
+            pass
+
+    configure(Broken())
+    logger.info("one")
+    logger.info("two")
+    assert capfd.readouterr().err.count("ERR-PYOCO-0013") == 1
