@@ -21,7 +21,9 @@ _context: ContextVar[dict[str, Any] | None] = ContextVar("fleet_log_context", de
 
 _CONTRACT_FIELDS = ("event", "status", "duration_ms", "entity_id", "request_id", "meta")
 _SPEC_FIELDS = ("run_id", "flow_name", "tag", "worker_id", "err_id", "msg_id", "reason")
-_EXTRA_FIELDS = frozenset((*_CONTRACT_FIELDS, *_SPEC_FIELDS, "component"))
+# An exception of another process is told by these; one of this process by `exc_info`.
+_EXCEPTION_FIELDS = ("exc_type", "exc_message", "exc_origin", "exc_traceback")
+_EXTRA_FIELDS = frozenset((*_CONTRACT_FIELDS, *_SPEC_FIELDS, *_EXCEPTION_FIELDS, "component"))
 
 
 @contextmanager
@@ -68,6 +70,8 @@ class _Formatter(logging.Formatter):
             "request_id": given.pop("request_id", ""),
             "meta": given.pop("meta", {}),
         }
+        if not self._include_traceback:
+            given.pop("exc_traceback", None)
         line.update({name: value for name, value in given.items() if value is not None})
         if record.exc_info and record.exc_info[1] is not None:
             line.update(self._exception(record.exc_info[1]))

@@ -1,1 +1,1 @@
-"""Part of pyoco-fleet."""
+"""The worker: an agent that talks to NATS, and runner processes that execute flows."""

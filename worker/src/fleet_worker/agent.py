@@ -1,0 +1,293 @@
+"""The agent: takes jobs from NATS, hands them to runners, keeps what it holds alive, stops in order."""
+
+import asyncio
+import logging
+import signal
+import tempfile
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+from nats.aio.msg import Msg
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.job import Job
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import is_tag
+from fleet_contracts.problems import Problem
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logging import problem_fields
+from fleet_kit.nats import NatsLink, WrongRevision
+from fleet_kit.pull import Puller
+from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_stream
+from fleet_kit.wire import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
+
+from .answers import Answers
+from .claims import Claims
+from .delivery import Delivery
+from .disposition import HandedBack, InvalidJob, Outcome, Unrecorded
+from .execution import Ending, Execution, Services
+from .frames import Setup
+from .lease import SnapshotWriter
+from .pool import RunnerPool
+from .registry import Registry
+from .runner_process import RunnerProcess
+from .settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+_TEND_INTERVAL_SECONDS = 0.2
+_OUTAGE_PAUSE_SECONDS = 0.25
+# Handing back needs two answers of NATS; if it is away, the jobs come again after AckWait.
+_HAND_BACK_TIMEOUT_SECONDS = 5.0
+
+
+class Agent:
+    def __init__(self, settings: WorkerSettings, link: NatsLink) -> None:
+        self._settings = settings
+        self._link = link
+        self._instance_id = uuid.uuid4().hex
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._signal: signal.Signals | None = None
+        self._held: dict[str, Execution] = {}
+        self._working: set[asyncio.Task[None]] = set()
+        self._tending: set[Execution] = set()
+        self._ack_progress_seconds = settings.ack_progress_interval_sec
+
+        flows_dir = settings.find_flows_dir()
+        setup = Setup(settings.flow_resolver, str(flows_dir) if flows_dir is not None else None)
+        self._pool = RunnerPool(setup, settings.slots)
+        self._registry = Registry(link, settings, instance_id=self._instance_id)
+        self._writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
+        self._claims = Claims(link, self._writer, settings, instance_id=self._instance_id, stopping=self._stopping)
+        self._answers = Answers(link, settings)
+        self._puller = Puller(
+            link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]
+        )
+        link.after_connect(self._ensure_resources)
+        link.after_connect(self._puller.start)
+
+    async def run(self) -> signal.Signals:
+        """Work until a signal comes, and say which. RunnersUnusable if no runner can be started."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        with _scratch_folder(self._settings.worker_dir) as folder:
+            services = Services(self._link, self._settings, self._claims, self._pool, self._registry, folder)
+            try:
+                if await self._start_runners():
+                    await self._work_until_stopping(services)
+            finally:
+                await self._pool.stop()
+        assert self._signal is not None
+        return self._signal
+
+    async def _start_runners(self) -> bool:
+        """True when the first runner is ready; False if the worker is told to stop before."""
+        starting = asyncio.create_task(self._pool.start())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return False
+            await starting
+            return True
+        finally:
+            starting.cancel()
+            stopping.cancel()
+
+    async def _work_until_stopping(self, services: Services) -> None:
+        logger.info(
+            "worker %s starts with %d slots for tags %s",
+            self._settings.worker_id,
+            self._settings.slots,
+            ", ".join(self._settings.tags),
+            extra={"event": "worker_started", "worker_id": self._settings.worker_id},
+        )
+        pulling = asyncio.create_task(_for_ever("pulling jobs", lambda: self._pull(services)))
+        keeping = [
+            asyncio.create_task(_for_ever("tending runs", self._tend)),
+            asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
+        ]
+        try:
+            await self._stopping.wait()
+            pulling.cancel()
+            await asyncio.gather(pulling, return_exceptions=True)
+            await self._puller.stop()
+            await self._finish_or_hand_back()
+        finally:
+            for task in (pulling, *keeping, *self._working):
+                task.cancel()
+            await asyncio.gather(pulling, *keeping, *self._working, return_exceptions=True)
+        if self._link.down_because is None:
+            await self._registry.say_goodbye()
+        logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": "worker_stopped"})
+
+    async def _finish_or_hand_back(self) -> None:
+        """Let the runs in hand finish for a while, then hand back the rest."""
+        grace = self._settings.worker_stop_grace_sec
+        logger.info("stopping; %d runs in hand may go on for %g s", len(self._held), grace)
+        hurrying = asyncio.create_task(self._hurry.wait())
+        deadline = time.monotonic() + grace
+        while self._working and not hurrying.done() and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait({*self._working, hurrying}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        for execution in self._held.values():
+            execution.end(Ending.STOPPING)
+        if self._working:
+            await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
+
+    async def _pull(self, services: Services) -> None:
+        while not self._stopping.is_set():
+            await self._pool.wait_idle()
+            try:
+                messages = await self._puller.take(self._pool.idle)
+            except NatsUnavailable:
+                await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
+                continue
+            # No await from here on: a message that was taken is always worked on.
+            for msg in messages:
+                self._spawn(self._work(services, msg, self._pool.take()))
+
+    async def _work(self, services: Services, msg: Msg, runner: RunnerProcess | None) -> None:
+        delivery = Delivery.of(msg)
+        try:
+            job = Job.decode(delivery.data)
+        except MalformedMessage as error:
+            if runner is not None:
+                self._pool.give_back(runner)
+            await self._answers.give(await self._refuse(delivery, str(error)), [delivery])
+            return
+        if (execution := self._held.get(job.run_id)) is not None:
+            execution.also_answers(delivery)
+            if runner is not None:
+                self._pool.give_back(runner)
+            return
+        if runner is None:
+            # It died between the count and now.
+            await self._answers.give(HandedBack(0.0), [delivery])
+            return
+        execution = self._held[job.run_id] = Execution(services, job, delivery, runner)
+        try:
+            outcome = await self._bring_to_end(execution, job)
+            self._pool.give_back(runner)
+            await self._answers.give(outcome, execution.deliveries, job=job, attempt=execution.attempt)
+        finally:
+            del self._held[job.run_id]
+
+    async def _bring_to_end(self, execution: Execution, job: Job) -> Outcome:
+        about = {"run_id": job.run_id, "flow_name": job.flow_name, "tag": job.tag}
+        try:
+            return await execution.run()
+        except NatsUnavailable as error:
+            problem = problem_fields(Problem.NATS_UNAVAILABLE)
+            logger.warning("run could not be claimed: %s", error, extra={**about, **problem})
+            return Unrecorded(str(error))
+        except Exception as error:
+            logger.exception("a run could not be brought to its end", extra=about)
+            return Unrecorded(f"{type(error).__name__}: {error}")
+
+    async def _refuse(self, delivery: Delivery, error: str) -> InvalidJob:
+        """A message that is no job; if it names a waiting run, that run has failed."""
+        run_id = _run_id_in(delivery.data)
+        about = {
+            "run_id": run_id,
+            "reason": DeadLetterReason.INVALID_JOB.value,
+            **problem_fields(Problem.INVALID_JOB),
+        }
+        logger.error("an invalid job was received on %s: %s", delivery.subject, error, extra=about)
+        if run_id is not None:
+            try:
+                found = await self._writer.read(run_id)
+                if found is not None and not found[0].is_terminal and not found[0].is_held:
+                    reason = DeadLetterReason.INVALID_JOB.value
+                    failed = found[0].finish(RunStatus.FAILED, now=time.time(), error=error, reason=reason)
+                    await self._writer.write(failed, revision=found[1])
+            except (NatsUnavailable, WrongRevision, MalformedMessage) as trouble:
+                logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
+        return InvalidJob(error, run_id)
+
+    async def _tend(self) -> None:
+        while True:
+            for execution in self._held.values():
+                if execution not in self._tending:
+                    self._tending.add(execution)
+                    self._spawn(self._tend_one(execution))
+            await asyncio.sleep(_TEND_INTERVAL_SECONDS)
+
+    async def _tend_one(self, execution: Execution) -> None:
+        try:
+            await execution.tend(self._ack_progress_seconds)
+        finally:
+            self._tending.discard(execution)
+
+    async def _ensure_resources(self) -> None:
+        settings, js = self._settings, self._link.jetstream
+        await ensure_stream(js, work_stream_config(settings))
+        await ensure_stream(js, dlq_stream_config(settings, settings))
+        await ensure_stream(js, events_stream_config(settings, settings))
+        await ensure_bucket(js, settings.runs_kv_bucket)
+        await ensure_bucket(js, settings.workers_kv_bucket)
+        interval = settings.ack_progress_interval_sec
+        for tag in settings.tags:
+            info = await ensure_consumer(js, settings.work_stream, work_consumer_config(settings, settings, tag))
+            # A consumer that somebody else made may want to hear from us more often than we are set to.
+            interval = min(interval, (info.config.ack_wait or settings.consumer_ack_wait_sec) / 2)
+        self._ack_progress_seconds = interval
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stopping.is_set():
+            self._hurry.set()
+        else:
+            self._signal = number
+            self._stopping.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("work on a job failed", exc_info=error)
+
+
+async def _for_ever(what: str, loop: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop again if it breaks: no single surprise may stop a worker from working."""
+    while True:
+        try:
+            await loop()
+        except Exception:
+            logger.exception("%s broke off and starts again", what)
+        await asyncio.sleep(1.0)
+
+
+@contextmanager
+def _scratch_folder(wanted: Path | None) -> Iterator[Path]:
+    """Where runs get their working folders; nothing of ours is left afterwards."""
+    if wanted is None:
+        with tempfile.TemporaryDirectory(prefix="pyoco-worker-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+        return
+    runs = wanted.absolute() / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    yield runs
+    # Another worker may have runs in there.
+    with suppress(OSError):
+        runs.rmdir()
+
+
+def _run_id_in(data: bytes) -> str | None:
+    try:
+        message = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    run_id = message.get("run_id") if isinstance(message, dict) else None
+    return run_id if isinstance(run_id, str) and is_tag(run_id) else None

@@ -1,0 +1,81 @@
+"""Carry out what was decided about a job: the dead letter first, then the answer to JetStream."""
+
+import logging
+import time
+from collections.abc import Iterable
+
+from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
+from fleet_contracts.job import Job
+from fleet_contracts.names import NATS_MSG_ID
+from fleet_contracts.problems import Problem
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logging import problem_fields
+from fleet_kit.nats import NatsLink
+
+from .delivery import Delivery
+from .disposition import Ended, InvalidJob, Outcome, RunMissing, dispose
+from .settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Answers:
+    def __init__(self, link: NatsLink, settings: WorkerSettings) -> None:
+        self._link = link
+        self._settings = settings
+
+    async def give(
+        self, outcome: Outcome, deliveries: Iterable[Delivery], *, job: Job | None = None, attempt: int | None = None
+    ) -> None:
+        settings = self._settings
+        disposition = dispose(
+            outcome,
+            nak_delay_sec=settings.nak_delay_sec,
+            publish_execution_error=settings.dlq_publish_execution_error,
+        )
+        deliveries = list(deliveries)
+        if disposition.dead_letter is not None:
+            await self._bury(disposition.dead_letter, outcome, deliveries[-1], job, attempt)
+        if disposition.answer is None:
+            return
+        for delivery in deliveries:
+            try:
+                await self._link.send(delivery.reply, disposition.answer)
+            except NatsUnavailable:
+                # The job comes again; by then its snapshot tells what is left to do.
+                logger.warning("could not answer a delivery on %s; it will be repeated", delivery.subject)
+
+    async def _bury(
+        self,
+        reason: DeadLetterReason,
+        outcome: Outcome,
+        delivery: Delivery,
+        job: Job | None,
+        attempt: int | None,
+    ) -> None:
+        tag = job.tag if job is not None else self._settings.tag_of_work_subject(delivery.subject)
+        run_id = job.run_id if job is not None else outcome.run_id if isinstance(outcome, InvalidJob) else None
+        letter = DeadLetter(
+            timestamp=time.time(),
+            reason=reason,
+            error=outcome.error if isinstance(outcome, InvalidJob | RunMissing | Ended) else None,
+            run_id=run_id,
+            flow_name=job.flow_name if job is not None else None,
+            tag=tag,
+            tags=job.tags if job is not None else None,
+            worker_id=self._settings.worker_id,
+            num_delivered=delivery.num_delivered,
+            subject=delivery.subject,
+            attempt=attempt,
+            tenant_id=job.tenant_id if job is not None else None,
+        )
+        # One job has one dead letter per attempt, even if it has to be sent twice.
+        headers = {NATS_MSG_ID: f"{delivery.sequence}:{attempt or 0}:{reason}"}
+        try:
+            await self._link.publish(self._settings.dlq_subject(tag), letter.encode(), headers)
+        except NatsUnavailable as error:
+            logger.error(
+                "a dead letter could not be published: %s",
+                error,
+                extra={"run_id": run_id, "reason": reason.value, **problem_fields(Problem.DEAD_LETTER_FAILED)},
+            )

@@ -1,0 +1,91 @@
+"""The command `pyoco-worker`."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from fleet_contracts.problems import Problem
+from fleet_kit.logging import configure_logging
+from fleet_kit.nats import NatsLink
+from fleet_kit.settings import SettingsError
+
+from .agent import Agent
+from .pool import RunnersUnusable
+from .settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+_EXAMPLE = "pyoco-worker --nats-url nats://127.0.0.1:4222 --tags default --flows-dir examples"
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class BadArguments(Exception):
+    """The command line cannot be used."""
+
+
+@app.command()
+def work(
+    nats_url: Annotated[str | None, typer.Option(help="NATS server, e.g. nats://127.0.0.1:4222.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Take jobs with any of these tags, e.g. cpu,gpu.")] = None,
+    worker_id: Annotated[str | None, typer.Option(help="Name in the registry; default: host name and pid.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Runs at once, each in its own process; default: cores.")] = None,
+    flow_resolver: Annotated[
+        str | None,
+        typer.Option(help="Function from name to Flow: module:function or path/to/file.py:function."),
+    ] = None,
+    flows_dir: Annotated[
+        Path | None, typer.Option(help="Folder whose *.py files define flows; default: ./examples if it exists.")
+    ] = None,
+) -> None:
+    """Execute Pyoco flows for a fleet until stopped.
+
+    Every option can also be given as an environment variable or in .env, e.g. PYOCO_NATS_URL;
+    options win. SIGTERM or Ctrl-C lets running work finish, a second one hands it back at once.
+    """
+    try:
+        settings = WorkerSettings.load(
+            nats_url=nats_url,
+            tags=tags,
+            worker_id=worker_id,
+            slots=slots,
+            flow_resolver=flow_resolver,
+            flows_dir=flows_dir,
+        )
+    except SettingsError as error:
+        raise BadArguments(str(error)) from error
+    if settings.flow_resolver is None:
+        folder = settings.find_flows_dir()
+        if folder is None:
+            raise BadArguments("no flows: give --flow-resolver or --flows-dir")
+        if not folder.is_dir():
+            raise BadArguments(f"the flows folder {folder} does not exist")
+    configure_logging(service="pyoco-server:worker", component="worker", settings=settings)
+    stopped_by = uvloop.run(_serve(settings))
+    raise typer.Exit(130 if stopped_by is signal.SIGINT else 0)
+
+
+async def _serve(settings: WorkerSettings) -> signal.Signals:
+    async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}") as link:
+        return await Agent(settings, link).run()
+
+
+def main() -> None:
+    try:
+        code = app(standalone_mode=False)
+    except (BadArguments, typer.TyperException) as error:
+        problem = Problem.INVALID_ARGUMENT
+        reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        sys.stderr.write(f"pyoco-worker: {reason.rstrip('.')}; example: {_EXAMPLE} ({problem.err_id})\n")
+        code = 1
+    except RunnersUnusable as error:
+        sys.stderr.write(f"pyoco-worker: {error}\n")
+        code = 1
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

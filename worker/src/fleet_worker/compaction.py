@@ -1,0 +1,88 @@
+"""Keep a snapshot within its size limit: task records give way first, task states last (REQ-0011)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from fleet_contracts.snapshot import RunSnapshot
+
+_VALUE_CHARACTERS = 512
+_ERROR_CHARACTERS = 1024
+_BULKY = ("inputs", "output", "traceback", "artifacts")
+
+
+def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
+    """The snapshot with as little left out as the limit allows; task states always stay."""
+    smaller = snapshot
+    for smaller in _smaller_and_smaller(snapshot):
+        if len(smaller.encode()) <= max_bytes:
+            break
+    return smaller
+
+
+def without_tasks(snapshot: RunSnapshot) -> RunSnapshot:
+    """The last resort, so that the end of a run can always be recorded."""
+    return snapshot.model_copy(update={"tasks": {}, "tasks_truncated": True})
+
+
+def compact_records(records: dict[str, Any], max_bytes: int) -> tuple[dict[str, Any], bool]:
+    """Task records within a limit of their own, and whether anything was left out."""
+    if len(orjson.dumps(records, option=orjson.OPT_NON_STR_KEYS)) <= max_bytes:
+        return records, False
+    smaller: dict[str, Any] = {}
+    for smaller in _smaller_records(records):
+        if len(orjson.dumps(smaller, option=orjson.OPT_NON_STR_KEYS)) <= max_bytes:
+            break
+    return smaller, True
+
+
+def _smaller_and_smaller(snapshot: RunSnapshot) -> Iterator[RunSnapshot]:
+    yield snapshot
+    for records in _smaller_records(snapshot.task_records):
+        snapshot = snapshot.model_copy(update={"task_records": records, "task_records_truncated": True})
+        yield snapshot
+    if snapshot.error is not None:
+        snapshot = snapshot.model_copy(update={"error": _cut(snapshot.error, _ERROR_CHARACTERS)})
+        yield snapshot
+    if snapshot.params:
+        # The ledger keeps the params; the worker has them from the job.
+        yield snapshot.model_copy(update={"params": {}, "params_truncated": True})
+
+
+def _smaller_records(records: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if not records:
+        return
+    yield {task: _shorten_values(record) for task, record in records.items()}
+    yield {task: _without_bulk(record) for task, record in records.items()}
+    yield {}
+
+
+def _shorten_values(record: Any) -> Any:
+    if not isinstance(record, dict):
+        return _shorten(record)
+    return {
+        name: {key: _shorten(item) for key, item in value.items()} if isinstance(value, dict) else _shorten(value)
+        for name, value in record.items()
+    }
+
+
+def _without_bulk(record: Any) -> Any:
+    if not isinstance(record, dict):
+        return _shorten(record)
+    return {name: _shorten(value) for name, value in record.items() if name not in _BULKY}
+
+
+def _shorten(value: Any) -> Any:
+    if isinstance(value, str):
+        return _cut(value, _VALUE_CHARACTERS)
+    if isinstance(value, dict | list):
+        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        return _cut(text.decode(), _VALUE_CHARACTERS) if len(text) > _VALUE_CHARACTERS else value
+    return value
+
+
+def _cut(text: str, characters: int) -> str:
+    if len(text) <= characters:
+        return text
+    return f"{text[:characters]}… ({len(text)} characters)"

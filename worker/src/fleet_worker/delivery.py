@@ -1,0 +1,31 @@
+"""One delivery of a job, and the answers that JetStream understands."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import orjson
+from nats.aio.msg import Msg
+
+ACK = b"+ACK"
+TERM = b"+TERM"
+IN_PROGRESS = b"+WPI"
+
+
+def nak(delay_seconds: float) -> bytes:
+    return b"-NAK " + orjson.dumps({"delay": int(delay_seconds * 1e9)}) if delay_seconds > 0 else b"-NAK"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    # Where the answer goes.
+    reply: str
+    subject: str
+    data: bytes
+    # Which job of the stream this is; redeliveries share it.
+    sequence: int
+    num_delivered: int
+
+    @classmethod
+    def of(cls, msg: Msg) -> Self:
+        metadata = msg.metadata
+        return cls(msg.reply, msg.subject, msg.data, metadata.sequence.stream, metadata.num_delivered)

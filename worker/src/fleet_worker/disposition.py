@@ -1,0 +1,102 @@
+"""What becomes of a job: every way it can go, and what that means for queue and dead letters (appendix E)."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.status import RunStatus
+
+from .delivery import ACK, TERM, nak
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidJob:
+    """The message is no job, now and for ever."""
+
+    error: str
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunMissing:
+    """The run has no snapshot: it was withdrawn, or its snapshot is a moment late."""
+
+    error: str
+    given_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyEnded:
+    """The run had reached its end before: nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldElsewhere:
+    """A living holder works on the run."""
+
+    retry_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run has ended, and its terminal snapshot is written."""
+
+    status: RunStatus
+    error: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """The run waits again: its runner died, or this worker stops."""
+
+    retry_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Somebody else has the run now: nothing of it is ours to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """NATS would not take a state that has to be written before the job may go on."""
+
+    error: str
+
+
+Outcome = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | Ended | HandedBack | Fenced | Unrecorded
+
+
+@dataclass(frozen=True, slots=True)
+class Disposition:
+    # None: leave the delivery unanswered.
+    answer: bytes | None
+    dead_letter: DeadLetterReason | None = None
+
+
+def dispose(outcome: Outcome, *, nak_delay_sec: float, publish_execution_error: bool) -> Disposition:
+    """The table of appendix E."""
+    match outcome:
+        case InvalidJob():
+            return Disposition(TERM, DeadLetterReason.INVALID_JOB)
+        case RunMissing(given_up=True):
+            return Disposition(TERM, DeadLetterReason.RUN_NOT_FOUND)
+        case RunMissing():
+            return Disposition(nak(1.0))
+        case AlreadyEnded():
+            return Disposition(ACK)
+        case Ended(reason=DeadLetterReason.FLOW_NOT_FOUND):
+            return Disposition(ACK, DeadLetterReason.FLOW_NOT_FOUND)
+        case Ended(status=RunStatus.FAILED) if publish_execution_error:
+            return Disposition(ACK, DeadLetterReason.EXECUTION_ERROR)
+        case Ended():
+            return Disposition(ACK)
+        case HeldElsewhere(retry_seconds) | HandedBack(retry_seconds):
+            return Disposition(nak(retry_seconds))
+        case Unrecorded():
+            return Disposition(nak(nak_delay_sec))
+        case Fenced():
+            return Disposition(None)
+        case _:
+            assert_never(outcome)

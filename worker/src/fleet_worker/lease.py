@@ -1,0 +1,139 @@
+"""A held run: the only hand that writes its snapshot, fenced by revision and attempt."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.problems import Problem
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.kv import Bucket
+from fleet_kit.logging import problem_fields
+from fleet_kit.nats import NatsLink, WrongRevision
+
+from .compaction import compact, without_tasks
+
+logger = logging.getLogger(__name__)
+
+# Room for the headers of a message within NATS's maximum payload.
+_HEADER_ROOM_BYTES = 1024
+
+
+class ClaimLost(Exception):
+    """The run belongs to somebody else now, or has ended without us."""
+
+
+class SnapshotWriter:
+    """Writes snapshots of the runs bucket, each within the size limit."""
+
+    def __init__(self, link: NatsLink, bucket: str, *, max_bytes: int) -> None:
+        self._link = link
+        self._bucket = Bucket(link, bucket)
+        self._max_bytes = max_bytes
+
+    async def read(self, run_id: str) -> tuple[RunSnapshot, int, bytes] | None:
+        """The snapshot, its revision and its bytes. MalformedMessage if it is none."""
+        entry = await self._bucket.get(run_id)
+        return None if entry is None else (RunSnapshot.decode(entry.value), entry.revision, entry.value)
+
+    async def write(self, snapshot: RunSnapshot, *, revision: int) -> int:
+        return await self.write_encoded(snapshot.run_id, self.encode(snapshot), revision=revision)
+
+    async def write_encoded(self, run_id: str, data: bytes, *, revision: int) -> int:
+        return await self._bucket.update(run_id, data, revision=revision)
+
+    def encode(self, snapshot: RunSnapshot) -> bytes:
+        data = snapshot.encode()
+        if len(data) <= self._max_bytes:
+            return data
+        smaller = compact(snapshot, self._max_bytes)
+        data = smaller.encode()
+        if len(data) > self._max_bytes:
+            logger.error(
+                "the snapshot of run %s has %d bytes, more than PYOCO_MAX_RUN_SNAPSHOT_BYTES=%d",
+                snapshot.run_id,
+                len(data),
+                self._max_bytes,
+                extra={"run_id": snapshot.run_id, **problem_fields(Problem.SNAPSHOT_TOO_LARGE)},
+            )
+            if len(data) > self._link.max_payload - _HEADER_ROOM_BYTES:
+                data = without_tasks(smaller).encode()
+        return data
+
+
+class Lease:
+    """Our claim on one run. Every write expects the revision of the one before."""
+
+    def __init__(self, writer: SnapshotWriter, snapshot: RunSnapshot, revision: int) -> None:
+        assert snapshot.worker_instance_id is not None
+        self._writer = writer
+        self._snapshot = snapshot
+        self._revision = revision
+        self._instance_id = snapshot.worker_instance_id
+        self._lock = asyncio.Lock()
+        # Last writes that may have arrived although nobody told us.
+        self._unsure: set[bytes] = set()
+        # Called when somebody else has asked for the run to end.
+        self.on_cancel: Callable[[], None] | None = None
+        self.attempt = snapshot.attempt
+        self.written_at = time.monotonic()
+
+    @property
+    def snapshot(self) -> RunSnapshot:
+        return self._snapshot
+
+    @property
+    def is_writing(self) -> bool:
+        return self._lock.locked()
+
+    async def show_progress(self, **changes: Any) -> None:
+        """Refresh the heartbeat, and whatever else has changed."""
+        now = time.time()
+        await self._write(
+            lambda snapshot: snapshot.model_copy(update={**changes, "heartbeat_at": now, "updated_at": now})
+        )
+
+    async def let_go(self, change: Callable[[RunSnapshot], RunSnapshot]) -> None:
+        """The last write: the run ends or is handed back. May be repeated with the same change until it succeeds."""
+        await self._write(change)
+
+    async def _write(self, change: Callable[[RunSnapshot], RunSnapshot]) -> None:
+        async with self._lock:
+            while True:
+                changed = change(self._snapshot)
+                data = self._writer.encode(changed)
+                if not self._holds(changed):
+                    self._unsure.add(data)
+                try:
+                    revision = await self._writer.write_encoded(changed.run_id, data, revision=self._revision)
+                except WrongRevision:
+                    if await self._read_again():
+                        return
+                    continue
+                self._snapshot, self._revision = changed, revision
+                self.written_at = time.monotonic()
+                return
+
+    async def _read_again(self) -> bool:
+        """See who has written: True if it was our own last write, unconfirmed until now."""
+        try:
+            found = await self._writer.read(self._snapshot.run_id)
+        except MalformedMessage as error:
+            raise ClaimLost(f"the snapshot is unreadable: {error}") from error
+        if found is None:
+            raise ClaimLost("the snapshot is gone")
+        snapshot, revision, data = found
+        if not self._holds(snapshot):
+            if data in self._unsure:
+                return True
+            raise ClaimLost(f"attempt {snapshot.attempt} of {snapshot.worker_id or 'nobody'}, {snapshot.status}")
+        self._snapshot, self._revision = snapshot, revision
+        if snapshot.status is RunStatus.CANCELLING and self.on_cancel is not None:
+            self.on_cancel()
+        return False
+
+    def _holds(self, snapshot: RunSnapshot) -> bool:
+        return snapshot.is_held_by(self._instance_id, self.attempt)

@@ -1,0 +1,236 @@
+"""A runner process: executes one run at a time for its agent, and ends when the agent does."""
+
+import ctypes
+import faulthandler
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pyoco import Flow
+from pyoco.core.engine import Engine
+from pyoco.core.models import RunContext
+from pyoco.core.models import RunStatus as EngineStatus
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.status import RunStatus
+
+from .compaction import compact_records
+from .flows import FlowNotFound, Flows, FlowsUnusable, describe_failure, load_flows
+from .frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, Stop, encode
+from .plain import json_safe
+from .recording import Recorder, TaskStream
+
+_FLUSH_INTERVAL_SECONDS = 0.1
+_PR_SET_PDEATHSIG = 1
+
+
+class Channel:
+    """The socket to the agent. Frames may be sent from any thread."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self._socket = socket.socket(fileno=fd)
+        self._lock = threading.Lock()
+        # A forked child of a task must not keep the line open when this process dies.
+        os.register_at_fork(after_in_child=self._socket.close)
+
+    def send(self, frame: Frame) -> None:
+        data = encode(frame)
+        with self._lock:
+            self._socket.sendall(data)
+
+    def read(self) -> bytes:
+        return self._socket.recv(65536)
+
+
+class _RunContext(RunContext):  # type: ignore[misc]
+    """Pyoco's run context with outputs made JSON-safe and without a second copy of the output."""
+
+    def append_log(self, task_name: str, stream: str, payload: str) -> None:
+        pass
+
+    def _safe_value(self, value: Any) -> Any:
+        return json_safe(value)
+
+
+class Runner:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._recorder: Recorder | None = None
+        self._running = threading.Event()
+        # Nothing of a run is sent after its end.
+        self._flushing = threading.Lock()
+        self._engine: Engine | None = None
+        self._cancelled_run_id: str | None = None
+        self._home = Path.cwd()
+
+    def main(self) -> None:
+        sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
+        sys.stderr = cast(Any, TaskStream("stderr", sys.stderr, lambda: self._recorder))
+        # A forked child of a task has no recorder that anybody drains: its output goes to the agent's log.
+        os.register_at_fork(after_in_child=self._forget_recorder)
+        threading.Thread(target=self._listen, name="fleet-listen", daemon=True).start()
+        threading.Thread(target=self._flush_now_and_then, name="fleet-flush", daemon=True).start()
+        flows: Flows | None = None
+        while True:
+            match self._inbox.get():
+                case Setup() as setup:
+                    flows = self._load(setup)
+                case Run() as run:
+                    assert flows is not None
+                    self._channel.send(self._execute(run, flows))
+                case Stop():
+                    return
+
+    def _load(self, setup: Setup) -> Flows | None:
+        try:
+            flows = load_flows(setup.flow_resolver, setup.flows_dir)
+        except FlowsUnusable as error:
+            self._channel.send(Ready([], error=str(error)))
+            return None
+        self._channel.send(Ready(flows.names, {file: asdict(failure) for file, failure in flows.broken.items()}))
+        return flows
+
+    def _execute(self, run: Run, flows: Flows) -> Done:
+        if run.workflow_yaml:
+            return _not_found("this worker does not execute workflow YAML; submit a flow by its name")
+        folder = Path(run.folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            os.chdir(folder)
+            flow = flows.resolve(run.flow_name)
+        except FlowNotFound as error:
+            return _not_found(str(error))
+        except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
+            return _failed(error, _nothing_done())
+        else:
+            return self._run_flow(run, flow)
+        finally:
+            os.chdir(self._home)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run_flow(self, run: Run, flow: Flow) -> Done:
+        recorder = Recorder(log_max_bytes=run.log_max_bytes)
+        recorder.expect(sorted(task.name for task in flow.tasks))
+        context = _RunContext(run_id=run.run_id)
+        engine = Engine(recorder)
+        # Known to the engine before it starts, so that no cancel comes too early.
+        engine.active_runs[run.run_id] = context
+        self._engine = engine
+        if self._cancelled_run_id == run.run_id:
+            engine.cancel(run.run_id)
+        self._recorder = recorder
+        self._running.set()
+        raised: BaseException | None = None
+        try:
+            engine.run(flow, json.loads(run.params), context)
+        except BaseException as error:  # noqa: BLE001 - a task's SystemExit must not end this process
+            raised = error
+        finally:
+            self._running.clear()
+            self._engine = None
+            with self._flushing:
+                self._recorder = None
+        return self._conclude(run, recorder, context, raised)
+
+    def _conclude(self, run: Run, recorder: Recorder, context: RunContext, raised: BaseException | None) -> Done:
+        records, truncated = compact_records(json_safe(context.serialize_task_records()), run.records_max_bytes)
+        noted = recorder.drain()
+        done = Done(
+            status=RunStatus.COMPLETED,
+            events=noted.events if noted else [],
+            tasks={name: context.tasks[name].value for name in sorted(context.tasks)},
+            task_records=records,
+            task_records_truncated=truncated,
+        )
+        if raised is not None and self._cancelled_run_id == run.run_id:
+            # A task that was told to stop may do so by raising.
+            return replace(done, status=RunStatus.CANCELLED, error=_text(raised))
+        if raised is not None:
+            return _failed(raised, done)
+        if context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED):
+            return replace(done, status=RunStatus.CANCELLED)
+        return done
+
+    def _listen(self) -> None:
+        """Read what the agent says; when it falls silent for good, end at once, whatever is going on."""
+        decoder = Decoder()
+        try:
+            while data := self._channel.read():
+                for frame in decoder.feed(data):
+                    if isinstance(frame, Cancel):
+                        self._cancel(frame.run_id)
+                    else:
+                        self._inbox.put(frame)
+        finally:
+            os._exit(0)
+
+    def _cancel(self, run_id: str) -> None:
+        self._cancelled_run_id = run_id
+        if (engine := self._engine) is not None:
+            engine.cancel(run_id)
+
+    def _forget_recorder(self) -> None:
+        self._recorder = None
+
+    def _flush_now_and_then(self) -> None:
+        while True:
+            self._running.wait()
+            time.sleep(_FLUSH_INTERVAL_SECONDS)
+            with self._flushing:
+                recorder = self._recorder
+                if recorder is not None and (progress := recorder.drain()) is not None:
+                    self._channel.send(progress)
+
+
+def _nothing_done() -> Done:
+    return Done(status=RunStatus.FAILED, events=[], tasks={}, task_records={})
+
+
+def _not_found(error: str) -> Done:
+    return replace(_nothing_done(), error=error, reason=DeadLetterReason.FLOW_NOT_FOUND)
+
+
+def _failed(error: BaseException, done: Done) -> Done:
+    return replace(
+        done,
+        status=RunStatus.FAILED,
+        error=_text(error),
+        reason=DeadLetterReason.EXECUTION_ERROR,
+        failure=asdict(describe_failure(error)),
+    )
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _die_with(parent_pid: int) -> None:
+    """Let the kernel end this process when the agent dies, even while a task holds the interpreter."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os._exit(0)
+
+
+def main() -> None:
+    fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    _die_with(parent_pid)
+    faulthandler.enable()
+    # The flows' code sees a plain command line.
+    sys.argv[1:] = []
+    Runner(Channel(fd)).main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The agent's side of a runner: start it, talk to it, notice its death, end it with everything it started."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+from .frames import Cancel, Decoder, Done, Frame, Progress, Ready, Run, Setup, Stop, encode
+
+logger = logging.getLogger(__name__)
+
+_STOP_TIMEOUT_SECONDS = 2.0
+_MAX_LINE_BYTES = 16 * 1024
+
+
+class RunnerDied(Exception):
+    """The runner process is gone."""
+
+    def __init__(self, returncode: int) -> None:
+        self.returncode = returncode
+        how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        super().__init__(f"runner process died ({how})")
+
+
+class RunnerProcess:
+    """One child process. `run` may be called again when the run before has returned."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._process: subprocess.Popen[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._done: asyncio.Future[Done] | None = None
+        self._on_progress: Callable[[Progress], None] | None = None
+        self._reaping: asyncio.Task[None] | None = None
+        self.died = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        output, output_end = os.pipe()
+        try:
+            # In the main thread: the kernel ties a child's death signal to the thread that made it.
+            self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - forks at once, our own command
+                [sys.executable, "-m", "fleet_worker.runner", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=output_end,
+                stderr=output_end,
+                pass_fds=[theirs.fileno()],
+                # A group of its own: Ctrl-C is the agent's business, and the group can be ended as a whole.
+                process_group=0,
+            )
+        finally:
+            theirs.close()
+            os.close(output_end)
+        await loop.connect_read_pipe(lambda: _OutputLines(self.pid), os.fdopen(output, "rb", buffering=0))
+        transport, _ = await loop.create_unix_connection(lambda: _Conversation(self), sock=ours)
+        self._transport = transport
+        self._send(self._setup)
+
+    async def ready(self) -> Ready:
+        """The flows this runner knows. RunnerDied if it did not come so far."""
+        return await asyncio.shield(self._ready)
+
+    async def run(self, run: Run, on_progress: Callable[[Progress], None]) -> Done:
+        """Execute a run. RunnerDied if the process ends before the run does."""
+        assert self._done is None
+        if self.died.is_set():
+            raise RunnerDied(self._returncode())
+        self._done = asyncio.get_running_loop().create_future()
+        self._on_progress = on_progress
+        self._send(run)
+        try:
+            return await self._done
+        finally:
+            self._done = None
+            self._on_progress = None
+
+    def cancel(self, run_id: str) -> None:
+        self._send(Cancel(run_id))
+
+    def kill(self) -> None:
+        """End the process and all that it started, at once; `died` tells when it is over."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            logger.debug("runner %d is already gone", self._process.pid)
+
+    async def stop(self) -> None:
+        """Let an idle runner leave; end it if it does not."""
+        if self._process is None:
+            self.died.set()
+            return
+        self._send(Stop())
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_SECONDS):
+                await self.died.wait()
+        except TimeoutError:
+            self.on_silence()
+            await self.died.wait()
+
+    def on_frame(self, frame: Frame) -> None:
+        match frame:
+            case Ready():
+                if not self._ready.done():
+                    self._ready.set_result(frame)
+            case Progress():
+                if self._on_progress is not None:
+                    self._on_progress(frame)
+            case Done():
+                if self._done is not None and not self._done.done():
+                    self._done.set_result(frame)
+            case _:
+                logger.error("runner %d sent an unexpected %s", self.pid, type(frame).__name__)
+
+    def on_silence(self) -> None:
+        """The line is closed, or should be."""
+        if self._reaping is None:
+            self._reaping = asyncio.get_running_loop().create_task(self._reap())
+
+    async def _reap(self) -> None:
+        assert self._process is not None
+        # Whatever closed the line: nothing of this process group may stay.
+        self.kill()
+        await asyncio.to_thread(self._process.wait)
+        error = RunnerDied(self._returncode())
+        for waiting in (self._ready, self._done):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                # Nobody may be waiting; asking marks the exception as seen.
+                waiting.exception()
+        if self._transport is not None:
+            self._transport.close()
+        self.died.set()
+
+    def _returncode(self) -> int:
+        assert self._process is not None
+        return self._process.returncode or 0
+
+    def _send(self, frame: Frame) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(frame))
+
+
+class _Conversation(asyncio.Protocol):
+    def __init__(self, runner: RunnerProcess) -> None:
+        self._runner = runner
+        self._decoder = Decoder()
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            self._runner.on_frame(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._runner.on_silence()
+
+
+class _OutputLines(asyncio.Protocol):
+    """What native code and subprocesses of a runner print belongs to no task: it goes to the agent's log."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _MAX_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._log(line)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._log(self._rest)
+
+    def _log(self, line: bytes) -> None:
+        if text := line.decode(errors="replace").rstrip():
+            logger.info("runner %d: %s", self._pid, text, extra={"event": "runner_output"})

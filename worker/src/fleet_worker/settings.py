@@ -1,0 +1,84 @@
+"""The worker's settings, read once from command line, environment and .env."""
+
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import NoDecode
+
+from fleet_contracts.names import ConsumerDefaults, Tag, WireNames
+from fleet_kit.settings import FleetSettings
+from fleet_kit.wire import DlqLimits, EventsLimits
+
+_DEFAULT_FLOWS_DIR = "examples"
+
+
+def _default_worker_id() -> str:
+    host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname()).strip("-") or "worker"
+    return f"{host}-{os.getpid()}"
+
+
+def _default_slots() -> int:
+    return os.cpu_count() or 1
+
+
+class WorkerSettings(FleetSettings, WireNames, ConsumerDefaults, DlqLimits, EventsLimits):
+    worker_id: str = Field(default_factory=_default_worker_id, pattern=r"^[A-Za-z0-9_-]+$", max_length=128)
+    # Comma-separated; empty: the default tag.
+    tags: Annotated[list[Tag], NoDecode] = []
+    # Runs at once: one runner process each.
+    slots: int = Field(default_factory=_default_slots, ge=1, le=1024)
+    flow_resolver: str | None = Field(None, pattern=r"^[^:]+:[A-Za-z_]\w*$")
+    flows_dir: Path | None = None
+    # Where runs get their working folders; unset: a temporary folder that goes with the worker.
+    worker_dir: Path | None = None
+
+    run_heartbeat_interval_sec: float = Field(1.0, gt=0)
+    worker_heartbeat_interval_sec: float = Field(5.0, gt=0)
+    ack_progress_interval_sec: float = Field(10.0, gt=0)
+    cancel_grace_period_sec: float = Field(30.0, ge=0)
+    nak_delay_sec: float = Field(2.0, ge=0)
+    worker_stop_grace_sec: float = Field(10.0, ge=0)
+    # A run of another worker whose snapshot stays still for this long has lost its holder.
+    run_lost_after_sec: float = Field(4.0, gt=0)
+    # So many deaths of its runner end a run as FAILED.
+    runner_crash_limit: int = Field(3, ge=1)
+
+    dlq_publish_execution_error: bool = True
+    max_run_snapshot_bytes: int = Field(262144, ge=1024)
+    run_log_max_bytes: int = Field(8 * 1024 * 1024, ge=0)
+
+    wheel_sync_enabled: Literal["0", "1"] = "0"
+    wheel_sync_dir: Path = Path(".pyoco/wheels")
+    wheel_sync_interval_sec: float = Field(10.0, gt=0)
+    wheel_install_timeout_sec: float = Field(180.0, gt=0)
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _split_tags(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        self.tags = list(dict.fromkeys(self.tags)) or [self.default_tag]
+        if self.ack_progress_interval_sec >= self.consumer_ack_wait_sec:
+            raise ValueError(
+                f"the setting PYOCO_ACK_PROGRESS_INTERVAL_SEC={self.ack_progress_interval_sec:g} must be smaller "
+                f"than PYOCO_CONSUMER_ACK_WAIT_SEC={self.consumer_ack_wait_sec:g}, or long runs are delivered twice"
+            )
+        if self.run_heartbeat_interval_sec >= self.run_lost_after_sec:
+            raise ValueError(
+                f"the setting PYOCO_RUN_HEARTBEAT_INTERVAL_SEC={self.run_heartbeat_interval_sec:g} must be smaller "
+                f"than PYOCO_RUN_LOST_AFTER_SEC={self.run_lost_after_sec:g}, or living runs are taken for lost"
+            )
+        return self
+
+    def find_flows_dir(self) -> Path | None:
+        """The folder to load flows from when no resolver is given."""
+        if self.flows_dir is not None:
+            return self.flows_dir.absolute()
+        usual = Path(_DEFAULT_FLOWS_DIR).absolute()
+        return usual if usual.is_dir() else None
