@@ -150,10 +150,12 @@ class NatsLink:
         except TimeoutError as error:
             raise NatsUnavailable("NATS did not acknowledge in time; try again") from error
 
-    async def send(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> None:
+    async def send(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""
+    ) -> None:
         """Publish without waiting for anything."""
         try:
-            await self._client.publish(subject, payload, headers=headers)
+            await self._client.publish(subject, payload, reply=reply, headers=headers)
         except _OUTAGES as error:
             raise self.unavailable(error) from error
 

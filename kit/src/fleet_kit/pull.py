@@ -101,6 +101,8 @@ class Puller:
         """Ask every durable to answer when something comes, and wait for the first."""
         deadline = time.monotonic() + wait_seconds
         while not self._arrived and (left := deadline - time.monotonic()) > 0:
+            # Cleared before asking: an answer that comes while we still ask must not be slept through.
+            self._changed.clear()
             now = time.monotonic()
             self._requests = {token: r for token, r in self._requests.items() if r.expires_at > now}
             asked = {request.durable for request in self._requests.values()}
@@ -109,7 +111,8 @@ class Puller:
                     # One each: of several durables that answer at once, at most one message too many.
                     await self._ask(durable, count if len(self._durables) == 1 else 1, no_wait=False)
             expiry = min(request.expires_at for request in self._requests.values()) - time.monotonic()
-            await self._until(lambda: bool(self._arrived), min(left, max(expiry, 0.0)))
+            # Whatever changes (a message, the end of a request, a new connection), ask again what is missing.
+            await self._until(self._changed.is_set, min(left, max(expiry, 0.0)))
 
     async def _ask(self, durable: str, count: int, *, no_wait: bool) -> str:
         token = str(next(self._tokens))
@@ -117,7 +120,7 @@ class Puller:
         # The server ends the request a little earlier than we do, so that its last word still finds us.
         body |= {"no_wait": True} if no_wait else {"expires": int(self._expires_seconds * 0.9e9)}
         self._requests[token] = _Request(durable, count, time.monotonic() + self._expires_seconds, no_wait)
-        await self._link.client.publish(
+        await self._link.send(
             f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{durable}",
             orjson.dumps(body),
             reply=f"{self._inbox}.{token}",
@@ -140,9 +143,9 @@ class Puller:
             return
         durable = _durable_of(msg)
         for token, request in self._requests.items():
-            if request.durable == durable:
+            if request.durable == durable and request.open > 0:
                 request.open -= 1
-                if request.open <= 0:
+                if request.open == 0:
                     del self._requests[token]
                 break
         if len(self._arrived) < self._room:
@@ -161,6 +164,7 @@ class Puller:
             del self._requests[token]
         else:
             # 503: no such consumer; 409: it is full, moving or gone. Ask again, but not in a hot loop.
+            request.open = 0
             request.expires_at = time.monotonic() + _RETRY_AFTER_SECONDS
         self._changed.set()
 

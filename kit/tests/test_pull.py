@@ -1,0 +1,189 @@
+"""Pulling from several durables at once: nothing is kept from others, nothing waits longer than it must."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from nats.aio.msg import Msg
+from nats.js import api
+
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats import NatsLink
+from fleet_kit.pull import Puller
+from fleet_kit.resources import ensure_consumer, ensure_stream
+from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+TAGS = "abc"
+STREAM = api.StreamConfig(name="W", subjects=["w.>"], retention=api.RetentionPolicy.WORK_QUEUE)
+
+
+def consumer(tag: str) -> api.ConsumerConfig:
+    return api.ConsumerConfig(durable_name=f"d_{tag}", filter_subject=f"w.{tag}", ack_wait=30)
+
+
+@asynccontextmanager
+async def linked(server: NatsServer) -> AsyncIterator[NatsLink]:
+    link = NatsLink(FleetSettings(nats_url=server.url, nats_request_timeout_sec=2.0), name="test")
+
+    async def prepare() -> None:
+        await ensure_stream(link.jetstream, STREAM)
+        for tag in TAGS:
+            await ensure_consumer(link.jetstream, "W", consumer(tag))
+
+    link.after_connect(prepare)
+    async with link:
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        yield link
+
+
+@pytest.fixture
+async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
+    async with linked(nats_server) as link:
+        yield link
+
+
+async def puller_of(link: NatsLink, *tags: str, expires_seconds: float = 1.0) -> Puller:
+    puller = Puller(link, stream="W", durables=[f"d_{tag}" for tag in tags], expires_seconds=expires_seconds)
+    link.after_connect(puller.start)
+    await puller.start()
+    return puller
+
+
+async def take_all(puller: Puller, count: int) -> list[Msg]:
+    """Take and ack until `count` messages have come."""
+    taken: list[Msg] = []
+    async with asyncio.timeout(15):
+        while len(taken) < count:
+            for msg in await puller.take(1):
+                await msg.ack()
+                taken.append(msg)
+    return taken
+
+
+def open_requests(link: NatsLink, *tags: str) -> Callable[[], Awaitable[bool]]:
+    """Whether every durable has somebody waiting on it."""
+
+    async def look() -> bool:
+        infos = [await link.jetstream.consumer_info("W", f"d_{tag}") for tag in tags]
+        return all(info.num_waiting for info in infos)
+
+    return look
+
+
+@pytest.mark.parametrize("tags", ["a", "abc"])
+async def test_a_wait_for_nothing_ends_on_time(link: NatsLink, tags: str) -> None:
+    puller = await puller_of(link, *tags, expires_seconds=5.0)
+    begun = time.monotonic()
+    assert await puller.take(1, wait_seconds=0.3) == []
+    assert 0.29 <= time.monotonic() - begun < 2.0
+
+
+async def test_a_wait_longer_than_one_request_is_asked_for_again(link: NatsLink) -> None:
+    puller = await puller_of(link, "a", "b", expires_seconds=0.3)
+    waiting = asyncio.create_task(puller.take(1, wait_seconds=10))
+    begun = time.monotonic()
+    await eventually(lambda: time.monotonic() - begun > 1.0)
+    await link.publish("w.b", b"late")
+    [msg] = await waiting
+    assert msg.data == b"late"
+
+
+async def test_one_take_brings_as_many_as_there_is_room_for(link: NatsLink) -> None:
+    for number in range(5):
+        await link.publish("w.a", str(number).encode())
+    puller = await puller_of(link, "a")
+    taken = await puller.take(3)
+    assert len(taken) <= 3
+    while len(taken) < 3:
+        taken += await puller.take(3 - len(taken))
+    assert [msg.data for msg in taken] == [b"0", b"1", b"2"]
+    assert all(msg.metadata.num_delivered == 1 for msg in taken)
+
+
+async def test_several_durables_are_emptied_without_handing_out_more_than_is_wanted(link: NatsLink) -> None:
+    for tag in TAGS:
+        for _ in range(10):
+            await link.publish(f"w.{tag}", tag.encode())
+    puller = await puller_of(link, *TAGS)
+    taken = await take_all(puller, 30)
+    assert sorted(msg.data for msg in taken) == sorted([b"a", b"b", b"c"] * 10)
+    assert {msg.metadata.num_delivered for msg in taken} == {1}
+
+
+async def test_what_comes_although_nobody_has_room_is_given_back_at_once(link: NatsLink) -> None:
+    puller = await puller_of(link, *TAGS, expires_seconds=5.0)
+    waiting = asyncio.create_task(puller.take(1, wait_seconds=10))
+    await eventually(open_requests(link, *TAGS), what="all durables being asked")
+    for tag in TAGS:
+        await link.publish(f"w.{tag}", tag.encode())
+    [first] = await waiting
+    await first.ack()
+    # Far below AckWait: the other two did not stay with the one who had no room.
+    rest = await take_all(await puller_of(link, *TAGS), 2)
+    assert sorted([first.data, *(msg.data for msg in rest)]) == [b"a", b"b", b"c"]
+
+
+async def test_what_comes_after_the_wait_is_kept_for_the_next_call(link: NatsLink) -> None:
+    puller = await puller_of(link, "a", expires_seconds=5.0)
+    assert await puller.take(1, wait_seconds=0.1) == []
+    await link.publish("w.a", b"late")
+    [msg] = await puller.take(1, wait_seconds=5)
+    assert (msg.data, msg.metadata.num_delivered) == (b"late", 1)
+
+
+async def test_a_puller_that_stops_gives_back_what_nobody_took(link: NatsLink) -> None:
+    puller = await puller_of(link, "a", expires_seconds=5.0)
+    assert await puller.take(1, wait_seconds=0.1) == []
+    await link.publish("w.a", b"late")
+
+    async def delivered() -> bool:
+        return (await link.jetstream.consumer_info("W", "d_a")).num_ack_pending == 1
+
+    await eventually(delivered)
+    await link.client.flush()
+    await puller.stop()
+    [msg] = await take_all(await puller_of(link, "a"), 1)
+    assert (msg.data, msg.metadata.num_delivered) == (b"late", 2)
+
+
+async def test_a_consumer_that_is_missing_is_found_once_it_is_made(link: NatsLink) -> None:
+    puller = await puller_of(link, "a", "z", expires_seconds=5.0)
+    assert await puller.take(1, wait_seconds=0.6) == []
+    await link.jetstream.add_consumer("W", consumer("z"))
+    await link.publish("w.z", b"found")
+    [msg] = await take_all(puller, 1)
+    assert msg.data == b"found"
+
+
+async def test_a_wait_that_spans_a_restart_of_the_server_goes_on_afterwards(nats_server: NatsServer) -> None:
+    async with linked(nats_server) as link:
+        puller = await puller_of(link, *TAGS, expires_seconds=5.0)
+        waiting = asyncio.create_task(puller.take(1, wait_seconds=10))
+        await eventually(open_requests(link, *TAGS), what="all durables being asked")
+        nats_server.kill()
+        await eventually(lambda: link.down_because is not None)
+        nats_server.start()
+        await eventually(lambda: link.down_because is None)
+        await link.publish("w.b", b"after")
+        begun = time.monotonic()
+        try:
+            taken = await waiting
+        except NatsUnavailable:
+            taken = []
+        taken = taken or await puller.take(1)
+        assert [msg.data for msg in taken] == [b"after"]
+        assert time.monotonic() - begun < 3.0
+
+
+async def test_while_nats_is_away_a_take_is_refused_at_once(nats_server: NatsServer) -> None:
+    async with linked(nats_server) as link:
+        puller = await puller_of(link, "a")
+        nats_server.kill()
+        await eventually(lambda: link.down_because is not None)
+        with pytest.raises(NatsUnavailable):
+            await puller.take(1, wait_seconds=30)
