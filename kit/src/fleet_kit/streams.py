@@ -39,8 +39,10 @@ async def _look_up(link: NatsLink, stream: str, wanted: dict[str, object]) -> St
             raise
         return await _ask_leader(link, stream, wanted)
     headers = dict(answer.headers or {})
-    if headers.get("Status") == "404":
-        return None
+    if (status := headers.get("Status")) is not None:
+        if status == "404":
+            return None
+        raise NatsUnavailable(f"JetStream could not read {stream}: {status} {headers.get('Description', '')}")
     return StoredMessage(headers.get("Nats-Subject", ""), int(headers.get("Nats-Sequence", 0)), headers, answer.data)
 
 

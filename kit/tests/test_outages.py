@@ -1,0 +1,158 @@
+"""What the link does while NATS is away or refuses: it says so, fails fast, and leaves nothing behind."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from nats.js import api
+
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.kv import Bucket, Mirror
+from fleet_kit.nats import NatsLink, WriteRefused
+from fleet_kit.resources import ensure_bucket, ensure_stream
+from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+STREAM = api.StreamConfig(name="S", subjects=["s.>"])
+
+
+@pytest.fixture
+async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
+    link = NatsLink(FleetSettings(nats_url=nats_server.url, nats_request_timeout_sec=1.0), name="test")
+
+    async def prepare() -> None:
+        await ensure_stream(link.jetstream, STREAM)
+        await ensure_bucket(link.jetstream, "things")
+
+    link.after_connect(prepare)
+    async with link:
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        yield link
+
+
+async def test_a_link_may_be_left_at_once(nats_server: NatsServer) -> None:
+    nats_server.stop()
+    async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test"):
+        pass
+
+
+async def test_what_the_client_library_reports_is_logged_with_the_problems_ids(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    nats_server.stop()
+    async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test"):
+        await eventually(lambda: caplog.records)
+    told = caplog.records[0]
+    assert told.levelno == logging.WARNING
+    assert told.__dict__["err_id"] == "ERR-PYOCO-0003"
+    assert told.exc_info
+
+
+async def test_a_publish_while_nats_is_away_fails_at_once_and_never_arrives(
+    link: NatsLink, nats_server: NatsServer
+) -> None:
+    nats_server.kill()
+    await eventually(lambda: link.down_because is not None)
+    begun = time.monotonic()
+    with pytest.raises(NatsUnavailable) as refusal:
+        await link.publish("s.a", b"too late")
+    assert time.monotonic() - begun < 0.5
+    assert refusal.value.meta["reason"]
+    nats_server.start()
+    await eventually(lambda: link.down_because is None)
+    assert (await link.stream_info("S")).state.messages == 0
+
+
+async def test_publishes_in_flight_fail_as_soon_as_the_connection_is_lost(
+    link: NatsLink, nats_server: NatsServer
+) -> None:
+    nats_server.pause()
+    futures = [await link.publish_nowait("s.a", b"x") for _ in range(10)]
+    nats_server.kill()
+    async with asyncio.timeout(5):
+        outcomes = await asyncio.gather(*(link.wait_ack(future) for future in futures), return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {NatsUnavailable}
+
+
+async def test_a_server_that_does_not_answer_is_given_up_after_the_timeout(
+    link: NatsLink, nats_server: NatsServer
+) -> None:
+    nats_server.pause()
+    begun = time.monotonic()
+    with pytest.raises(NatsUnavailable, match="did not acknowledge in time"):
+        await link.publish("s.a", b"x")
+    with pytest.raises(NatsUnavailable):
+        await Bucket(link, "things").get("a")
+    assert time.monotonic() - begun < 4.0
+    nats_server.resume()
+    await link.publish("s.a", b"y")
+
+
+async def test_a_subject_that_no_stream_takes_is_refused_at_once(link: NatsLink) -> None:
+    begun = time.monotonic()
+    with pytest.raises(NatsUnavailable, match="no stream takes this subject"):
+        await link.publish("nobody.cares", b"x")
+    assert time.monotonic() - begun < 0.5
+
+
+async def test_a_write_that_jetstream_refuses_says_why(link: NatsLink) -> None:
+    limited = api.StreamConfig(name="FULL", subjects=["full"], max_msgs=1, discard=api.DiscardPolicy.NEW)
+    await ensure_stream(link.jetstream, limited)
+    await link.publish("full", b"1")
+    with pytest.raises(WriteRefused, match="maximum messages exceeded"):
+        await link.publish("full", b"2")
+
+
+async def test_a_repeated_message_id_is_one_message(link: NatsLink) -> None:
+    first = await link.publish("s.a", b"x", {"Nats-Msg-Id": "m1"})
+    second = await link.publish("s.a", b"x", {"Nats-Msg-Id": "m1"})
+    assert (first.duplicate, second.duplicate) == (False, True)
+    assert first.sequence == second.sequence
+
+
+async def test_a_link_is_not_ready_before_its_hooks_have_succeeded_and_says_what_is_wrong(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    obstacle = ["the cupboard is locked"]
+
+    async def prepare() -> None:
+        if obstacle:
+            raise RuntimeError(obstacle[0])
+
+    link = NatsLink(FleetSettings(nats_url=nats_server.url), name="test")
+    link.after_connect(prepare)
+    async with link:
+        await eventually(lambda: link.down_because == "preparing: the cupboard is locked")
+        with pytest.raises(NatsUnavailable, match="the cupboard is locked"):
+            link.require()
+        obstacle.clear()
+        async with asyncio.timeout(5):
+            await link.wait_ready()
+        assert link.down_because is None
+    assert any(record.exc_info for record in caplog.records)
+
+
+async def test_a_mirror_tells_every_change_also_those_that_happened_during_an_outage(
+    link: NatsLink, nats_server: NatsServer
+) -> None:
+    told: list[tuple[str, bytes | None]] = []
+    mirror = Mirror(link, "things", on_change=lambda key, value: told.append((key, value)))
+    link.after_connect(mirror.restart)
+    await mirror.restart()
+    bucket = Bucket(link, "things")
+    await bucket.put("a", b"1")
+    await bucket.put("b", b"2")
+    await eventually(lambda: told == [("a", b"1"), ("b", b"2")])
+    await bucket.purge("b")
+    await eventually(lambda: told[2:] == [("b", None)])
+    nats_server.kill()
+    await eventually(lambda: link.down_because is not None)
+    nats_server.wipe()
+    nats_server.start()
+    await eventually(lambda: told[3:] == [("a", None)], what="the wiped key being told")
+    assert mirror.values == {}
+    await mirror.stop()

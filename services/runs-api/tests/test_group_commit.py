@@ -1,0 +1,74 @@
+"""Writes that wait together share a commit; one that fails fails alone."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+from sqlalchemy import Connection, text
+
+from fleet_runs_api.database import Database
+from fleet_runs_api.errors import LedgerUnavailable
+from fleet_runs_api.group_commit import GroupCommit
+
+
+async def test_items_that_arrive_during_a_commit_are_written_together_by_the_next(database: Database) -> None:
+    commits = GroupCommit(database.writer)
+    commits.start()
+    seen: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def double(_: Connection, items: Sequence[int]) -> Sequence[int]:
+        seen.append(len(items))
+        begun.set()
+        assert go_on.wait(10)
+        return [2 * item for item in items]
+
+    first = commits.write_soon(double, 1)
+    await asyncio.to_thread(begun.wait, 10)
+    rest = [commits.write_soon(double, i) for i in range(2, 12)]
+    go_on.set()
+    assert await first == 2
+    assert await asyncio.gather(*rest) == [2 * i for i in range(2, 12)]
+    assert seen == [1, 10]
+    await commits.stop()
+
+
+async def test_a_bad_item_does_not_fail_its_neighbours(database: Database) -> None:
+    with database.writer.begin() as connection:
+        connection.execute(text("CREATE TABLE things (name VARCHAR(5) PRIMARY KEY)"))
+    commits = GroupCommit(database.writer)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: Connection, items: Sequence[None]) -> Sequence[None]:
+        begun.set()
+        assert go_on.wait(10)
+        return items
+
+    def insert(connection: Connection, names: Sequence[str]) -> Sequence[None]:
+        for name in names:
+            connection.execute(text("INSERT INTO things VALUES (:name)"), {"name": name})
+        return [None for _ in names]
+
+    commits.start()
+    held = commits.write_soon(hold, None)
+    await asyncio.to_thread(begun.wait, 10)
+    writes = [commits.write_soon(insert, name) for name in ("a", "b", "a", "c")]
+    go_on.set()
+    await held
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert [isinstance(outcome, Exception) for outcome in outcomes] == [False, False, True, False]
+    rows = database.read(lambda c: c.execute(text("SELECT name FROM things ORDER BY name")).all())
+    assert [row.name for row in rows] == ["a", "b", "c"]
+    await commits.stop()
+
+
+async def test_an_unreachable_ledger_has_a_name() -> None:
+    database = Database("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
+    commits = GroupCommit(database.writer)
+    commits.start()
+    with pytest.raises(LedgerUnavailable):
+        await commits.write(lambda connection, items: items, 1)
+    with pytest.raises(LedgerUnavailable):
+        await asyncio.to_thread(database.read, lambda connection: None)
+    await commits.stop()

@@ -1,0 +1,124 @@
+"""What the sweeper repairs: wiped stores, lost jobs, vanished workers."""
+
+import time
+from pathlib import Path
+
+from fleet_contracts.status import RunStatus
+from fleet_kit.resources import ensure_consumer
+from fleet_kit.wire import work_consumer_config
+from fleet_runs_api.settings import RunsSettings
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest, runs_running, runs_settings
+
+
+async def repairs(service: RunsUnderTest, reason: str) -> float:
+    for line in (await service.client.get("/metrics")).text.splitlines():
+        if line.startswith(f'pyoco_runs_repairs_total{{reason="{reason}"}}'):
+            return float(line.split()[-1])
+    return 0.0
+
+
+async def test_queued_runs_survive_the_loss_of_the_nats_store(
+    service: RunsUnderTest, nats_server: NatsServer
+) -> None:
+    ids = [await service.submit(params={"i": i}) for i in range(250)]
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    nats_server.kill()
+    nats_server.wipe()
+    nats_server.start()
+
+    async def all_queued_again() -> bool:
+        return sorted(await service.jobs()) == sorted(ids)
+
+    await eventually(all_queued_again, within=30, what="every run being queued again")
+    snapshot = await service.snapshot(ids[7])
+    assert (snapshot.status, snapshot.params) == (RunStatus.PENDING, {"i": 7})
+    assert await repairs(service, "snapshot_lost") == 250
+
+
+async def test_a_store_wiped_while_everything_was_down_is_noticed_too(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    settings = runs_settings(nats_server, tmp_path, run_check_interval_sec=600)
+    async with runs_running(settings) as service:
+        run_id = await service.submit()
+        await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    nats_server.kill()
+    nats_server.wipe()
+    nats_server.start()
+    async with runs_running(settings) as service:
+        assert await eventually(service.jobs) == [run_id]
+
+
+async def test_a_run_in_mid_air_keeps_its_attempts_after_a_wipe(
+    service: RunsUnderTest, nats_server: NatsServer
+) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    await service.until_listed(run_id, status="RUNNING", attempt=1)
+    nats_server.kill()
+    nats_server.wipe()
+    nats_server.start()
+    snapshot = await eventually(lambda: service.found(run_id), within=20)
+    assert snapshot is not None
+    assert (snapshot.status, snapshot.attempt) == (RunStatus.PENDING, 1)
+    await service.claim(run_id)
+    await service.until_listed(run_id, status="RUNNING", attempt=2)
+
+
+async def test_a_lost_job_of_a_waiting_run_is_queued_again(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    await service.link.jetstream.purge_stream("PYOCO_WORK")
+    assert await eventually(service.jobs) == [run_id]
+    assert await repairs(service, "job_lost") == 1
+
+
+async def test_a_vanished_workers_run_is_revoked_and_its_job_delivered_again_at_once(
+    service: RunsUnderTest, nats_server: NatsServer, tmp_path: Path
+) -> None:
+    settings: RunsSettings = runs_settings(nats_server, tmp_path)
+    js = service.link.jetstream
+    await ensure_consumer(js, "PYOCO_WORK", work_consumer_config(settings, settings, "default"))
+    subscription = await js.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
+    run_id = await service.submit()
+    [message] = await subscription.fetch(1, timeout=5)
+    revision = await service.claim(run_id, ack_subject=message.reply)
+    [again] = await subscription.fetch(1, timeout=10)
+    assert again.metadata.num_delivered == 2
+    snapshot = await service.snapshot(run_id)
+    assert (snapshot.status, snapshot.attempt, snapshot.worker_id, snapshot.interruptions) == (
+        RunStatus.PENDING,
+        1,
+        None,
+        1,
+    )
+    entry = await service.runs.get(run_id)
+    assert entry is not None
+    assert entry.revision > revision
+    await service.until_listed(run_id, status="PENDING", attempt=1)
+    assert await repairs(service, "worker_lost") == 1
+
+
+async def test_a_worker_that_keeps_writing_keeps_its_run(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    until = time.monotonic() + 2.0
+
+    async def kept_writing() -> bool:
+        await service.change(run_id, lambda s: s.model_copy(update={"heartbeat_at": time.time()}))
+        return time.monotonic() > until
+
+    await eventually(kept_writing)
+    assert (await service.snapshot(run_id)).worker_id == "w1"
+    assert await repairs(service, "worker_lost") == 0
+
+
+async def test_a_cancelled_run_of_a_vanished_worker_ends_cancelled(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    await service.change(run_id, lambda s: s.request_cancel(by=None, now=time.time()))
+    await service.until_listed(run_id, status="CANCELLED")
+    assert (await service.snapshot(run_id)).status is RunStatus.CANCELLED
