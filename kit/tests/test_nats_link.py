@@ -103,7 +103,7 @@ async def test_one_wait_serves_several_durables(nats_server: NatsServer) -> None
         await msg.ack()
         for tag in "cab":
             await link.publish(f"w.{tag}", tag.encode())
-        got = []
+        got: list[bytes] = []
         while len(got) < 3:
             for msg in await puller.take(1):
                 assert msg.metadata.num_delivered <= 2

@@ -35,7 +35,7 @@ _OUTAGES = (
 _REPEAT_COMPLAINT_SECONDS = 30.0
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 
-Hook = Callable[[], Awaitable[None]]
+Hook = Callable[[], Awaitable[object]]
 
 
 class WrongRevision(Exception):
