@@ -170,13 +170,16 @@ def logs(
 ) -> None:
     """Show the logs of all parts or of one."""
     folder, console = _folder(data_dir), Console()
-    prefix = part is None
+
+    def show(name: str, line: str) -> None:
+        console.plain(line if part else f"{name} | {line}")
+
+    coming = follow(folder, part) if follow_on else iter(())
     for name, log in logs_of(folder, part).items():
         for line in last_lines(log, lines):
-            console.plain(f"{name} | {line}" if prefix else line)
-    if follow_on:
-        for name, line in follow(folder, part):
-            console.plain(f"{name} | {line}" if prefix else line)
+            show(name, line)
+    for name, line in coming:
+        show(name, line)
 
 
 @app.command()

@@ -42,8 +42,10 @@ def start_detached(folder: DataFolder, arguments: Sequence[str], console: Consol
     if report != _READY:
         launcher.wait()
         raise LaunchError(report or f"the launcher ended without a word; see {folder.log(LAUNCHER_LOG)}")
+    progress.show(launcher.pid)
     state = read_state(folder)
-    assert state is not None
+    if state is None:
+        raise LaunchError(f"the stack was stopped right after its start; see {folder.log(LAUNCHER_LOG)}")
     console.show_parts(state.parts)
     console.show_invitation(state.url)
     console.plain(f"it runs in the background; stop it with: {folder.down_command}")

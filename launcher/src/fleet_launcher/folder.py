@@ -83,9 +83,10 @@ class DataFolder:
         return self.path / "workers" / worker_id
 
     def prepare(self) -> None:
-        """Make the folder; a sentence if that is not allowed."""
+        """Make the folder, for nobody else's eyes; a sentence if that is not allowed."""
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
                 pass
         except OSError as error:

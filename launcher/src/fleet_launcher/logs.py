@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import LaunchError
@@ -54,12 +54,17 @@ def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
 
 
 def follow(folder: DataFolder, part: str | None) -> Iterator[tuple[str, str]]:
-    """New lines as they are written, with the part's name, for ever."""
+    """Lines written from now on, as they come, with the part's name, for ever."""
     tails = {name: _Tail.at_end(log) for name, log in logs_of(folder, part).items()}
+    return _new_lines(folder, part, tails)
+
+
+def _new_lines(folder: DataFolder, part: str | None, tails: dict[str, "_Tail"]) -> Iterator[tuple[str, str]]:
     while True:
-        for name, log in logs_of(folder, part).items():
-            for line in tails.setdefault(name, _Tail(log)).new_lines():
-                yield name, line
+        # A part that was started since then has a log by now; one whose log is just being put aside has none.
+        for log in [folder.log(part)] if part else sorted(folder.logs.glob("*.log")):
+            for line in tails.setdefault(log.stem, _Tail(log)).new_lines():
+                yield log.stem, line
         time.sleep(_POLL_SECONDS)
 
 
@@ -68,7 +73,7 @@ class _Tail:
     log: Path
     position: int = 0
     inode: int | None = None
-    unfinished: bytes = field(default=b"")
+    unfinished: bytes = b""
 
     @classmethod
     def at_end(cls, log: Path) -> "_Tail":

@@ -30,4 +30,4 @@ class LauncherSettings(FleetSettings):
     workers: int | None = Field(None, ge=0, le=256)
     flow_resolver: str | None = None
     flows_dir: Path | None = None
-    worker_stop_grace_sec: float = Field(30.0, ge=0)
+    worker_stop_grace_sec: float = Field(10.0, ge=0)

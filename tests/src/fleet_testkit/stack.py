@@ -1,0 +1,138 @@
+"""A whole embedded stack, started and stopped as a user does it, that a test may kill parts of."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from .nats_server import free_port
+from .waiting import wait_until
+
+_COMMAND_SECONDS = 120
+
+
+class Stack:
+    """`with Stack(tmp_path / "data") as stack: stack.client.post("/runs", …)`"""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        port: int | None = None,
+        with_nats: bool = True,
+        with_worker: bool = True,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+        self._options = [
+            *(["--with-nats"] if with_nats else []),
+            *(["--with-worker"] if with_worker else []),
+            *options,
+        ]
+        # A developer's own .env and PYOCO_ settings are not part of a test.
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
+        self._env = {**outside, "PYOCO_LOAD_DOTENV": "0", **(env or {})}
+        # Every process ever seen in this stack: none of them may be left at the end.
+        self._seen: set[psutil.Process] = set()
+
+    def __enter__(self) -> "Stack":
+        self.up()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    def up(self) -> None:
+        started = self.run("up", *self._options, "--port", str(self.port), "--detach")
+        assert started.returncode == 0, f"{started.stderr}\n{started.stdout}\n{self._all_logs()}"
+        self._remember()
+
+    def down(self) -> None:
+        """Stop the stack; fails when anything of it is left."""
+        self._remember()
+        self.client.close()
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+        stopped = self.run("down")
+        assert stopped.returncode == 0, f"{stopped.stderr}\n{stopped.stdout}"
+        left = [process for process in self._seen if _runs(process)]
+        for process in left:
+            process.kill()
+        assert not left, f"processes were left running: {left}"
+        assert not list(self.data_dir.glob("run/*")), "sockets were left"
+        assert not (self.data_dir / "fleet.lock").exists(), "the lock was left"
+        assert not (self.data_dir / "fleet.json").exists(), "the state file was left"
+
+    def run(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """A command of pyoco-server on this stack's data dir."""
+        return subprocess.run(
+            [sys.executable, "-m", "fleet_launcher", command, "--data-dir", str(self.data_dir), *arguments],
+            env=self._env,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
+        return answer
+
+    @property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """What `status --json` tells, by the part's name."""
+        return {part["name"]: part for part in self.status()["parts"]}
+
+    @property
+    def nats_url(self) -> str:
+        return str(self.parts["nats"]["address"])
+
+    def pid(self, name: str) -> int:
+        pid = self.parts[name]["pid"]
+        assert pid is not None, f"{name} does not run"
+        return int(pid)
+
+    def kill(self, name: str) -> int:
+        """kill -9, and wait until the process is gone; the pid it had."""
+        self._remember()
+        process = psutil.Process(self.pid(name))
+        process.kill()
+        wait_until(lambda: not _runs(process), what=f"{name} gone")
+        return process.pid
+
+    def wait_healthy(self, *, within: float = 30.0) -> None:
+        wait_until(lambda: self.status()["state"] == "running", within=within, what="every part healthy")
+        self._remember()
+
+    def log(self, name: str) -> str:
+        return (self.data_dir / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def _remember(self) -> None:
+        """Note every process of the stack, the launcher's and all descendants'."""
+        launcher_pid = self.status().get("launcher_pid")
+        if launcher_pid is None:
+            return
+        try:
+            launcher = psutil.Process(launcher_pid)
+            self._seen |= {launcher, *launcher.children(recursive=True)}
+        except psutil.NoSuchProcess:
+            return
+
+    def _all_logs(self) -> str:
+        logs = sorted((self.data_dir / "logs").glob("*.log"))
+        return "\n".join(f"--- {log.stem}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
