@@ -16,6 +16,7 @@ from fleet_runs_api import ledger, queries
 from fleet_runs_api.database import Database
 from fleet_runs_api.ledger import NewRun, Observation, Redispatch, Sent, Withdrawal
 from fleet_runs_api.queries import RunFilter
+from fleet_testkit.filling import fill_ledger
 
 ANYBODY = RunFilter(tenant_id="anonymous")
 
@@ -183,29 +184,6 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
         assert ledger.redispatch(connection, [Redispatch(run.job.run_id, 1, True, 1.0)]) == [False]
 
 
-def fill(connection: Connection, count: int) -> None:
-    """Many ended runs, made inside the database."""
-    numbers = (
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)"
-        if connection.dialect.name == "sqlite"
-        else "WITH n(i) AS (SELECT generate_series(1, :count))"
-    )
-    columns = (
-        "run_id, tenant_id, flow_name, tag, tags, status, attempt, submitted_at, updated_at, heartbeat_at, "
-        "finished_at, revision, dispatch, checked_at"
-    )
-    values = (
-        "'run-' || i, CASE WHEN i <= 10 THEN 'acme' ELSE 'anonymous' END, 'flow-' || (i % 7), 'default', '[]', "
-        "CASE WHEN i % 50 = 0 THEN 'FAILED' ELSE 'COMPLETED' END, 1, i, i, i, i, i, 1, i"
-    )
-    connection.execute(text(f"INSERT INTO runs ({columns}) {numbers} SELECT {values} FROM n"), {"count": count})
-    connection.execute(
-        text("INSERT INTO run_counts SELECT tenant_id, status, count(*) FROM runs GROUP BY tenant_id, status")
-    )
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("ANALYZE"))  # as autovacuum would
-
-
 PAGES = {
     "newest": (queries.page_of_runs(ANYBODY, limit=50), "ix_runs_tenant"),
     "newest of a small tenant": (queries.page_of_runs(RunFilter("acme"), limit=50), "ix_runs_tenant"),
@@ -222,7 +200,7 @@ PAGES = {
 
 def test_with_100000_runs_every_page_is_read_through_an_index(database: Database) -> None:
     with database.writer.begin() as connection:
-        fill(connection, 100_000)
+        fill_ledger(connection, 100_000)
     with database.reader.connect() as connection:
         for name, (query, index) in PAGES.items():
             plan = explain(connection, query)
