@@ -76,6 +76,21 @@ class Exchange(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = exchange
 
+    def read_body(self) -> int | None:
+        """How many bytes the body has; None if it broke off."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            length = int(self.headers.get("Content-Length", 0))
+            return length if len(self.rfile.read(length)) == length else None
+        total = 0
+        while size_line := self.rfile.readline():
+            size = int(size_line, 16)
+            total += size
+            if len(self.rfile.read(size + 2)) < size + 2:
+                return None
+            if size == 0:
+                return total
+        return None
+
     def reply(self, status: int = 200, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
@@ -95,13 +110,16 @@ class Exchange(BaseHTTPRequestHandler):
 
 def echo(exchange: Exchange) -> None:
     """Answer with what was asked."""
-    length = int(exchange.headers.get("Content-Length", 0))
+    body_bytes = exchange.read_body()
+    if body_bytes is None:
+        exchange.close_connection = True
+        return
     received = {
         "service": exchange.service.name,
         "method": exchange.command,
         "path": exchange.path,
         "headers": {name.lower(): value for name, value in exchange.headers.items()},
-        "body_bytes": len(exchange.rfile.read(length)),
+        "body_bytes": body_bytes,
     }
     exchange.reply(200, json.dumps(received).encode(), {"Content-Type": "application/json", "X-Request-Id": "theirs"})
 

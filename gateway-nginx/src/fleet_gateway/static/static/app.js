@@ -1,1 +1,245 @@
-//
+// The dashboard: which view is shown, when the server is asked, what happens on a click.
+
+import { apiKey, countRuns, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
+import { el, emptyState, keep, tick } from "./dom.js";
+import { t, translatePage } from "./i18n.js";
+import { countButton, isTerminal, RUN_STATUSES, runDetail, runRow, workerRow } from "./views.js";
+
+const POLL_MS = 2000;
+const POLL_AFTER_FAILURE_MS = 5000;
+
+const at = (id) => document.getElementById(id);
+const state = { runs: null, counts: {}, workers: [], workersKnown: false, status: null };
+
+let timer = null;
+// Rises with every change of view: an answer to an older question is thrown away.
+let generation = 0;
+
+function route() {
+  const [, view, id] = location.hash.split("/");
+  if (view === "workers") return { view: "workers", runId: null };
+  return { view: "runs", runId: view === "runs" && id ? decoded(id) : null };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // not written by us: then it names no run either
+  }
+}
+
+// --- Asking the server
+
+async function refresh() {
+  clearTimeout(timer);
+  if (document.hidden || at("key-dialog").open) return;
+  const mine = ++generation;
+  let pause = POLL_MS;
+  try {
+    const answers = await ask(route());
+    if (mine !== generation) return;
+    Object.assign(state, answers);
+    show();
+    say("live");
+  } catch (error) {
+    if (!(error instanceof RequestFailed)) throw error;
+    if (mine !== generation) return;
+    pause = POLL_AFTER_FAILURE_MS;
+    if (error.status === 401 || error.status === 403) return askForKey(error.status);
+    say("lost", error.status ? error.message || t("http_failed", { status: error.status }) : t("unreachable"));
+  }
+  if (mine === generation) timer = setTimeout(refresh, pause);
+}
+
+async function ask({ view, runId }) {
+  if (view === "workers") return { workers: await listWorkers(), workersKnown: true };
+  const [runs, counts, workers, run] = await Promise.all([
+    listRuns(state.status),
+    countRuns(),
+    runId ? listWorkers() : state.workers,
+    runId ? readRun(runId).catch(orMissing) : null,
+  ]);
+  return { runs, counts, workers, run };
+}
+
+function orMissing(error) {
+  if (error.status === 404) return { missing: true };
+  throw error;
+}
+
+// --- Showing
+
+function show() {
+  const { view, runId } = route();
+  at("runs-view").hidden = view !== "runs";
+  at("workers-view").hidden = view !== "workers";
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (view === "workers") showWorkers();
+  else showRuns(runId);
+  tick();
+}
+
+function showRuns(runId) {
+  showCounts();
+  const runs = state.runs ?? [];
+  const rows = runs.map((run) => ({ ...run, chosen: run.run_id === runId }));
+  keep(at("runs"), rows, (run) => run.run_id, (run) => runRow(run, run.chosen));
+  at("runs-table").hidden = !runs.length;
+  const empty = at("runs-empty");
+  empty.hidden = state.runs === null || runs.length > 0;
+  if (!empty.hidden) empty.replaceChildren(...whyNoRuns());
+  document.body.classList.toggle("with-detail", Boolean(runId));
+  showDetail(runId);
+}
+
+function showCounts() {
+  const { counts } = state;
+  const known = RUN_STATUSES.filter((status) => status in counts);
+  const total = known.length ? known.reduce((sum, status) => sum + counts[status], 0) : undefined;
+  const items = [{ status: null, count: total }, ...RUN_STATUSES.map((status) => ({ status, count: counts[status] }))];
+  keep(
+    at("counts"),
+    items.map((item) => ({ ...item, chosen: item.status === state.status })),
+    (item) => item.status ?? "every",
+    (item) => countButton(item.status, item.count, item.chosen, () => choose(item.status)),
+  );
+}
+
+function choose(status) {
+  state.status = status;
+  showCounts();
+  refresh();
+}
+
+function whyNoRuns() {
+  if (state.status) return emptyState(t("no_match", { status: t(state.status) }), t("no_match_next"));
+  const command = `curl -X POST ${location.origin}/runs -H 'content-type: application/json' -d '{"flow_name":"hello","params":{"name":"Ada"}}'`;
+  return emptyState(t("no_runs"), t("no_runs_next"), command);
+}
+
+function showDetail(runId) {
+  const panel = at("detail");
+  panel.hidden = !runId;
+  document.title = runId ? `${runId.slice(0, 8)} · pyoco-fleet` : `${t("runs")} · pyoco-fleet`;
+  if (!runId) return panel.replaceChildren();
+  const run = state.run;
+  const known = run?.run_id === runId;
+  // A finished run changes no more: leave it alone, so that what somebody opened or selected stays.
+  const signature = JSON.stringify([runId, run, known && isTerminal(run) ? null : Math.floor(Date.now() / POLL_MS)]);
+  if (panel.signature === signature) return;
+  panel.signature = signature;
+  const back = el("a", { href: "#/", className: "back" }, t("back"));
+  if (known) replaceKeepingOpen(panel, runDetail(run, state.workers));
+  else panel.replaceChildren(back, el("p", {}, t(run?.missing ? "run_not_found" : "loading")));
+}
+
+/** Replace the content of the panel; what the reader has opened or closed, and the scroll position, stay. */
+function replaceKeepingOpen(panel, content) {
+  const before = [...panel.querySelectorAll("details")].map((node) => [node.querySelector(".name").textContent, node.open]);
+  const wasOpen = new Map(before);
+  const focused = [...panel.querySelectorAll("a, summary")].indexOf(document.activeElement);
+  panel.replaceChildren(...content);
+  for (const node of panel.querySelectorAll("details")) {
+    const open = wasOpen.get(node.querySelector(".name").textContent);
+    if (open !== undefined) node.open = open;
+  }
+  if (focused >= 0) panel.querySelectorAll("a, summary")[focused]?.focus();
+}
+
+function showWorkers() {
+  document.title = `${t("workers")} · pyoco-fleet`;
+  keep(at("workers"), state.workers, (worker) => worker.worker_id, workerRow);
+  at("workers-table").hidden = !state.workers.length;
+  const empty = at("workers-empty");
+  empty.hidden = !state.workersKnown || state.workers.length > 0;
+  if (!empty.hidden) {
+    const command = "pyoco-worker --nats-url nats://HOST:4222 --tags default";
+    empty.replaceChildren(...emptyState(t("no_workers"), t("no_workers_next"), command));
+  }
+}
+
+function say(what, problem = "") {
+  at("link").className = `link ${what}`;
+  at("link").textContent = t(what);
+  at("problem").hidden = !problem;
+  at("problem").textContent = problem;
+}
+
+// --- The API key
+
+function askForKey(status) {
+  say("paused");
+  at("key-reason").textContent = t(status === 403 && apiKey.get() ? "key_invalid" : "key_required");
+  apiKey.clear();
+  if (at("submit-dialog").open) at("submit-dialog").close();
+  if (!at("key-dialog").open) at("key-dialog").showModal();
+}
+
+at("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  apiKey.set(event.target.key.value.trim());
+  event.target.reset();
+  at("key-dialog").close();
+});
+at("key-dialog").addEventListener("close", refresh);
+
+// --- Submitting
+
+at("open-submit").addEventListener("click", () => at("submit-dialog").showModal());
+at("submit-dialog").querySelector("[data-close]").addEventListener("click", () => at("submit-dialog").close());
+
+at("submit-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const problem = form.querySelector(".form-problem");
+  const button = form.querySelector("[type=submit]");
+  problem.hidden = true;
+  button.disabled = true;
+  button.textContent = t("sending");
+  try {
+    const accepted = await submitRun(runOf(form));
+    at("submit-dialog").close();
+    location.hash = `#/runs/${encodeURIComponent(accepted.run_id)}`;
+  } catch (error) {
+    if (error.status === 401 || error.status === 403) return askForKey(error.status);
+    problem.textContent = error.message || t(error.status ? "http_failed" : "unreachable", { status: error.status });
+    problem.hidden = false;
+  } finally {
+    button.disabled = false;
+    button.textContent = t("submit");
+  }
+});
+
+function runOf(form) {
+  const text = form.params.value.trim();
+  let params;
+  try {
+    params = text ? JSON.parse(text) : {};
+  } catch (error) {
+    throw new Error(t("params_invalid", { reason: error.message }));
+  }
+  if (typeof params !== "object" || params === null || Array.isArray(params)) throw new Error(t("params_not_object"));
+  const tag = form.tag.value.trim();
+  return { flow_name: form.flow_name.value.trim(), params, ...(tag ? { tag } : {}) };
+}
+
+// --- Beginning
+
+translatePage();
+// Not a real jump: the address after # says which view is shown.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  at("main").focus();
+});
+addEventListener("hashchange", () => {
+  show();
+  refresh();
+});
+document.addEventListener("visibilitychange", refresh);
+setInterval(() => !document.hidden && tick(), 1000);
+show();
+refresh();

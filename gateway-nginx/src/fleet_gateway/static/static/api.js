@@ -1,0 +1,88 @@
+// Talks to the server: the API key, error messages a person can act on, and the server's clock.
+
+const KEY_PLACE = "pyoco.api-key";
+const TIMEOUT_MS = 10_000;
+
+export class RequestFailed extends Error {
+  /** `status` 0: no answer at all. */
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const apiKey = {
+  get: () => sessionStorage.getItem(KEY_PLACE),
+  set: (key) => sessionStorage.setItem(KEY_PLACE, key),
+  clear: () => sessionStorage.removeItem(KEY_PLACE),
+};
+
+// How far the server's clock is ahead of this computer's; its Date header only knows whole seconds.
+let clockAheadSeconds = 0;
+
+export function serverNow() {
+  return Date.now() / 1000 + clockAheadSeconds;
+}
+
+async function request(path, options = {}) {
+  const headers = { ...options.headers };
+  const key = apiKey.get();
+  if (key) headers[window.PYOCO?.apiKeyHeader ?? "X-API-Key"] = key;
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  } catch (error) {
+    throw new RequestFailed(0, String(error.message));
+  }
+  noteClock(response.headers.get("date"));
+  if (!response.ok) throw new RequestFailed(response.status, await messageOf(response));
+  return response;
+}
+
+function noteClock(date) {
+  const ahead = (Date.parse(date ?? "") - Date.now()) / 1000;
+  if (Number.isFinite(ahead)) clockAheadSeconds = Math.abs(ahead) > 2 ? ahead : 0;
+}
+
+async function messageOf(response) {
+  try {
+    const body = await response.json();
+    return body.error?.message ?? (typeof body.detail === "string" ? body.detail : "");
+  } catch {
+    return "";
+  }
+}
+
+export async function listRuns(status) {
+  const query = new URLSearchParams({ limit: "50" });
+  if (status) query.set("status", status);
+  const body = await (await request(`/runs?${query}`)).json();
+  return Array.isArray(body) ? body : body.items;
+}
+
+export async function readRun(runId) {
+  return (await request(`/runs/${encodeURIComponent(runId)}?include=full`)).json();
+}
+
+export async function listWorkers() {
+  return (await request("/workers?scope=all")).json();
+}
+
+export async function submitRun(run) {
+  const response = await request("/runs", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(run),
+  });
+  return response.json();
+}
+
+/** How many runs there are in each status, from the metrics. */
+export async function countRuns() {
+  const text = await (await request("/metrics")).text();
+  const counts = {};
+  for (const [, status, value] of text.matchAll(/^pyoco_runs_total\{[^}]*status="([A-Z]+)"[^}]*\} (\S+)/gm)) {
+    counts[status] = Number(value);
+  }
+  return counts;
+}

@@ -1,0 +1,86 @@
+// The texts of the page in each language, and which language it speaks.
+
+const TEXTS = {
+  en: {
+    skip: "Skip to content", navigation: "Views", runs: "Runs", workers: "Workers", submit_run: "Submit a run",
+    filter_by_status: "Filter by status", all: "All", runs_caption: "The newest runs", status: "Status", flow: "Flow",
+    run: "Run", worker: "Worker", duration: "Duration", submitted: "Submitted", state: "State", tags: "Tags",
+    busy: "Works on", last_run: "Last run", seen: "Last seen", detail: "Details of a run",
+    flow_name: "Flow name", params_json: "Parameters (a JSON object)", tag_optional: "Tag (optional)",
+    close: "Close", submit: "Submit", sending: "Sending …",
+    key_title: "API key", key_label: "API key", key_use: "Use this key",
+    key_kept: "It is kept in this browser tab only and forgotten when you close it.",
+    key_required: "This server asks for an API key.", key_invalid: "The server did not accept this API key.",
+    live: "Live", paused: "Waiting for the API key", lost: "No connection, trying again",
+    unreachable: "The server cannot be reached.", http_failed: "The server answered with status {status}.",
+    no_runs: "No runs yet", no_runs_next: "Submit the first one with the button above, or from a terminal:",
+    no_match: "No run is {status}", no_match_next: "Choose “All” above to see every run.",
+    no_workers: "No workers yet",
+    no_workers_next: "Runs wait until a worker takes them. Start one on any machine that reaches NATS:",
+    run_not_found: "There is no such run. It may be gone, or belong to somebody else.",
+    loading: "Loading …", back: "All runs", run_id: "Run id", tag: "Tag", attempt: "Attempt", started: "Started",
+    ended: "Ended", updated: "Updated", error: "Error", reason: "Reason", params: "Parameters", tasks: "Tasks",
+    no_tasks: "No task has started yet.", waiting: "Waiting for a worker with the tag “{tag}”.",
+    waiting_no_worker: "Waiting: no worker with the tag “{tag}” is there. Start one and the run goes on by itself.",
+    worker_gone: "The worker fell silent; the run will be taken over.",
+    records_truncated: "The records were too large and have been shortened.",
+    output: "Output", inputs: "Inputs", traceback: "Traceback", copy: "Copy", copied: "Copied",
+    cancel_requested: "Cancel requested", params_invalid: "The parameters are not valid JSON: {reason}",
+    params_not_object: "The parameters must be a JSON object, such as {\"name\": \"Ada\"}.",
+    slots: "{used} of {slots}", nothing: "–", interruptions: "Interruptions",
+    PENDING: "Pending", RUNNING: "Running", COMPLETED: "Completed", SUCCEEDED: "Succeeded", FAILED: "Failed",
+    CANCELLING: "Cancelling", CANCELLED: "Cancelled", IDLE: "Idle", STOPPED_GRACEFUL: "Stopped",
+    DISCONNECTED: "Disconnected",
+  },
+  ja: {
+    skip: "本文へ移動", navigation: "表示", runs: "実行", workers: "ワーカー", submit_run: "実行を投入",
+    filter_by_status: "状態で絞り込む", all: "すべて", runs_caption: "新しい順の実行一覧", status: "状態", flow: "フロー",
+    run: "実行", worker: "ワーカー", duration: "所要時間", submitted: "投入", state: "状態", tags: "タグ",
+    busy: "実行中", last_run: "前回の実行", seen: "最終確認", detail: "実行の詳細",
+    flow_name: "フロー名", params_json: "パラメータ（JSONオブジェクト）", tag_optional: "タグ（任意）",
+    close: "閉じる", submit: "投入", sending: "送信中…",
+    key_title: "APIキー", key_label: "APIキー", key_use: "このキーを使う",
+    key_kept: "このタブの中だけに保存され、タブを閉じると消えます。",
+    key_required: "このサーバーにはAPIキーが必要です。", key_invalid: "このAPIキーは受け付けられませんでした。",
+    live: "自動更新中", paused: "APIキーの入力待ち", lost: "接続できません。再試行しています",
+    unreachable: "サーバーに接続できません。", http_failed: "サーバーがステータス{status}を返しました。",
+    no_runs: "まだ実行がありません", no_runs_next: "上のボタンから、または端末から最初の実行を投入してください:",
+    no_match: "「{status}」の実行はありません", no_match_next: "上の「すべて」を選ぶと全件を表示します。",
+    no_workers: "まだワーカーがいません",
+    no_workers_next: "ワーカーが引き受けるまで実行は待機します。NATSに届くマシンで起動してください:",
+    run_not_found: "この実行は見つかりません。すでに消えたか、別の利用者のものです。",
+    loading: "読み込み中…", back: "一覧へ戻る", run_id: "実行ID", tag: "タグ", attempt: "試行回数", started: "開始",
+    ended: "終了", updated: "更新", error: "エラー", reason: "理由", params: "パラメータ", tasks: "タスク",
+    no_tasks: "開始したタスクはまだありません。", waiting: "タグ「{tag}」のワーカーを待っています。",
+    waiting_no_worker: "タグ「{tag}」のワーカーがいないため待機しています。起動すると自動で再開します。",
+    worker_gone: "ワーカーからの応答が途絶えました。別のワーカーが引き継ぎます。",
+    records_truncated: "記録が大きすぎるため、一部を省略しました。",
+    output: "出力", inputs: "入力", traceback: "トレースバック", copy: "コピー", copied: "コピーしました",
+    cancel_requested: "取消要求", params_invalid: "パラメータが正しいJSONではありません: {reason}",
+    params_not_object: "パラメータは {\"name\": \"Ada\"} のようなJSONオブジェクトにしてください。",
+    slots: "{slots}枠中{used}", nothing: "–", interruptions: "中断回数",
+    PENDING: "待機中", RUNNING: "実行中", COMPLETED: "完了", SUCCEEDED: "成功", FAILED: "失敗",
+    CANCELLING: "取消中", CANCELLED: "取消済み", IDLE: "待機中", STOPPED_GRACEFUL: "停止済み",
+    DISCONNECTED: "切断",
+  },
+};
+
+function chosenLanguage() {
+  const configured = window.PYOCO?.lang;
+  if (configured in TEXTS) return configured;
+  return navigator.language.toLowerCase().startsWith("ja") ? "ja" : "en";
+}
+
+export const lang = chosenLanguage();
+
+export function t(key, values = {}) {
+  const text = TEXTS[lang][key] ?? key;
+  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
+
+/** Fill in the texts of the static page. */
+export function translatePage() {
+  document.documentElement.lang = lang;
+  for (const node of document.querySelectorAll("[data-text]")) node.textContent = t(node.dataset.text);
+  for (const node of document.querySelectorAll("[data-label]")) node.setAttribute("aria-label", t(node.dataset.label));
+}
