@@ -41,6 +41,7 @@ class Stack:
         # A developer's own .env and PYOCO_ settings are not part of a test.
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
         self._env = {**outside, "PYOCO_LOAD_DOTENV": "0", **(env or {})}
+        self._launcher: psutil.Process | None = None
         # Every process ever seen in this stack: none of them may be left at the end.
         self._seen: set[psutil.Process] = set()
 
@@ -54,6 +55,7 @@ class Stack:
     def up(self) -> None:
         started = self.run("up", *self._options, "--port", str(self.port), "--detach")
         assert started.returncode == 0, f"{started.stderr}\n{started.stdout}\n{self._all_logs()}"
+        self._launcher = psutil.Process(self.status()["launcher_pid"])
         self._remember()
 
     def down(self) -> None:
@@ -108,6 +110,17 @@ class Stack:
         wait_until(lambda: not _runs(process), what=f"{name} gone")
         return process.pid
 
+    def wait_restarted(self, name: str, *, before: int, within: float = 30.0) -> int:
+        """Wait until the part has a process other than the one it had before; its pid."""
+
+        def other_pid() -> int | None:
+            pid = self.parts[name]["pid"]
+            return pid if pid != before else None
+
+        pid = wait_until(other_pid, within=within, what=f"{name} restarted")
+        assert pid is not None
+        return pid
+
     def wait_healthy(self, *, within: float = 30.0) -> None:
         wait_until(lambda: self.status()["state"] == "running", within=within, what="every part healthy")
         self._remember()
@@ -117,12 +130,9 @@ class Stack:
 
     def _remember(self) -> None:
         """Note every process of the stack, the launcher's and all descendants'."""
-        launcher_pid = self.status().get("launcher_pid")
-        if launcher_pid is None:
-            return
         try:
-            launcher = psutil.Process(launcher_pid)
-            self._seen |= {launcher, *launcher.children(recursive=True)}
+            if self._launcher is not None:
+                self._seen |= {self._launcher, *self._launcher.children(recursive=True)}
         except psutil.NoSuchProcess:
             return
 

@@ -1,0 +1,114 @@
+"""The real parts: NATS, the services, nginx and a worker, started and stopped as a newcomer does it."""
+
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import psutil
+
+from fleet_testkit.nats_server import NatsServer, free_port
+from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import wait_until
+
+
+def run_hello(stack: Stack) -> str:
+    """Submit the first example and wait for its end; its run id."""
+    answer = stack.client.post("/runs", json={"flow_name": "hello", "params": {"name": "Ada"}})
+    assert answer.status_code == httpx.codes.OK, answer.text
+    run_id: str = answer.json()["run_id"]
+
+    def ended() -> bool:
+        return bool(stack.client.get(f"/runs/{run_id}").json()["status"] == "COMPLETED")
+
+    wait_until(ended, within=20, what="the run completed")
+    return run_id
+
+
+def test_two_stacks_run_side_by_side_and_leave_nothing(tmp_path: Path) -> None:
+    with Stack(tmp_path / "one") as one, Stack(tmp_path / "two", "--workers", "2", "--slots", "1") as two:
+        assert one.status()["state"] == "running"
+        services = {"nats", "auth", "runs-api", "workers-api", "wheels-api", "gateway"}
+        assert one.parts.keys() == services | {"worker-1"}
+        assert two.parts.keys() == services | {"worker-1", "worker-2"}
+        assert all({"name", "pid", "state", "address", "log", "data"} <= part.keys() for part in one.parts.values())
+        assert one.parts["nats"]["data"] == str(tmp_path / "one" / "nats")
+        first = run_hello(one)
+        run_hello(two)
+        assert two.client.get(f"/runs/{first}").status_code == httpx.codes.NOT_FOUND
+        assert len(two.client.get("/workers").json()) == 2
+        address = one.nats_url
+    with Stack(tmp_path / "one", "--workers", "0") as again:
+        assert again.nats_url == address
+        assert "worker-1" not in again.parts
+        assert again.client.get(f"/runs/{first}").json()["status"] == "COMPLETED"
+
+
+def test_every_part_may_be_killed_and_comes_back(tmp_path: Path) -> None:
+    with Stack(tmp_path / "data") as stack:
+        for name in list(stack.parts):
+            stack.wait_restarted(name, before=stack.kill(name))
+        stack.wait_healthy()
+        assert {part["restarts"] for part in stack.parts.values()} == {1}
+        run_hello(stack)
+
+
+def test_nothing_of_the_real_stack_outlives_a_killed_launcher(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "data")
+    stack.up()
+    launcher = psutil.Process(stack.status()["launcher_pid"])
+    family = [launcher, *launcher.children(recursive=True)]
+    assert len(family) > len(stack.parts)
+    launcher.send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    assert stack.status()["state"] == "stopped"
+    stack.up()
+    run_hello(stack)
+    stack.down()
+
+
+def test_an_existing_nats_is_used_instead_of_an_own_one(tmp_path: Path, nats_server: NatsServer) -> None:
+    with Stack(tmp_path / "data", "--nats-url", nats_server.url) as stack:
+        assert "nats" not in stack.parts
+        run_hello(stack)
+
+
+def test_a_data_dir_with_a_long_path_works(tmp_path: Path) -> None:
+    with Stack(tmp_path / ("a long name " * 10), "--workers", "0") as stack:
+        assert stack.client.get("/health").status_code == httpx.codes.OK
+        folder = Path(stack.parts["auth"]["address"].removeprefix("unix:")).parent
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def refusal(stack: Stack, *options: str) -> str:
+    """The sentence with which a start in the background is refused; nothing may be left of it."""
+    refused = stack.run("up", *options, "--detach", "--port", str(stack.port))
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert stack.status()["state"] == "stopped"
+    assert not (stack.data_dir / "fleet.lock").exists()
+    return refused.stderr
+
+
+def test_a_start_in_the_background_that_fails_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    stack = Stack(tmp_path / "taken")
+    with socket.create_server(("127.0.0.1", stack.port)):
+        assert f"port {stack.port} on 127.0.0.1 is taken" in refusal(stack, "--with-nats")
+
+    away = f"nats://user:secret@127.0.0.1:{free_port()}"
+    sentence = refusal(Stack(tmp_path / "away", env={"PYOCO_NATS_URL": away}))
+    assert f"NATS at {away.replace('user:secret@', '')} cannot be reached (nothing listens there)" in sentence
+    assert "--with-nats" in sentence
+
+    sentence = refusal(Stack(tmp_path / "bin", env={"PYOCO_NATS_SERVER_BIN": "no-such-nats"}), "--with-nats")
+    assert "PYOCO_NATS_SERVER_BIN='no-such-nats' is not a program" in sentence
+
+    sentence = refusal(Stack(tmp_path / "nginx", env={"PYOCO_NGINX_BIN": "no-such-nginx"}), "--with-nats")
+    assert "PYOCO_NGINX_BIN='no-such-nginx'" in sentence
+
+    wrong = {"PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC": "-1"}
+    sentence = refusal(Stack(tmp_path / "setting", env=wrong), "--with-nats")
+    assert "-api does not start" in sentence
+    assert "PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC='-1' is not allowed" in sentence
