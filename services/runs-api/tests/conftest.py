@@ -15,6 +15,7 @@ from nats.js.errors import NotFoundError
 from sqlalchemy import text
 
 from fleet_contracts.job import Job
+from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
@@ -104,6 +105,12 @@ class RunsUnderTest:
         except NatsUnavailable:
             return None
         return RunSnapshot.decode(entry.value) if entry else None
+
+    async def readable(self, run_id: str) -> RunSnapshot | None:
+        try:
+            return await self.found(run_id)
+        except MalformedMessage:
+            return None
 
     async def _jobs(self) -> list[str]:
         state = (await self.link.stream_info("PYOCO_WORK")).state

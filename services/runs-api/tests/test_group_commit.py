@@ -72,3 +72,30 @@ async def test_an_unreachable_ledger_has_a_name() -> None:
     with pytest.raises(LedgerUnavailable):
         await asyncio.to_thread(database.read, lambda connection: None)
     await commits.stop()
+
+
+async def test_two_processes_that_wait_for_each_other_both_get_through(postgres_url: str) -> None:
+    databases = [Database(postgres_url), Database(postgres_url)]
+    with databases[0].writer.begin() as connection:
+        connection.execute(text("CREATE TABLE pair (name TEXT PRIMARY KEY, n INTEGER)"))
+        connection.execute(text("INSERT INTO pair VALUES ('a', 0), ('b', 0)"))
+    both_hold_one = threading.Barrier(2)
+    first_time: set[str] = set()
+
+    def raise_both(connection: Connection, order: Sequence[str]) -> Sequence[None]:
+        for number, name in enumerate(order[0]):
+            connection.execute(text("UPDATE pair SET n = n + 1 WHERE name = :name"), {"name": name})
+            if number == 0 and order[0] not in first_time:
+                first_time.add(order[0])
+                both_hold_one.wait(10)
+        return [None]
+
+    commits = [GroupCommit(database.writer) for database in databases]
+    for one in commits:
+        one.start()
+    await asyncio.gather(commits[0].write(raise_both, "ab"), commits[1].write(raise_both, "ba"))
+    rows = databases[0].read(lambda c: c.execute(text("SELECT n FROM pair")).all())
+    assert [row.n for row in rows] == [2, 2]
+    for one, database in zip(commits, databases, strict=True):
+        await one.stop()
+        database.dispose()

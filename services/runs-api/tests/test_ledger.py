@@ -31,13 +31,14 @@ def new_run(flow: str = "hello", *, tenant: str | None = None, tag: str = "defau
 def accept(database: Database, *runs: NewRun) -> None:
     with database.writer.begin() as connection:
         ledger.accept(connection, runs)
+        ledger.settle_counts(connection)
 
 
 def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
     with database.writer.begin() as connection:
-        return list(
-            ledger.record(connection, [Observation(s, revision, s.encode().decode()) for s, revision in seen])
-        )
+        changed = ledger.record(connection, [Observation(s, revision, s.encode().decode()) for s, revision in seen])
+        ledger.settle_counts(connection)
+        return list(changed)
 
 
 def totals(database: Database, tenant: str = "anonymous") -> dict[str, int]:
@@ -129,6 +130,7 @@ def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Datab
     accept(database, run)
     with database.writer.begin() as connection:
         assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [True]
+        ledger.settle_counts(connection)
     assert totals(database) == {}
     assert database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all()) == []
     [left] = database.read(lambda c: c.execute(queries.due_outbox(6.0, limit=10)).all())
@@ -145,6 +147,15 @@ def test_a_run_that_a_worker_has_is_not_withdrawn(database: Database) -> None:
     with database.writer.begin() as connection:
         assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [False]
     assert totals(database) == {"RUNNING": 1}
+
+
+def test_counts_of_a_transaction_that_was_rolled_back_are_forgotten(database: Database) -> None:
+    run = new_run()
+    with database.writer.connect() as connection:
+        ledger.accept(connection, [run])
+        connection.rollback()
+    accept(database, new_run())
+    assert totals(database) == counted(database) == {"PENDING": 1}
 
 
 def test_folding_is_idempotent_and_the_counters_always_agree_with_the_rows(database: Database) -> None:

@@ -122,3 +122,15 @@ async def test_a_cancelled_run_of_a_vanished_worker_ends_cancelled(service: Runs
     await service.change(run_id, lambda s: s.request_cancel(by=None, now=time.time()))
     await service.until_listed(run_id, status="CANCELLED")
     assert (await service.snapshot(run_id)).status is RunStatus.CANCELLED
+
+
+async def test_an_unreadable_snapshot_is_made_anew_and_hinders_no_other(service: RunsUnderTest) -> None:
+    broken = await service.submit()
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    await service.runs.put(broken, b"not a snapshot")
+    assert (await service.client.get(f"/runs/{broken}")).json()["status"] == "PENDING"
+    snapshot = await eventually(lambda: service.readable(broken))
+    assert snapshot is not None
+    assert snapshot.status is RunStatus.PENDING
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    assert (await service.jobs()).count(broken) == 2

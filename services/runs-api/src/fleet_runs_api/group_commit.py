@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, Engine
 
 from .database import unavailable_if_away
+from .errors import LedgerUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,9 @@ R = TypeVar("R")
 Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
 
 _MOST_PER_COMMIT = 1000
+_ATTEMPTS = 3
+# PostgreSQL's word for two transactions that wait for each other, or that cannot both be right.
+_WORTH_ANOTHER_TRY = ("40P01", "40001")
 
 
 @dataclass(slots=True)
@@ -35,8 +39,9 @@ class _Waiting(Generic[I, R]):
 class GroupCommit:
     """Items handed to the same batch function while a commit is under way are written together by the next."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, before_commit: Callable[[Connection], None] | None = None) -> None:
         self._engine = engine
+        self._before_commit = before_commit
         self._queue: queue.SimpleQueue[_Waiting[Any, Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,6 +101,17 @@ class GroupCommit:
                 self._commit([waiting])
 
     def _transact(self, group: list[_Waiting[Any, Any]]) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                self._write_all(group)
+                return
+            except LedgerUnavailable as error:
+                state = getattr(getattr(error.__cause__, "orig", None), "sqlstate", None)
+                if state not in _WORTH_ANOTHER_TRY or attempt == _ATTEMPTS:
+                    raise
+                logger.info("a commit of %d writes gave way to another process's; trying again", len(group))
+
+    def _write_all(self, group: list[_Waiting[Any, Any]]) -> None:
         by_batch: dict[Batch[Any, Any], list[_Waiting[Any, Any]]] = {}
         for waiting in group:
             by_batch.setdefault(waiting.batch, []).append(waiting)
@@ -104,6 +120,8 @@ class GroupCommit:
                 results = batch(connection, [member.item for member in members])
                 for member, result in zip(members, results, strict=True):
                     member.result = result
+            if self._before_commit is not None:
+                self._before_commit(connection)
 
 
 def _resolve(group: list[_Waiting[Any, Any]]) -> None:

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Transaction, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet_contracts.job import Job
@@ -18,6 +19,9 @@ from .tables import counts as _counts
 from .tables import documents as _documents
 from .tables import outbox as _outbox
 from .tables import runs as _runs
+
+# What each open transaction has counted; a rolled back one takes its counts with it.
+_counted: WeakKeyDictionary[Transaction, Counter[tuple[str, str]]] = WeakKeyDictionary()
 
 DISPATCH = "dispatch"
 WITHDRAW = "withdraw"
@@ -246,11 +250,15 @@ def hasten_outbox(connection: Connection, items: Sequence[None]) -> Sequence[Non
     return list(items)
 
 
-def _count(connection: Connection, changes: Iterable[tuple[str, RunStatus, int]]) -> None:
-    """Add to the counters; in a fixed order, so that two processes never wait for each other in a circle."""
-    totals: Counter[tuple[str, str]] = Counter()
-    for tenant_id, status, change in changes:
-        totals[tenant_id, status.value] += change
+def settle_counts(connection: Connection) -> None:
+    """Write what the batches of this transaction have counted; call it last, before the commit.
+
+    The counters are the rows that every process writes: taken last and in a fixed order, they are locked
+    for the shortest time, and two processes never wait for each other in a circle.
+    """
+    transaction = connection.get_transaction()
+    assert transaction is not None
+    totals = _counted.pop(transaction, Counter())
     rows = [
         {"tenant_id": tenant_id, "status": status, "total": change}
         for (tenant_id, status), change in sorted(totals.items())
@@ -266,3 +274,11 @@ def _count(connection: Connection, changes: Iterable[tuple[str, RunStatus, int]]
         ),
         rows,
     )
+
+
+def _count(connection: Connection, changes: Iterable[tuple[str, RunStatus, int]]) -> None:
+    transaction = connection.get_transaction()
+    assert transaction is not None
+    totals = _counted.setdefault(transaction, Counter())
+    for tenant_id, status, change in changes:
+        totals[tenant_id, status.value] += change

@@ -42,7 +42,7 @@ class RunsService:
         self.metrics = RunsMetrics()
         self.link = NatsLink(settings, name="runs-api")
         self._database = Database(settings.runs_database_url)
-        self._commits = GroupCommit(self._database.writer)
+        self._commits = GroupCommit(self._database.writer, before_commit=ledger.settle_counts)
         runs = Bucket(self.link, settings.runs_kv_bucket)
         self._fleet = FleetView(
             self.link,

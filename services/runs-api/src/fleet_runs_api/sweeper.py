@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 
+from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import NATS_MSG_ID, WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
@@ -106,17 +108,18 @@ class Sweeper:
             self._unmoved[row.run_id] = (row.revision, since if revision == row.revision else now)
             if revision == row.revision and now - since > self._settings.run_lost_after_sec:
                 lost.append(row)
-        await asyncio.gather(*(self._take_back(row.run_id, row.revision) for row in lost))
+        await self._each(self._take_back, lost)
 
-    async def _take_back(self, run_id: str, known_revision: int) -> None:
+    async def _take_back(self, row: Any) -> None:
         """Revoke the holder's claim by compare-and-set (from then on it can write nothing), then requeue."""
+        run_id = row.run_id
         entry = await self._runs.get(run_id)
         if entry is None:
             return  # forgotten altogether: the check below finds it
-        if entry.revision != known_revision:
-            await self._record(entry)
-            return
         snapshot = RunSnapshot.decode(entry.value)
+        if entry.revision != row.revision:
+            await self._record(snapshot, entry)
+            return
         if not snapshot.is_held:
             return
         now = time.time()
@@ -148,7 +151,7 @@ class Sweeper:
         started = time.time()
         before = max(started - self._settings.run_check_interval_sec, self._suspect_before)
         page = await self._read(queries.unchecked_runs(before, limit=_CHECK_PAGE))
-        await asyncio.gather(*(self._check(row) for row in page))
+        await self._each(self._check, page)
         return len(page) == _CHECK_PAGE
 
     async def _check(self, row: Any) -> None:
@@ -156,14 +159,20 @@ class Sweeper:
         if entry is None:
             await self._send_again(row, "snapshot_lost", forgotten=True)
             return
-        snapshot = RunSnapshot.decode(entry.value)
+        try:
+            snapshot = RunSnapshot.decode(entry.value)
+        except MalformedMessage as error:
+            logger.error("the snapshot of run %s is made anew: %s", row.run_id, error, extra={"run_id": row.run_id})
+            await self._runs.purge(row.run_id)
+            await self._send_again(row, "snapshot_unreadable", forgotten=True)
+            return
         if not snapshot.is_terminal and not snapshot.is_held and not await self._has_job(row):
             # Look once more: the job may have been taken and finished between the two looks.
             again = await self._runs.get(row.run_id)
             if again is not None and again.revision == entry.revision:
                 await self._send_again(row, "job_lost", forgotten=False)
                 return
-        await self._record(entry)
+        await self._record(snapshot, entry)
         await self._commits.write(ledger.note_checked, (row.run_id, time.time()))
 
     async def _has_job(self, row: Any) -> bool:
@@ -191,10 +200,20 @@ class Sweeper:
                 extra={"run_id": row.run_id, "reason": reason},
             )
 
-    async def _record(self, entry: Entry) -> None:
+    async def _record(self, snapshot: RunSnapshot, entry: Entry) -> None:
         """Fold a snapshot in directly: the ingest may have missed it or be behind."""
-        snapshot = RunSnapshot.decode(entry.value)
         await self._commits.write(ledger.record, Observation(snapshot, entry.revision, entry.value.decode()))
+
+    async def _each(self, repair: Callable[[Any], Awaitable[None]], rows: list[Any]) -> None:
+        """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""
+        outcomes = await asyncio.gather(*(repair(row) for row in rows), return_exceptions=True)
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if isinstance(outcome, FleetError):
+                raise outcome
+            if isinstance(outcome, Exception):
+                logger.error(
+                    "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
+                )
 
     async def _read(self, query: Any) -> list[Any]:
         return await asyncio.to_thread(self._database.read, lambda connection: connection.execute(query).all())

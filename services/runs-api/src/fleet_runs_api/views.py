@@ -1,6 +1,7 @@
 """What callers see of runs: one run from KV (or the ledger once KV has let go of it), lists from the ledger."""
 
 import asyncio
+import logging
 import time
 import uuid
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import orjson
 
 from fleet_contracts.job import Job
+from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.kv import Bucket
+from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink
 
 from . import queries
@@ -20,6 +22,8 @@ from .errors import RunNotFound
 from .fleet_view import FleetView
 from .queries import RunFilter
 from .schemas import RunSummary
+
+logger = logging.getLogger(__name__)
 
 # How a delivery is answered is no business of whoever looks at a run.
 _PRIVATE = {"ack_subject", "worker_instance_id"}
@@ -38,7 +42,7 @@ class RunViews:
             raise RunNotFound(run_id=run_id)
         self._link.require()
         entry = await self._runs.get(run_id)
-        snapshot = RunSnapshot.decode(entry.value) if entry else await self._from_ledger(run_id)
+        snapshot = _readable(entry) or await self._from_ledger(run_id)
         if snapshot is None or (snapshot.tenant_id or ANONYMOUS_TENANT) != tenant_id:
             raise RunNotFound(run_id=run_id)
         return snapshot
@@ -72,6 +76,16 @@ class RunViews:
 
     async def _read(self, query: Any) -> list[Any]:
         return await asyncio.to_thread(self._database.read, lambda connection: connection.execute(query).all())
+
+
+def _readable(entry: Entry | None) -> RunSnapshot | None:
+    if entry is None:
+        return None
+    try:
+        return RunSnapshot.decode(entry.value)
+    except MalformedMessage as error:
+        logger.warning("a snapshot in KV cannot be read, the ledger answers: %s", error)
+        return None
 
 
 def _snapshot_of(row: Any) -> RunSnapshot:
