@@ -74,7 +74,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.service.seen.append(Seen(self.command, self.path, self.headers, self.connection))
         self.service.answer(self)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = exchange
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = exchange  # noqa: N815 - http.server's names
 
     def read_body(self) -> int | None:
         """How many bytes the body has; None if it broke off."""

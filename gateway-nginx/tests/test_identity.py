@@ -14,7 +14,15 @@ SPOOFED = {
     "X-Pyoco-Scopes": "admin",
     "x-pyoco-tenant-id": "victim-again",
 }
-PROTECTED = ["/runs", "/runs/r1", "/runs/r1/watch", "/runs/batch", "/jobs", "/artifacts/a", "/dlq", "/metrics"] + [
+PROTECTED = [
+    "/runs",
+    "/runs/r1",
+    "/runs/r1/watch",
+    "/runs/batch",
+    "/jobs",
+    "/artifacts/a",
+    "/dlq",
+    "/metrics",
     "/workers",
     "/workers/events",
     "/wheels",
@@ -86,16 +94,23 @@ def test_another_header_may_carry_the_key(start_gateway):
 
 
 def test_a_verification_is_remembered_for_two_seconds_at_most(gateway):
-    verdicts = gateway.services["auth"].seen
+    auth = gateway.services["auth"]
+    verified_at = []
+    verify = auth.answer
+
+    def verify_and_note(exchange):
+        verified_at.append(time.monotonic())
+        verify(exchange)
+
+    auth.answer = verify_and_note
     with gateway.client("good-c") as client:
-        asked_at = time.monotonic()
-        for _ in range(10):
+        for _ in range(20):
             assert client.get("/runs").json()["headers"]["x-pyoco-tenant-id"] == "tenant-good-c"
-        # The clock may tick over once in between, never ten times.
-        assert len(verdicts) <= 2
-        gateway.services["auth"].answer = lambda exchange: exchange.reply(403, b"{}")
+        assert len(verified_at) < 10
+        auth.answer = lambda exchange: exchange.reply(403, b"{}")
         wait_until(lambda: client.get("/runs").status_code == 403, within=5, what="the revoked key being refused")
-        assert time.monotonic() - asked_at < 2.5
+    # Half a second for a busy machine.
+    assert time.monotonic() - verified_at[-1] < 2.5
 
 
 @pytest.mark.parametrize("status", [200, 204])

@@ -1,0 +1,105 @@
+"""The dashboard's files: served openly, in the right language, with nothing a page should not do."""
+
+import json
+import re
+
+import pytest
+
+from fleet_gateway.config import STATIC_DIR
+
+FILES = sorted(path for path in STATIC_DIR.rglob("*") if path.is_file())
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+
+
+def texts() -> dict[str, set[str]]:
+    """The keys of the texts in each language."""
+    source = (STATIC_DIR / "static" / "i18n.js").read_text()
+    blocks = re.findall(r"^  (\w\w): \{$(.*?)^  \},$", source, re.MULTILINE | re.DOTALL)
+    return {lang: set(re.findall(r'(?:^|\s)(\w+): "', block)) for lang, block in blocks}
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/static/app.js", "text/javascript; charset=utf-8"),
+        ("/static/i18n.js", "text/javascript; charset=utf-8"),
+        ("/static/config.js", "text/javascript; charset=utf-8"),
+        ("/static/style.css", "text/css; charset=utf-8"),
+        ("/static/favicon.svg", "image/svg+xml"),
+    ],
+)
+def test_a_file_is_served_to_anybody_and_asked_for_again_after_an_upgrade(shared_gateway, path, content_type):
+    with shared_gateway.client(None) as client:
+        answer = client.get(path)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == content_type
+    assert answer.headers["cache-control"] == "no-cache"
+
+
+def test_everything_the_page_names_is_there(shared_gateway):
+    with shared_gateway.client(None) as client:
+        named = re.findall(r'(?:src|href)="(/[^"]+)"', client.get("/").text)
+        assert "/static/app.js" in named
+        assert {path: client.get(path).status_code for path in named} == dict.fromkeys(named, 200)
+        for script in SCRIPTS:
+            for imported in re.findall(r'from "\./([^"]+)"', script.read_text()):
+                assert client.get(f"/static/{imported}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("option", "locale", "lang"),
+    [("ja", "C", "ja"), ("en", "ja_JP.UTF-8", "en"), ("auto", "ja_JP.UTF-8", "ja"), ("auto", "C.UTF-8", "en")],
+)
+def test_the_page_is_told_its_language_and_where_the_key_goes(start_gateway, monkeypatch, option, locale, lang):
+    monkeypatch.setenv("LC_ALL", locale)
+    gateway = start_gateway(dashboard_lang=option, api_key_header="X-Fleet-Key")
+    with gateway.client(None) as client:
+        script = client.get("/static/config.js").text
+    told = re.fullmatch(r"window\.PYOCO = (\{.*\});\n", script)
+    assert told
+    assert json.loads(told.group(1)) == {"lang": lang, "apiKeyHeader": "X-Fleet-Key"}
+
+
+@pytest.mark.parametrize("path", ["/", "/static/app.js", "/health", "/runs", "/nothing", "/static/nothing"])
+@pytest.mark.parametrize("key", ["good", None, "bad"])
+def test_every_answer_carries_the_security_headers_once(shared_gateway, path, key):
+    with shared_gateway.client(key) as client:
+        headers = client.get(path).headers
+    assert headers.get_list("content-security-policy") == [POLICY]
+    assert headers.get_list("x-content-type-options") == ["nosniff"]
+    assert headers.get_list("x-frame-options") == ["DENY"]
+    assert headers.get_list("referrer-policy") == ["no-referrer"]
+    assert headers.get_list("server") == ["nginx"]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_no_script_turns_data_into_html_or_code(path):
+    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|DOMParser|srcdoc"
+    assert not re.search(forbidden, path.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_is_fetched_from_elsewhere_or_written_inline(path):
+    text = path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert not re.search(r"https?://|@import|url\(", text)
+    if path.suffix == ".html":
+        assert not re.search(r"<style|style=|\son\w+=|<script(?![^>]*src=)", text)
+
+
+def test_both_languages_say_the_same_things():
+    languages = texts()
+    assert languages.keys() == {"en", "ja"}
+    assert languages["en"] == languages["ja"]
+
+
+def test_every_text_that_is_used_exists():
+    page = (STATIC_DIR / "index.html").read_text()
+    used = set(re.findall(r'data-(?:text|label)="(\w+)"', page))
+    for script in SCRIPTS:
+        used |= set(re.findall(r'\bt\("(\w+)"', script.read_text()))
+    assert used <= texts()["en"]
