@@ -2,17 +2,20 @@
 
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Select, text
 from sqlmodel import SQLModel
 
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger, queries
+from fleet_runs_api import ledger, migrations, queries
 from fleet_runs_api.database import Database
 from fleet_runs_api.ledger import NewRun, Observation, Redispatch, Sent, Withdrawal
 from fleet_runs_api.queries import RunFilter
@@ -75,6 +78,12 @@ def test_the_migrations_make_exactly_the_tables_of_the_models(database: Database
     with database.writer.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, SQLModel.metadata) == []
+
+
+def test_the_newest_migration_is_the_one_the_service_expects() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    assert ScriptDirectory.from_config(config).get_current_head() == migrations.HEAD
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:
