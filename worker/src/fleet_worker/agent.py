@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import signal
-import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +46,9 @@ _HAND_BACK_TIMEOUT_SECONDS = 5.0
 
 
 class Agent:
-    def __init__(self, settings: WorkerSettings, link: NatsLink) -> None:
+    def __init__(self, settings: WorkerSettings, link: NatsLink, runs_dir: Path) -> None:
         self._settings = settings
         self._link = link
-        self._instance_id = uuid.uuid4().hex
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._signal: signal.Signals | None = None
@@ -61,15 +58,18 @@ class Agent:
         self._ack_progress_seconds = settings.ack_progress_interval_sec
 
         flows_dir = settings.find_flows_dir()
-        setup = Setup(settings.flow_resolver, str(flows_dir) if flows_dir is not None else None)
+        setup = Setup(settings.flow_resolver, str(flows_dir) if flows_dir is not None else None, str(runs_dir))
         self._pool = RunnerPool(setup, settings.slots)
-        self._registry = Registry(link, settings, instance_id=self._instance_id)
+        # This life of the worker: one that is started again under the same id is another.
+        instance_id = uuid.uuid4().hex
+        self._registry = Registry(link, settings, instance_id=instance_id)
         self._writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
-        self._claims = Claims(link, self._writer, settings, instance_id=self._instance_id, stopping=self._stopping)
+        claims = Claims(link, self._writer, settings, instance_id=instance_id, stopping=self._stopping)
         self._answers = Answers(link, settings)
         self._puller = Puller(
             link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]
         )
+        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir)
         link.after_connect(self._ensure_resources)
         link.after_connect(self._puller.start)
 
@@ -78,13 +78,11 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        with _scratch_folder(self._settings.worker_dir) as folder:
-            services = Services(self._link, self._settings, self._claims, self._pool, self._registry, folder)
-            try:
-                if await self._start_runners():
-                    await self._work_until_stopping(services)
-            finally:
-                await self._pool.stop()
+        try:
+            if await self._start_runners():
+                await self._work_until_stopping()
+        finally:
+            await self._pool.stop()
         assert self._signal is not None
         return self._signal
 
@@ -102,7 +100,7 @@ class Agent:
             starting.cancel()
             stopping.cancel()
 
-    async def _work_until_stopping(self, services: Services) -> None:
+    async def _work_until_stopping(self) -> None:
         logger.info(
             "worker %s starts with %d slots for tags %s",
             self._settings.worker_id,
@@ -110,7 +108,7 @@ class Agent:
             ", ".join(self._settings.tags),
             extra={"event": "worker_started", "worker_id": self._settings.worker_id},
         )
-        pulling = asyncio.create_task(_for_ever("pulling jobs", lambda: self._pull(services)))
+        pulling = asyncio.create_task(_for_ever("pulling jobs", self._pull))
         keeping = [
             asyncio.create_task(_for_ever("tending runs", self._tend)),
             asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
@@ -143,7 +141,7 @@ class Agent:
         if self._working:
             await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
 
-    async def _pull(self, services: Services) -> None:
+    async def _pull(self) -> None:
         while not self._stopping.is_set():
             await self._pool.wait_idle()
             try:
@@ -153,9 +151,9 @@ class Agent:
                 continue
             # No await from here on: a message that was taken is always worked on.
             for msg in messages:
-                self._spawn(self._work(services, msg, self._pool.take()))
+                self._spawn(self._work(msg, self._pool.take()))
 
-    async def _work(self, services: Services, msg: Msg, runner: RunnerProcess | None) -> None:
+    async def _work(self, msg: Msg, runner: RunnerProcess | None) -> None:
         delivery = Delivery.of(msg)
         try:
             job = Job.decode(delivery.data)
@@ -173,10 +171,10 @@ class Agent:
             # It died between the count and now.
             await self._answers.give(HandedBack(0.0), [delivery])
             return
-        execution = self._held[job.run_id] = Execution(services, job, delivery, runner)
+        execution = self._held[job.run_id] = Execution(self._services, job, delivery, runner)
         try:
             outcome = await self._bring_to_end(execution, job)
-            self._pool.give_back(runner)
+            execution.release_runner()
             await self._answers.give(outcome, execution.deliveries, job=job, attempt=execution.attempt)
         finally:
             del self._held[job.run_id]
@@ -267,21 +265,6 @@ async def _for_ever(what: str, loop: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             logger.exception("%s broke off and starts again", what)
         await asyncio.sleep(1.0)
-
-
-@contextmanager
-def _scratch_folder(wanted: Path | None) -> Iterator[Path]:
-    """Where runs get their working folders; nothing of ours is left afterwards."""
-    if wanted is None:
-        with tempfile.TemporaryDirectory(prefix="pyoco-worker-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
-        return
-    runs = wanted.absolute() / "runs"
-    runs.mkdir(parents=True, exist_ok=True)
-    yield runs
-    # Another worker may have runs in there.
-    with suppress(OSError):
-        runs.rmdir()
 
 
 def _run_id_in(data: bytes) -> str | None:

@@ -17,6 +17,7 @@ from fleet_kit.settings import SettingsError
 from .agent import Agent
 from .pool import RunnersUnusable
 from .settings import WorkerSettings
+from .workspace import runs_folder
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +72,9 @@ def work(
 
 
 async def _serve(settings: WorkerSettings) -> signal.Signals:
-    async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}") as link:
-        return await Agent(settings, link).run()
+    with runs_folder(settings.worker_dir) as runs_dir:
+        async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}") as link:
+            return await Agent(settings, link, runs_dir).run()
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ class Services:
     claims: Claims
     pool: RunnerPool
     registry: Registry
-    folder: Path
+    runs_dir: Path
 
 
 class Execution:
@@ -75,6 +75,7 @@ class Execution:
         self._cancel_seen_at: float | None = None
         self._ending: Ending | None = None
         self._running = False
+        self._released = False
         self._outage_told = False
 
     @property
@@ -114,6 +115,12 @@ class Execution:
             services.registry.run_ended(job.run_id, outcome.status if isinstance(outcome, Ended) else None)
         return outcome
 
+    def release_runner(self) -> None:
+        """Give the runner back, once: by the second time it may be somebody else's."""
+        if not self._released:
+            self._released = True
+            self._services.pool.give_back(self._runner)
+
     def end(self, why: Ending) -> None:
         """End the runner now; what happens to the run depends on why."""
         if self._ending is None:
@@ -142,7 +149,7 @@ class Execution:
 
     async def _execute(self, lease: Lease, events: RunEventBatches) -> Outcome:
         settings = self._services.settings
-        folder = self._services.folder / f"{self._job.run_id}-{lease.attempt}"
+        folder = self._services.runs_dir / f"{self._job.run_id}-{lease.attempt}"
         request = Run(
             run_id=self._job.run_id,
             flow_name=self._job.flow_name,
@@ -163,7 +170,7 @@ class Execution:
             return await self._after_death(lease, death)
         self._running = False
         # The runner is free for the next run while the end of this one is being written.
-        self._services.pool.give_back(self._runner)
+        self.release_runner()
         return await self._after_run(lease, events, done)
 
     async def _after_run(self, lease: Lease, events: RunEventBatches, done: Done) -> Outcome:

@@ -15,10 +15,11 @@ _ENCODING = orjson.OPT_NON_STR_KEYS
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Agent to runner, first of all: where the flows are."""
+    """Agent to runner, first of all: where the flows are and where runs have their folders."""
 
     flow_resolver: str | None
     flows_dir: str | None
+    runs_dir: str
 
 
 @dataclass(frozen=True, slots=True)

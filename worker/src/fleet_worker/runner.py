@@ -5,7 +5,6 @@ import faulthandler
 import json
 import os
 import queue
-import shutil
 import signal
 import socket
 import sys
@@ -25,9 +24,10 @@ from fleet_contracts.status import RunStatus
 
 from .compaction import compact_records
 from .flows import FlowNotFound, Flows, FlowsUnusable, describe_failure, load_flows
-from .frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, Stop, encode
+from .frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, encode
 from .plain import json_safe
 from .recording import Recorder, TaskStream
+from .workspace import Workspace
 
 _FLUSH_INTERVAL_SECONDS = 0.1
 _PR_SET_PDEATHSIG = 1
@@ -72,7 +72,6 @@ class Runner:
         self._flushing = threading.Lock()
         self._engine: Engine | None = None
         self._cancelled_run_id: str | None = None
-        self._home = Path.cwd()
 
     def main(self) -> None:
         sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
@@ -81,16 +80,13 @@ class Runner:
         os.register_at_fork(after_in_child=self._forget_recorder)
         threading.Thread(target=self._listen, name="fleet-listen", daemon=True).start()
         threading.Thread(target=self._flush_now_and_then, name="fleet-flush", daemon=True).start()
-        flows: Flows | None = None
-        while True:
-            match self._inbox.get():
-                case Setup() as setup:
-                    flows = self._load(setup)
-                case Run() as run:
-                    assert flows is not None
-                    self._channel.send(self._execute(run, flows))
-                case Stop():
-                    return
+        setup = self._inbox.get()
+        assert isinstance(setup, Setup)
+        flows = self._load(setup)
+        workspace = Workspace(Path(setup.runs_dir))
+        while isinstance(frame := self._inbox.get(), Run) and flows is not None:
+            self._channel.send(self._execute(frame, flows, workspace))
+        workspace.close()
 
     def _load(self, setup: Setup) -> Flows | None:
         try:
@@ -101,13 +97,12 @@ class Runner:
         self._channel.send(Ready(flows.names, {file: asdict(failure) for file, failure in flows.broken.items()}))
         return flows
 
-    def _execute(self, run: Run, flows: Flows) -> Done:
+    def _execute(self, run: Run, flows: Flows, workspace: Workspace) -> Done:
         if run.workflow_yaml:
             return _not_found("this worker does not execute workflow YAML; submit a flow by its name")
         folder = Path(run.folder)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            os.chdir(folder)
+            workspace.enter(folder)
             flow = flows.resolve(run.flow_name)
         except FlowNotFound as error:
             return _not_found(str(error))
@@ -116,8 +111,7 @@ class Runner:
         else:
             return self._run_flow(run, flow)
         finally:
-            os.chdir(self._home)
-            shutil.rmtree(folder, ignore_errors=True)
+            workspace.leave(folder)
 
     def _run_flow(self, run: Run, flow: Flow) -> Done:
         recorder = Recorder(log_max_bytes=run.log_max_bytes)

@@ -3,13 +3,16 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from .frames import Cancel, Decoder, Done, Frame, Progress, Ready, Run, Setup, Stop, encode
+from .workspace import spare_folder
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +137,7 @@ class RunnerProcess:
         # Whatever closed the line: nothing of this process group may stay.
         self.kill()
         await asyncio.to_thread(self._process.wait)
+        shutil.rmtree(spare_folder(Path(self._setup.runs_dir), self.pid), ignore_errors=True)
         error = RunnerDied(self._returncode())
         for waiting in (self._ready, self._done):
             if waiting is not None and not waiting.done():

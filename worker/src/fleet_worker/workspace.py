@@ -1,0 +1,69 @@
+"""The working folder of each run: its own, empty at the start, gone at the end."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+# Pyoco makes this one in every working folder.
+_ARTIFACTS = "artifacts"
+
+
+class Workspace:
+    """Makes and removes run folders.
+
+    Making and removing two folders costs a journalling file system more than a tiny run takes. So a
+    folder that a run has left untouched is put aside and renamed for the next run.
+    """
+
+    def __init__(self, runs_dir: Path) -> None:
+        self._home = Path.cwd()
+        self._spare = spare_folder(runs_dir, os.getpid())
+        self._has_spare = False
+
+    def enter(self, folder: Path) -> None:
+        if self._has_spare:
+            self._has_spare = False
+            with suppress(FileNotFoundError):
+                self._spare.rename(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder)
+
+    def leave(self, folder: Path) -> None:
+        os.chdir(self._home)
+        if _is_untouched(folder):
+            folder.rename(self._spare)
+            self._has_spare = True
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def close(self) -> None:
+        shutil.rmtree(self._spare, ignore_errors=True)
+
+
+def spare_folder(runs_dir: Path, runner_pid: int) -> Path:
+    return runs_dir / f".spare-{runner_pid}"
+
+
+def _is_untouched(folder: Path) -> bool:
+    try:
+        return os.listdir(folder) == [_ARTIFACTS] and not os.listdir(folder / _ARTIFACTS)
+    except OSError:
+        return False
+
+
+@contextmanager
+def runs_folder(wanted: Path | None) -> Iterator[Path]:
+    """Where runs get their working folders; nothing of ours is left afterwards."""
+    if wanted is None:
+        with tempfile.TemporaryDirectory(prefix="pyoco-worker-", ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+        return
+    runs = wanted.absolute() / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    yield runs
+    # Another worker may have runs in there.
+    with suppress(OSError):
+        runs.rmdir()

@@ -1,0 +1,215 @@
+"""The server's side of a run, played by the test, and real `pyoco-worker` processes."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from nats.js.errors import NotFoundError
+
+from fleet_contracts.dead_letter import DeadLetter
+from fleet_contracts.events import RunEvent, RunEvents
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_stream
+from fleet_kit.wire import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually, wait_until
+from fleet_worker.settings import WorkerSettings
+
+FLOWS = Path(__file__).parent / "flows"
+# Quick where the defaults are made for machines far apart.
+QUICK = {
+    "PYOCO_NAK_DELAY_SEC": "0.2",
+    "PYOCO_RUN_HEARTBEAT_INTERVAL_SEC": "0.3",
+    "PYOCO_RUN_LOST_AFTER_SEC": "1.5",
+    "PYOCO_WORKER_HEARTBEAT_INTERVAL_SEC": "0.5",
+    "PYOCO_CONSUMER_ACK_WAIT_SEC": "2",
+    "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.5",
+}
+
+
+class Desk:
+    """What runs-api does for a run: writes its snapshot, queues its job, looks at what became of it."""
+
+    def __init__(self, link: NatsLink, settings: WorkerSettings) -> None:
+        self.link = link
+        self.settings = settings
+        self.runs = Bucket(link, settings.runs_kv_bucket)
+        self.workers = Bucket(link, settings.workers_kv_bucket)
+
+    async def prepare(self) -> None:
+        """Make streams, buckets and consumers as the worker would."""
+        settings, js = self.settings, self.link.jetstream
+        await ensure_stream(js, work_stream_config(settings))
+        await ensure_stream(js, dlq_stream_config(settings, settings))
+        await ensure_stream(js, events_stream_config(settings, settings))
+        await ensure_bucket(js, settings.runs_kv_bucket)
+        await ensure_bucket(js, settings.workers_kv_bucket)
+        await ensure_consumer(js, settings.work_stream, work_consumer_config(settings, settings, "default"))
+
+    async def submit(self, flow_name: str, *, run_id: str | None = None, tag: str = "default", **params: Any) -> str:
+        job = self.job(flow_name, run_id=run_id, tag=tag, **params)
+        await self.runs.create(job.run_id, RunSnapshot.pending(job, now=time.time()).encode())
+        await self.queue(job)
+        return job.run_id
+
+    def job(self, flow_name: str, *, run_id: str | None = None, tag: str = "default", **params: Any) -> Job:
+        run_id = run_id or str(uuid.uuid4())
+        return Job(run_id=run_id, flow_name=flow_name, tag=tag, tags=[tag], params=params, submitted_at=time.time())
+
+    async def queue(self, job: Job) -> None:
+        await self.link.publish(self.settings.work_subject(job.tag), job.encode())
+
+    async def snapshot(self, run_id: str) -> RunSnapshot:
+        entry = await self.runs.get(run_id)
+        assert entry is not None
+        return RunSnapshot.decode(entry.value)
+
+    async def change(self, run_id: str, change: Callable[[RunSnapshot], RunSnapshot]) -> int:
+        entry = await self.runs.get(run_id)
+        assert entry is not None
+        changed = change(RunSnapshot.decode(entry.value))
+        return await self.runs.update(run_id, changed.encode(), revision=entry.revision)
+
+    async def wait_for(
+        self, run_id: str, condition: Callable[[RunSnapshot], Any], *, what: str, within: float = 20.0
+    ) -> RunSnapshot:
+        seen: RunSnapshot | None = None
+
+        async def look() -> RunSnapshot | None:
+            nonlocal seen
+            seen = await self.snapshot(run_id)
+            return seen if condition(seen) else None
+
+        try:
+            found = await eventually(look, within=within, what=what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the snapshot: {seen!r}") from None
+        assert found is not None
+        return found
+
+    async def wait_ended(self, run_id: str, *, within: float = 20.0) -> RunSnapshot:
+        return await self.wait_for(run_id, lambda s: s.is_terminal, what="the run's end", within=within)
+
+    async def wait_running(self, run_id: str) -> RunSnapshot:
+        """The run is being executed, and its first task has said so."""
+        return await self.wait_for(
+            run_id, lambda s: s.status is RunStatus.RUNNING and "RUNNING" in s.tasks.values(), what="a running task"
+        )
+
+    async def wait_queue_empty(self) -> None:
+        async def is_empty() -> bool:
+            info = await self.link.jetstream.stream_info(self.settings.work_stream)
+            return info.state.messages == 0
+
+        await eventually(is_empty, what="an empty work queue")
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        return [DeadLetter.decode(data) for data in await self._stored(self.settings.dlq_stream)]
+
+    async def events(self, run_id: str) -> list[RunEvents]:
+        batches = [RunEvents.decode(data) for data in await self._stored(self.settings.events_stream)]
+        return [batch for batch in batches if batch.run_id == run_id]
+
+    async def output(self, run_id: str) -> list[RunEvent]:
+        return [event for batch in await self.events(run_id) for event in batch.events if event.kind == "log"]
+
+    async def worker_record(self, worker_id: str) -> WorkerRecord | None:
+        entry = await self.workers.get(worker_id)
+        return None if entry is None else WorkerRecord.decode(entry.value)
+
+    async def _stored(self, stream: str) -> list[bytes]:
+        js = self.link.jetstream
+        state = (await js.stream_info(stream)).state
+        found = []
+        for sequence in range(state.first_seq, state.last_seq + 1):
+            try:
+                found.append((await js.get_msg(stream, sequence)).data or b"")
+            except NotFoundError:
+                continue
+        return found
+
+
+class WorkerProcess:
+    """A `pyoco-worker` of its own, with its log in a file."""
+
+    def __init__(self, folder: Path, server: NatsServer, worker_id: str, *options: str, **env: str) -> None:
+        self.worker_id = worker_id
+        self.scratch = folder / f"{worker_id}-scratch"
+        self._log_file = folder / f"{worker_id}-{uuid.uuid4().hex[:6]}.log"
+        command = [str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"), "--nats-url", server.url]
+        command += ["--worker-id", worker_id, "--flows-dir", str(FLOWS), "--slots", "1", *options]
+        with self._log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                env={**os.environ, "PYOCO_LOAD_DOTENV": "0", "PYOCO_WORKER_DIR": str(self.scratch), **QUICK, **env},
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log_file.read_text()
+
+    @property
+    def log_lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+
+    def runners(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    def run_folders(self) -> list[str]:
+        runs = self.scratch / "runs"
+        return sorted(child.name for child in runs.iterdir()) if runs.exists() else []
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM, *, within: float = 20.0) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(timeout=within)
+
+
+@pytest.fixture
+async def desk(nats_server: NatsServer) -> AsyncIterator[Desk]:
+    settings = WorkerSettings(nats_url=nats_server.url, consumer_ack_wait_sec=2.0, ack_progress_interval_sec=0.5)
+    async with NatsLink(settings, name="desk") as link:
+        desk = Desk(link, settings)
+        link.after_connect(desk.prepare)
+        async with asyncio.timeout(20):
+            await link.wait_ready()
+        yield desk
+
+
+@pytest.fixture
+def start_worker(tmp_path: Path, nats_server: NatsServer) -> Iterator[Callable[..., WorkerProcess]]:
+    """Start workers; whatever is left of them at the end of the test is killed, and must be gone with its runners."""
+    started: list[WorkerProcess] = []
+
+    def start(worker_id: str = "w1", *options: str, **env: str) -> WorkerProcess:
+        worker = WorkerProcess(tmp_path, nats_server, worker_id, *options, **env)
+        started.append(worker)
+        return worker
+
+    yield start
+    for worker in started:
+        runners = worker.runners() if worker.process.poll() is None else []
+        if worker.process.poll() is None:
+            worker.kill()
+        wait_until(lambda left=runners: not any(r.is_running() and r.status() != "zombie" for r in left))

@@ -1,0 +1,151 @@
+"""Flows that the worker's tests execute."""
+
+import ctypes
+import os
+import sys
+import threading
+import time
+
+from pyoco import Flow, task
+
+
+@task
+def first(name="you"):
+    print(f"first for {name}")
+    return name
+
+
+@task
+def second(first):
+    return f"hello {first}"
+
+
+tiny = Flow("tiny") >> first >> second
+
+
+@task
+def left():
+    started_at = time.time()
+    time.sleep(0.4)
+    return [started_at, time.time()]
+
+
+@task
+def right():
+    started_at = time.time()
+    time.sleep(0.4)
+    return [started_at, time.time()]
+
+
+parallel = Flow("parallel") >> [left, right]
+
+
+@task
+def chatter(who, lines=20):
+    for number in range(lines):
+        print(f"{who} {number}")
+        sys.stderr.write(f"{who} {number} aside\n")
+        time.sleep(0.02)
+
+
+talking = Flow("talking") >> chatter
+
+
+@task
+def wait_for_file(ctx, file=None, seconds=60.0):
+    """Print at once, then wait until a file exists (or a cancel is seen)."""
+    print("waiting")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if (file and os.path.exists(file)) or ctx.is_cancelled:
+            break
+        time.sleep(0.01)
+    return os.getpid()
+
+
+waiting = Flow("waiting") >> wait_for_file
+
+
+@task
+def deaf(file=None):
+    """Wait without ever looking for a cancel."""
+    while not (file and os.path.exists(file)):
+        time.sleep(0.01)
+
+
+stubborn = Flow("stubborn") >> deaf
+
+
+@task
+def hold_the_interpreter(seconds):
+    """Sleep in native code without letting other threads of this process run."""
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    return seconds
+
+
+greedy = Flow("greedy") >> hold_the_interpreter
+
+
+@task
+def raise_an_error(message="boom"):
+    raise ValueError(message)
+
+
+broken = Flow("broken") >> first >> raise_an_error
+
+
+@task
+def leave():
+    sys.exit(3)
+
+
+leaving = Flow("leaving") >> leave
+
+
+@task
+def die(file=None):
+    """End the whole process, as a crash in native code would; with a file: only until it exists."""
+    if file is None or not os.path.exists(file):
+        os._exit(7)
+
+
+crashing = Flow("crashing") >> die
+
+
+@task
+def return_odd_things():
+    class Rude:
+        def __repr__(self):
+            raise RuntimeError("no repr for you")
+
+    return {
+        "lock": threading.Lock(),
+        "rude": Rude(),
+        ("a", 1): {1, 2},
+        "large": 2**80,
+        "text": "\udcff",
+        "nan": float("nan"),
+    }
+
+
+odd = Flow("odd") >> return_odd_things
+
+
+@task
+def return_much():
+    return "x" * 3_000_000
+
+
+much = Flow("much") >> return_much
+
+
+@task
+def look_around(ctx):
+    with open("note.txt", "w") as note:
+        note.write("here")
+    os.write(1, b"raw words\n")
+    sys.stdout.buffer.write("straße\n".encode())
+    return os.getcwd()
+
+
+looking = Flow("looking") >> look_around

@@ -1,0 +1,46 @@
+"""Who may execute a job: the rule as a table."""
+
+import pytest
+
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_worker.claims import Decision, Holder, decide
+
+JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0)
+PENDING = RunSnapshot.pending(JOB, now=1.0)
+OURS = PENDING.claim(worker_id="w1", worker_instance_id="me", ack_subject="a", now=2.0)
+THEIRS = PENDING.claim(worker_id="w2", worker_instance_id="other", ack_subject="a", now=2.0)
+# A worker that speaks only the spec names itself but not its life.
+FOREIGN = PENDING.model_copy(update={"status": RunStatus.RUNNING, "worker_id": "peer"})
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "num_delivered", "holder", "expected"),
+    [
+        (None, 1, Holder.UNWATCHED, Decision.AWAIT_SNAPSHOT),
+        (None, 2, Holder.UNWATCHED, Decision.AWAIT_SNAPSHOT),
+        (None, 3, Holder.UNWATCHED, Decision.GIVE_UP),
+        (PENDING, 1, Holder.UNWATCHED, Decision.CLAIM),
+        (PENDING, 9, Holder.UNWATCHED, Decision.CLAIM),
+        (PENDING.finish(RunStatus.COMPLETED, now=3.0), 1, Holder.UNWATCHED, Decision.ACKNOWLEDGE),
+        (THEIRS.finish(RunStatus.FAILED, now=3.0), 2, Holder.UNWATCHED, Decision.ACKNOWLEDGE),
+        (THEIRS.finish(RunStatus.CANCELLED, now=3.0), 2, Holder.SILENT, Decision.ACKNOWLEDGE),
+        (PENDING.request_cancel(by="ada", now=3.0), 1, Holder.UNWATCHED, Decision.CANCEL),
+        (THEIRS, 2, Holder.UNWATCHED, Decision.WATCH),
+        (THEIRS, 2, Holder.ALIVE, Decision.LEAVE),
+        (THEIRS, 2, Holder.SILENT, Decision.TAKE_OVER),
+        (FOREIGN, 2, Holder.UNWATCHED, Decision.WATCH),
+        (FOREIGN, 2, Holder.SILENT, Decision.TAKE_OVER),
+        (THEIRS.request_cancel(by="ada", now=3.0), 2, Holder.UNWATCHED, Decision.WATCH),
+        (THEIRS.request_cancel(by="ada", now=3.0), 2, Holder.ALIVE, Decision.LEAVE),
+        (THEIRS.request_cancel(by="ada", now=3.0), 2, Holder.SILENT, Decision.CANCEL),
+        # Ours, but no longer in hand: its end could not be recorded, so it is executed again.
+        (OURS, 2, Holder.UNWATCHED, Decision.CLAIM),
+        (THEIRS.hand_back(now=3.0, interrupted=True), 2, Holder.UNWATCHED, Decision.CLAIM),
+    ],
+)
+def test_what_happens_to_a_job_depends_on_the_snapshot_alone(
+    snapshot: RunSnapshot | None, num_delivered: int, holder: Holder, expected: Decision
+) -> None:
+    assert decide(snapshot, instance_id="me", num_delivered=num_delivered, holder=holder) is expected

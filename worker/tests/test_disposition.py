@@ -1,0 +1,49 @@
+"""Outcomes and what they mean for the queue: the table of appendix E."""
+
+import pytest
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.status import RunStatus
+from fleet_worker.disposition import (
+    AlreadyEnded,
+    Disposition,
+    Ended,
+    Fenced,
+    HandedBack,
+    HeldElsewhere,
+    InvalidJob,
+    Outcome,
+    RunMissing,
+    Unrecorded,
+    dispose,
+)
+
+EXECUTION_ERROR = Ended(RunStatus.FAILED, "ValueError: boom", DeadLetterReason.EXECUTION_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (InvalidJob("no JSON"), Disposition(b"+TERM", DeadLetterReason.INVALID_JOB)),
+        (RunMissing("none", given_up=False), Disposition(b'-NAK {"delay":1000000000}')),
+        (RunMissing("none", given_up=True), Disposition(b"+TERM", DeadLetterReason.RUN_NOT_FOUND)),
+        (AlreadyEnded(), Disposition(b"+ACK")),
+        (Ended(RunStatus.COMPLETED), Disposition(b"+ACK")),
+        (Ended(RunStatus.CANCELLED), Disposition(b"+ACK")),
+        (EXECUTION_ERROR, Disposition(b"+ACK", DeadLetterReason.EXECUTION_ERROR)),
+        (
+            Ended(RunStatus.FAILED, "no such flow", DeadLetterReason.FLOW_NOT_FOUND),
+            Disposition(b"+ACK", DeadLetterReason.FLOW_NOT_FOUND),
+        ),
+        (Unrecorded("NATS is away"), Disposition(b'-NAK {"delay":2000000000}')),
+        (HeldElsewhere(5.0), Disposition(b'-NAK {"delay":5000000000}')),
+        (HandedBack(0.0), Disposition(b"-NAK")),
+        (Fenced(), Disposition(None)),
+    ],
+)
+def test_each_outcome_has_one_answer(outcome: Outcome, expected: Disposition) -> None:
+    assert dispose(outcome, nak_delay_sec=2.0, publish_execution_error=True) == expected
+
+
+def test_dead_letters_of_execution_errors_can_be_switched_off() -> None:
+    assert dispose(EXECUTION_ERROR, nak_delay_sec=2.0, publish_execution_error=False) == Disposition(b"+ACK")

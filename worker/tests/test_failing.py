@@ -1,0 +1,173 @@
+"""Jobs and runs that go wrong: what is recorded, what is answered, what is told."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from nats.js import api
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_testkit.waiting import wait_until
+
+from .conftest import Desk, WorkerProcess
+
+StartWorker = Callable[..., WorkerProcess]
+
+
+async def test_a_message_that_is_no_job_is_buried(desk: Desk, start_worker: StartWorker) -> None:
+    await desk.link.publish("pyoco.work.default", b"{no json")
+    named = desk.job("tiny")
+    await desk.runs.create(named.run_id, RunSnapshot.pending(named, now=1.0).encode())
+    await desk.link.publish("pyoco.work.default", b'{"run_id": "%s", "tag": "default"}' % named.run_id.encode())
+    worker = start_worker("w1")
+    failed = await desk.wait_ended(named.run_id)
+    assert (failed.status, failed.reason) == (RunStatus.FAILED, "invalid_job")
+    await desk.wait_queue_empty()
+    letters = await desk.dead_letters()
+    assert [(letter.reason, letter.run_id, letter.tag) for letter in letters] == [
+        ("invalid_job", None, "default"),
+        ("invalid_job", named.run_id, "default"),
+    ]
+    assert letters[1].error == "Job: flow_name: Field required"
+    assert [line["err_id"] for line in worker.log_lines if line["level"] == "ERROR" and "err_id" in line] == [
+        "ERR-PYOCO-0012",
+        "ERR-PYOCO-0012",
+    ]
+
+
+async def test_an_invalid_job_cannot_end_a_run_that_somebody_executes(
+    desk: Desk, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    start_worker("w1", "--slots", "2")
+    run_id = await desk.submit("waiting", file=str(tmp_path / "go"))
+    await desk.wait_running(run_id)
+    await desk.link.publish("pyoco.work.default", b'{"run_id": "%s"}' % run_id.encode())
+
+    async def buried() -> bool:
+        return len(await desk.dead_letters()) == 1
+
+    await desk.wait_for(run_id, lambda run: not run.is_terminal, what="the run going on")
+    (tmp_path / "go").touch()
+    assert (await desk.wait_ended(run_id)).status is RunStatus.COMPLETED
+    await desk.wait_queue_empty()
+    assert await buried()
+
+
+async def test_an_unknown_flow_fails_and_names_the_known_ones(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1")
+    run_id = await desk.submit("no-such-flow")
+    run = await desk.wait_ended(run_id)
+    assert (run.status, run.reason) == (RunStatus.FAILED, "flow_not_found")
+    assert "'no-such-flow' is not known" in (run.error or "")
+    assert "talking, tiny" in (run.error or "")
+    await desk.wait_queue_empty()
+    [letter] = await desk.dead_letters()
+    assert (letter.reason, letter.run_id, letter.flow_name) == ("flow_not_found", run_id, "no-such-flow")
+    assert (letter.worker_id, letter.num_delivered, letter.attempt) == ("w1", 1, 1)
+    [line] = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0006"]
+    assert (line["run_id"], line["service"], line["level"]) == (run_id, "pyoco-server:worker", "ERROR")
+
+
+async def test_workflow_yaml_is_refused_with_a_sentence(desk: Desk, start_worker: StartWorker) -> None:
+    job = desk.job("tiny").model_copy(update={"workflow_yaml": "version: 1"})
+    await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=1.0).encode())
+    await desk.queue(job)
+    start_worker("w1")
+    run = await desk.wait_ended(job.run_id)
+    assert (run.status, run.reason) == (RunStatus.FAILED, "flow_not_found")
+    assert "does not execute workflow YAML" in (run.error or "")
+
+
+async def test_an_exception_is_recorded_and_its_traceback_logged(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1")
+    run_id = await desk.submit("broken", message="it broke")
+    run = await desk.wait_ended(run_id)
+    assert (run.status, run.reason, run.error) == (RunStatus.FAILED, "execution_error", "ValueError: it broke")
+    assert run.tasks == {"first": TaskStatus.SUCCEEDED, "raise_an_error": TaskStatus.FAILED}
+    assert "raise ValueError(message)" in run.task_records["raise_an_error"]["traceback"]
+    await desk.wait_queue_empty()
+    [letter] = await desk.dead_letters()
+    assert (letter.reason, letter.error) == ("execution_error", "ValueError: it broke")
+    [line] = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0007"]
+    assert (line["exc_type"], line["exc_message"]) == ("ValueError", "it broke")
+    assert "raise ValueError(message)" in line["exc_traceback"]
+    assert "tiny.py" in line["exc_origin"]
+    assert line["exc_origin"].endswith("in raise_an_error")
+
+
+async def test_dead_letters_of_execution_errors_can_be_switched_off(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1", PYOCO_DLQ_PUBLISH_EXECUTION_ERROR="false")
+    await desk.wait_ended(await desk.submit("broken"))
+    await desk.wait_queue_empty()
+    assert await desk.dead_letters() == []
+
+
+async def test_a_task_that_leaves_python_fails_its_run_and_nothing_else(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1")
+    run = await desk.wait_ended(await desk.submit("leaving"))
+    assert (run.status, run.error, run.attempt) == (RunStatus.FAILED, "SystemExit: 3", 1)
+    [runner] = worker.runners()
+    assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
+    assert worker.runners() == [runner]
+
+
+async def test_a_broken_flow_file_is_logged_and_hides_no_other(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1")
+    wait_until(lambda: "broken_file.py cannot be used" in worker.log)
+    [line] = [line for line in worker.log_lines if line["event"] == "flows_broken"]
+    assert line["exc_message"] == "this file is broken on purpose"
+    assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
+
+
+async def test_a_job_without_a_snapshot_is_buried_after_a_while(desk: Desk, start_worker: StartWorker) -> None:
+    job = desk.job("tiny")
+    await desk.queue(job)
+    start_worker("w1")
+    await desk.wait_queue_empty()
+    [letter] = await desk.dead_letters()
+    assert (letter.reason, letter.run_id, letter.num_delivered) == ("run_not_found", job.run_id, 3)
+
+
+async def test_a_snapshot_that_comes_a_moment_late_is_waited_for(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1")
+    job = desk.job("tiny")
+    await desk.queue(job)
+    wait_until(lambda: worker.log)
+    await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=1.0).encode())
+    assert (await desk.wait_ended(job.run_id)).status is RunStatus.COMPLETED
+
+
+async def test_a_bucket_that_refuses_writes_delays_the_run(desk: Desk, start_worker: StartWorker) -> None:
+    run_id = await desk.submit("tiny")
+    await limit_message_size(desk, 10)
+    worker = start_worker("w1")
+    wait_until(lambda: "run could not be claimed" in worker.log, within=20)
+    assert (await desk.snapshot(run_id)).status is RunStatus.PENDING
+    await limit_message_size(desk, -1)
+    run = await desk.wait_ended(run_id)
+    assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
+    await desk.wait_queue_empty()
+
+
+async def test_an_end_that_is_refused_is_tried_again_later(
+    desk: Desk, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    worker = start_worker("w1")
+    run_id = await desk.submit("waiting", file=str(tmp_path / "go"))
+    await desk.wait_running(run_id)
+    await limit_message_size(desk, 10)
+    (tmp_path / "go").touch()
+    wait_until(lambda: "ERR-PYOCO-0008" in worker.log)
+    await limit_message_size(desk, -1)
+    run = await desk.wait_ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+    await desk.wait_queue_empty()
+    assert worker.log.count("ERR-PYOCO-0008") == 1
+
+
+async def limit_message_size(desk: Desk, size: int) -> None:
+    js = desk.link.jetstream
+    config = (await js.stream_info(f"KV_{desk.settings.runs_kv_bucket}")).config
+    await js.update_stream(api.StreamConfig(**{**vars(config), "max_msg_size": size}))

@@ -1,0 +1,53 @@
+"""Whatever a task returns can be told in JSON; frames carry it across."""
+
+import threading
+from datetime import UTC, datetime
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleet_worker.frames import Decoder, Done, Progress, Run, encode
+from fleet_worker.plain import json_safe
+
+
+class Rude:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_values_without_a_json_form_become_their_repr() -> None:
+    lock = threading.Lock()
+    assert json_safe({"lock": lock, "n": 1}) == {"lock": repr(lock), "n": 1}
+    assert json_safe({1, 2}) == [1, 2]
+    assert json_safe([2**80, Rude(), "\udcff", {("a", 1): None}]) == [
+        str(2**80),
+        "<Rude whose repr raised RuntimeError>",
+        "\\udcff",
+        {"('a', 1)": None},
+    ]
+
+
+def test_values_that_json_can_hold_are_not_touched() -> None:
+    value = {"when": datetime(2026, 1, 1, tzinfo=UTC), "list": [1, 2.5, None, True, "ü"]}
+    assert json_safe(value) is value
+
+
+def test_a_value_that_contains_itself_is_told_all_the_same() -> None:
+    loop: list[object] = []
+    loop.append(loop)
+    assert orjson.dumps(json_safe(loop))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.text(), max_size=5), st.integers(1, 50))
+def test_frames_survive_any_way_of_being_cut(texts: list[str], step: int) -> None:
+    frames = [
+        Run("r1", "hello", '{"n": 1}', "/tmp/r1", 10, 10),
+        Progress([{"kind": "log", "text": text} for text in texts], {"a": "RUNNING"}, None),
+        Done("COMPLETED", [], {}, {"a": {"output": texts}}),
+    ]
+    data = b"".join(encode(frame) for frame in frames)
+    decoder = Decoder()
+    seen = [frame for start in range(0, len(data), step) for frame in decoder.feed(data[start : start + step])]
+    assert seen == frames

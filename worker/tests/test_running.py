@@ -1,0 +1,208 @@
+"""A run from its job to its end, executed by a real worker."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_testkit.waiting import eventually, wait_until
+from fleet_worker.settings import WorkerSettings
+
+from .conftest import Desk, WorkerProcess
+
+StartWorker = Callable[..., WorkerProcess]
+
+
+async def test_a_run_completes_with_every_field_of_the_contract(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1")
+    run_id = await desk.submit("tiny", name="Ada")
+    run = await desk.wait_ended(run_id)
+    assert (run.status, run.flow_name, run.params) == (RunStatus.COMPLETED, "tiny", {"name": "Ada"})
+    assert run.tasks == {"first": TaskStatus.SUCCEEDED, "second": TaskStatus.SUCCEEDED}
+    assert run.task_records["second"]["output"] == "hello Ada"
+    assert run.task_records["second"]["inputs"] == {"first": "Ada"}
+    assert run.task_records["first"].keys() >= {
+        "state",
+        "started_at",
+        "ended_at",
+        "duration_ms",
+        "error",
+        "artifacts",
+    }
+    assert not run.task_records_truncated
+    assert (run.worker_id, run.tag, run.tags, run.attempt) == ("w1", "default", ["default"], 1)
+    assert run.start_time is not None
+    assert run.end_time is not None
+    assert run.submitted_at is not None
+    assert run.submitted_at <= run.start_time <= run.end_time <= run.updated_at == run.heartbeat_at
+    assert (run.error, run.reason, run.cancel_requested_at, run.ack_subject) == (None, None, None, None)
+    await desk.wait_queue_empty()
+    assert await desk.dead_letters() == []
+    assert worker.run_folders() in ([], [f".spare-{worker.runners()[0].pid}"])
+
+
+async def test_a_tiny_run_costs_two_writes_of_its_snapshot(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1")
+    run_ids = [await desk.submit("tiny") for _ in range(10)]
+    for run_id in run_ids:
+        await desk.wait_ended(run_id)
+    state = (await desk.link.jetstream.stream_info(f"KV_{desk.settings.runs_kv_bucket}")).state
+    # One write of the server, one when claimed, one at the end; a hiccup may show one run's progress.
+    assert 30 <= state.last_seq <= 32
+
+
+async def test_parallel_tasks_overlap_in_time(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1")
+    run = await desk.wait_ended(await desk.submit("parallel"))
+    (left_start, left_end), (right_start, right_end) = (
+        run.task_records[name]["output"] for name in ("left", "right")
+    )
+    assert max(left_start, right_start) < min(left_end, right_end)
+
+
+async def test_two_runs_at_once_keep_their_output_apart(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1", "--slots", "2")
+    run_ids = {who: await desk.submit("talking", who=who) for who in ("ada", "bob")}
+    ended = {who: await desk.wait_ended(run_id) for who, run_id in run_ids.items()}
+    starts, ends = zip(*((run.start_time, run.end_time) for run in ended.values()), strict=True)
+    assert max(filter(None, starts)) < min(filter(None, ends)), "the runs did not overlap"
+    for who, run_id in run_ids.items():
+        output = await desk.output(run_id)
+        assert {event.task for event in output} == {"chatter"}
+        said = "".join(event.text or "" for event in output if event.stream == "stdout")
+        aside = "".join(event.text or "" for event in output if event.stream == "stderr")
+        assert said == "".join(f"{who} {number}\n" for number in range(20))
+        assert aside == "".join(f"{who} {number} aside\n" for number in range(20))
+
+
+async def test_events_tell_the_run_in_order_and_while_it_goes_on(
+    desk: Desk, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    start_worker("w1")
+    run_id = await desk.submit("waiting", file=str(tmp_path / "go"))
+
+    async def has_spoken() -> bool:
+        return any(event.text == "waiting\n" for event in await desk.output(run_id))
+
+    await eventually(has_spoken, what="output of a task that still runs")
+    running = await desk.wait_running(run_id)
+    assert running.task_records["wait_for_file"]["state"] == "RUNNING"
+    (tmp_path / "go").touch()
+    await desk.wait_ended(run_id)
+    batches = await desk.events(run_id)
+    assert [batch.batch for batch in batches] == list(range(len(batches)))
+    assert {(batch.attempt, batch.worker_id) for batch in batches} == {(1, "w1")}
+    told = [(event.kind, event.task, event.status or event.text) for batch in batches for event in batch.events]
+    assert told == [
+        ("run", None, "RUNNING"),
+        ("task", "wait_for_file", "RUNNING"),
+        ("log", "wait_for_file", "waiting\n"),
+        ("task", "wait_for_file", "SUCCEEDED"),
+        ("run", None, "COMPLETED"),
+    ]
+
+
+async def test_a_task_that_holds_the_interpreter_longer_than_ack_wait_is_delivered_once(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    start_worker("w1")
+    start_worker("w2")
+    run = await desk.wait_ended(await desk.submit("greedy", seconds=5.0), within=30)
+    assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
+    assert run.end_time is not None
+    assert run.start_time is not None
+    assert run.end_time - run.start_time > 2 * desk.settings.consumer_ack_wait_sec
+    await desk.wait_queue_empty()
+    info = await desk.link.jetstream.consumer_info("PYOCO_WORK", desk.settings.work_durable("default"))
+    assert info.delivered.consumer_seq == 1
+
+
+async def test_every_run_has_a_folder_of_its_own_that_is_gone_afterwards(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1")
+    run_id = await desk.submit("looking")
+    run = await desk.wait_ended(run_id)
+    folder = Path(run.task_records["look_around"]["output"])
+    assert folder.name == f"{run_id}-1"
+    assert not folder.exists()
+    # Words on the file descriptor itself belong to no task: they are in the worker's log.
+    wait_until(lambda: "raw words" in worker.log)
+    assert [event.text for event in await desk.output(run_id)] == ["straße\n"]
+
+
+async def test_odd_results_are_recorded_as_well_as_json_can(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1")
+    run = await desk.wait_ended(await desk.submit("odd"))
+    assert run.status is RunStatus.COMPLETED
+    output = run.task_records["return_odd_things"]["output"]
+    assert output["lock"].startswith("<unlocked _thread.lock")
+    assert (output["('a', 1)"], output["large"], output["nan"]) == ([1, 2], str(2**80), None)
+    assert output["rude"] == "<Rude whose repr raised RuntimeError>"
+
+
+async def test_a_large_result_is_left_out_and_marked(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1")
+    run = await desk.wait_ended(await desk.submit("much"))
+    assert (run.status, run.task_records_truncated) == (RunStatus.COMPLETED, True)
+    assert len(run.encode()) <= WorkerSettings().max_run_snapshot_bytes
+    assert run.tasks == {"return_much": TaskStatus.SUCCEEDED}
+
+
+async def test_output_beyond_the_limit_is_not_kept(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1", PYOCO_RUN_LOG_MAX_BYTES="100")
+    run_id = await desk.submit("talking", who="ada", lines=30)
+    await desk.wait_ended(run_id)
+    said = "".join(event.text or "" for event in await desk.output(run_id))
+    assert said.endswith("[output beyond 100 bytes is not kept]\n")
+    assert len(said) < 160
+
+
+async def test_one_worker_serves_several_tags(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1", "--tags", "cpu,gpu")
+    await eventually(lambda: desk.worker_record("w1"))
+    for tag in ("gpu", "cpu"):
+        run = await desk.wait_ended(await desk.submit("tiny", tag=tag))
+        assert (run.status, run.tag) == (RunStatus.COMPLETED, tag)
+
+
+async def test_a_cancel_request_ends_the_run_cooperatively(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1")
+    run_id = await desk.submit("waiting")
+    await desk.wait_running(run_id)
+    await desk.change(run_id, lambda run: run.request_cancel(by="ada", now=5.0))
+    run = await desk.wait_ended(run_id)
+    assert (run.status, run.cancel_requested_by, run.cancel_requested_at) == (RunStatus.CANCELLED, "ada", 5.0)
+    await desk.wait_queue_empty()
+
+
+async def test_a_run_that_ignores_its_cancel_is_ended_after_the_grace_period(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1", PYOCO_CANCEL_GRACE_PERIOD_SEC="0.5")
+    run_id = await desk.submit("stubborn")
+    await desk.wait_running(run_id)
+    await desk.change(run_id, lambda run: run.request_cancel(by="ada", now=5.0))
+    run = await desk.wait_ended(run_id)
+    assert run.status is RunStatus.CANCELLED
+    assert "did not stop within 0.5 s" in (run.error or "")
+    assert "ERR-PYOCO-0021" in worker.log
+    assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_run_whose_cancel_came_first_is_never_started(
+    desk: Desk, start_worker: StartWorker, held: bool
+) -> None:
+    job = desk.job("tiny")
+    run = RunSnapshot.pending(job, now=1.0)
+    if held:
+        run = run.claim(worker_id="gone", worker_instance_id="gone", ack_subject=None, now=1.0)
+    await desk.runs.create(job.run_id, run.request_cancel(by="ada", now=2.0).encode())
+    await desk.queue(job)
+    start_worker("w1")
+    ended = await desk.wait_ended(job.run_id)
+    assert (ended.status, ended.tasks, ended.attempt) == (RunStatus.CANCELLED, {}, int(held))
+    await desk.wait_queue_empty()
