@@ -34,7 +34,8 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     """An empty database of the test's own, as a SQLAlchemy address."""
     name = f"test_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
+        # template0: nobody, not even autovacuum, is ever connected to it.
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
     address, _, options = postgres_server.partition("?")
     base, _, _ = address.rpartition("/")
     url = f"{base}/{name}" + (f"?{options}" if options else "")
