@@ -1,0 +1,157 @@
+"""What a client gets when it asks for something wrong, and what identity it can claim for itself: none."""
+
+import hashlib
+import json
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from nats.aio.client import Client
+
+from fleet_contracts.scopes import ALL_SCOPES
+from fleet_testkit.log_lines import log_lines
+from fleet_testkit.runs import read, submit, wait_ended
+from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import wait_until
+from fleet_testkit.wire import Wire
+
+EVIL = {"X-Pyoco-Tenant-Id": "evil", "X-Pyoco-Api-Key-Id": "evil-key", "X-Pyoco-Scopes": "admin"}
+
+
+def assert_envelope(answer: httpx.Response, *, status: int, code: str, err_id: str | None = None) -> None:
+    body = answer.json()
+    assert answer.status_code == status, body
+    assert body["ok"] is False
+    assert body["error"]["code"] == code
+    assert body["error"]["message"] == body["detail"] != ""
+    assert body["error"]["meta"]["request_id"] == answer.headers["x-request-id"] != ""
+    assert body["error"]["meta"].get("err_id") == err_id
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "expected"),
+    [
+        ("GET", "/nothing", {}, (404, "NOT_FOUND", None)),
+        ("GET", f"/runs/{uuid.UUID(int=0)}", {}, (404, "NOT_FOUND", "ERR-PYOCO-0005")),
+        ("GET", "/runs/no-uuid", {}, (404, "NOT_FOUND", "ERR-PYOCO-0005")),
+        ("DELETE", "/runs", {}, (405, "METHOD_NOT_ALLOWED", None)),
+        ("POST", "/static/app.js", {}, (405, "METHOD_NOT_ALLOWED", None)),
+        ("POST", "/runs", {"content": b"x" * 1_100_000}, (413, "PAYLOAD_TOO_LARGE", None)),
+        (
+            *("POST", "/runs", {"json": {"flow_name": "hello", "params": {"x": "x" * 300_000}}}),
+            (413, "PAYLOAD_TOO_LARGE", "ERR-PYOCO-0002"),
+        ),
+        ("POST", "/runs", {"content": b"{"}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
+        ("POST", "/runs", {"json": {"params": {}}}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
+        (
+            *("POST", "/runs", {"json": {"flow_name": "hello", "tag": "a.b"}}),
+            (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
+        ),
+        ("GET", "/runs?limit=0", {}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0017")),
+        ("GET", "/runs?status=DONE", {}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0017")),
+        ("GET", "/workers?limit=0", {}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0019")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wrong_request_is_answered_with_the_envelope(
+    stack: Stack, method: str, path: str, options: dict, expected: tuple[int, str, str | None]
+) -> None:
+    status, code, err_id = expected
+    assert_envelope(stack.client.request(method, path, **options), status=status, code=code, err_id=err_id)
+
+
+def test_a_request_id_is_returned_and_found_in_the_logs_of_gateway_and_service(stack: Stack) -> None:
+    wanted = f"trace-{uuid.uuid4().hex}"
+    answer = stack.client.get(f"/runs/{uuid.uuid4()}", headers={"X-Request-Id": wanted})
+    assert answer.headers.get_list("x-request-id") == [wanted]
+    assert answer.json()["error"]["meta"]["request_id"] == wanted
+
+    def logged_by(part: str) -> bool:
+        return [line["meta"]["status_code"] for line in log_lines(stack.log(part), request_id=wanted)] == [404]
+
+    for part in ("gateway", "runs-api"):
+        wait_until(lambda part=part: logged_by(part), what=f"the request in the log of {part}")
+
+
+def test_a_request_id_that_could_do_harm_is_replaced(stack: Stack) -> None:
+    answer = stack.client.get("/runs", headers={"X-Request-Id": 'x"} {"level":"FORGED'})
+    assert answer.status_code == httpx.codes.OK
+    assert answer.headers["x-request-id"].isalnum()
+
+
+def test_identity_headers_of_a_client_are_ignored(stack: Stack) -> None:
+    answer = stack.client.post("/runs", json={"flow_name": "hello"}, headers=EVIL)
+    run_id = answer.json()["run_id"]
+    [ended] = wait_ended(stack.client, [run_id])
+    assert (ended["tenant_id"], ended["api_key_id"]) == (None, None)
+    assert stack.client.get(f"/runs/{run_id}", headers=EVIL).json()["run_id"] == run_id
+    with sqlite3.connect(f"file:{stack.data_dir / 'runs.db'}?mode=ro", uri=True) as ledger:
+        assert ledger.execute("SELECT DISTINCT tenant_id FROM runs").fetchall() == [("anonymous",)]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack that wants API keys."""
+    with Stack(tmp_path_factory.mktemp("guarded") / "data", "--auth", "api_key", with_worker=False) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def keys(guarded: Stack) -> dict[str, dict[str, str]]:
+    """The header with a valid key of each of two tenants, once auth knows them."""
+    headers = {tenant: {"X-API-Key": f"{tenant}-{uuid.uuid4().hex}"} for tenant in ("red", "blue")}
+
+    async def issue(client: Client) -> None:
+        bucket = await client.jetstream().key_value("pyoco_auth")
+        for tenant, header in headers.items():
+            record = {
+                "key_id": f"key-of-{tenant}",
+                "tenant_id": tenant,
+                "key_hash": hashlib.sha256(header["X-API-Key"].encode()).hexdigest(),
+                "scopes": sorted(ALL_SCOPES),
+                "created_at": time.time(),
+            }
+            await bucket.put(record["key_id"], json.dumps(record).encode())
+
+    Wire(guarded.nats_url).use(issue)
+    for header in headers.values():
+        wait_until(lambda header=header: guarded.client.get("/runs", headers=header).is_success, what="the key known")
+    return headers
+
+
+@pytest.mark.parametrize("path", ["/runs", f"/runs/{uuid.UUID(int=0)}", "/workers", "/metrics"])
+def test_without_a_valid_key_nothing_is_told(guarded: Stack, path: str) -> None:
+    answer = guarded.client.get(path)
+    assert_envelope(answer, status=401, code="UNAUTHENTICATED", err_id="ERR-PYOCO-0014")
+    answer = guarded.client.get(path, headers={"X-API-Key": "wrong", **EVIL})
+    assert_envelope(answer, status=403, code="FORBIDDEN", err_id="ERR-PYOCO-0015")
+
+
+def test_without_a_key_no_run_is_accepted(guarded: Stack) -> None:
+    for headers in ({}, EVIL, {"X-API-Key": "wrong"}):
+        answer = guarded.client.post("/runs", json={"flow_name": "hello"}, headers=headers)
+        assert answer.status_code == (403 if "X-API-Key" in headers else 401)
+    assert Wire(guarded.nats_url).queued("default") == 0
+
+
+def test_health_and_the_dashboard_need_no_key(guarded: Stack) -> None:
+    assert guarded.client.get("/health").json()["status"] == "ok"
+    assert guarded.client.get("/").headers["content-type"].startswith("text/html")
+
+
+def test_a_tenant_sees_only_its_own_runs_whatever_it_claims_to_be(
+    guarded: Stack, keys: dict[str, dict[str, str]]
+) -> None:
+    with httpx.Client(base_url=guarded.url, headers=keys["red"]) as red:
+        run_id = submit(red, "hello", tag="red-only")
+        assert (seen := read(red, run_id))["tenant_id"] == "red"
+        assert seen["api_key_id"] == "key-of-red"
+        assert run_id in {run["run_id"] for run in red.get("/runs").json()}
+    for claim in ({}, {"X-Pyoco-Tenant-Id": "red", "X-Pyoco-Scopes": "admin"}):
+        with httpx.Client(base_url=guarded.url, headers={**keys["blue"], **claim}) as blue:
+            answer = blue.get(f"/runs/{run_id}")
+            assert_envelope(answer, status=404, code="NOT_FOUND", err_id="ERR-PYOCO-0005")
+            assert blue.get("/runs").json() == []

@@ -1,0 +1,53 @@
+"""Flows whose effects a test can see from outside."""
+
+import ctypes
+import os
+import time
+from pathlib import Path
+
+from pyoco import Flow, task
+
+
+def _leave_mark(marks, label):
+    """One line per execution; appending so little is atomic, whoever else writes."""
+    descriptor = os.open(marks, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(descriptor, f"{label}\n".encode())
+    os.close(descriptor)
+
+
+@task
+def mark(marks, label, seconds=0.0):
+    _leave_mark(marks, label)
+    time.sleep(seconds)
+    return label
+
+
+marked = Flow("marked") >> mark
+
+
+@task
+def hold_gil(marks, label, seconds):
+    _leave_mark(marks, label)
+    # Unlike CDLL, PyDLL keeps the GIL during the call: no other thread of this process runs meanwhile.
+    ctypes.PyDLL(None).sleep(int(seconds))
+    return label
+
+
+gil_bound = Flow("gil_bound") >> hold_gil
+
+
+@task
+def talk(folder, name, other, lines=50, patience_seconds=20.0):
+    """Wait until the other run is here as well, then talk at the same time as it does."""
+    (Path(folder) / name).touch()
+    deadline = time.monotonic() + patience_seconds
+    while not (Path(folder) / other).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{other} did not come")
+        time.sleep(0.01)
+    for number in range(lines):
+        print(f"{name} {number}")
+        time.sleep(0.002)
+
+
+talking = Flow("talking") >> talk

@@ -1,0 +1,10 @@
+"""Read what a part has logged."""
+
+import json
+from typing import Any
+
+
+def log_lines(log: str, **fields: Any) -> list[dict[str, Any]]:
+    """The JSON lines of a log that carry these fields; nginx and NATS write other lines as well."""
+    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    return [line for line in lines if fields.items() <= line.items()]

@@ -1,0 +1,80 @@
+"""A worker of a test's own, started with the public command, that may be stopped, killed and paused."""
+
+import os
+import signal
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import httpx
+
+from .waiting import wait_until
+
+
+class WorkerProcess:
+    """`with WorkerProcess(nats_url, folder, "w1", tag="mine", flows_dir=…) as worker: …`"""
+
+    def __init__(
+        self, nats_url: str, folder: Path, worker_id: str, *, tag: str, flows_dir: Path, slots: int = 1, **env: str
+    ) -> None:
+        self.worker_id = worker_id
+        self._log = folder / f"{worker_id}.log"
+        self._command = [
+            str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"),
+            *("--nats-url", nats_url, "--worker-id", worker_id, "--tags", tag),
+            *("--slots", str(slots), "--flows-dir", str(flows_dir)),
+        ]
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
+        self._env = {**outside, "PYOCO_LOAD_DOTENV": "0", "PYOCO_WORKER_DIR": str(folder / worker_id), **env}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "WorkerProcess":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_running:
+            self.resume()
+            self.stop()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
+
+    def wait_registered(self, client: httpx.Client, *, within: float = 30.0) -> None:
+        def is_registered() -> bool:
+            assert self.is_running, self.log
+            return any(worker["worker_id"] == self.worker_id for worker in client.get("/workers").json())
+
+        wait_until(is_registered, within=within, what=f"worker {self.worker_id} registered")
+
+    def stop(self) -> None:
+        """Ask it to stop, and see that it does."""
+        self._signal(signal.SIGTERM)
+        assert self._process is not None
+        assert self._process.wait(timeout=30) == 0, self.log
+
+    def kill(self) -> None:
+        """kill -9 of the agent; its runners have to notice by themselves."""
+        self._signal(signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait(timeout=10)
+
+    def pause(self) -> None:
+        """The agent stands still while its runners go on."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
