@@ -136,7 +136,7 @@ class Desk:
         js = self.link.jetstream
         state = (await js.stream_info(stream)).state
         found = []
-        for sequence in range(state.first_seq, state.last_seq + 1):
+        for sequence in range(max(state.first_seq, 1), state.last_seq + 1):
             try:
                 found.append((await js.get_msg(stream, sequence)).data or b"")
             except NotFoundError:

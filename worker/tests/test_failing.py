@@ -7,7 +7,7 @@ from nats.js import api
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_testkit.waiting import wait_until
+from fleet_testkit.waiting import eventually
 
 from .conftest import Desk, WorkerProcess
 
@@ -115,7 +115,7 @@ async def test_a_task_that_leaves_python_fails_its_run_and_nothing_else(
 
 async def test_a_broken_flow_file_is_logged_and_hides_no_other(desk: Desk, start_worker: StartWorker) -> None:
     worker = start_worker("w1")
-    wait_until(lambda: "broken_file.py cannot be used" in worker.log)
+    await eventually(lambda: "broken_file.py cannot be used" in worker.log)
     [line] = [line for line in worker.log_lines if line["event"] == "flows_broken"]
     assert line["exc_message"] == "this file is broken on purpose"
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
@@ -134,7 +134,7 @@ async def test_a_snapshot_that_comes_a_moment_late_is_waited_for(desk: Desk, sta
     worker = start_worker("w1")
     job = desk.job("tiny")
     await desk.queue(job)
-    wait_until(lambda: worker.log)
+    await eventually(lambda: worker.log)
     await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=1.0).encode())
     assert (await desk.wait_ended(job.run_id)).status is RunStatus.COMPLETED
 
@@ -143,7 +143,7 @@ async def test_a_bucket_that_refuses_writes_delays_the_run(desk: Desk, start_wor
     run_id = await desk.submit("tiny")
     await limit_message_size(desk, 10)
     worker = start_worker("w1")
-    wait_until(lambda: "run could not be claimed" in worker.log, within=20)
+    await eventually(lambda: "run could not be claimed" in worker.log, within=20)
     assert (await desk.snapshot(run_id)).status is RunStatus.PENDING
     await limit_message_size(desk, -1)
     run = await desk.wait_ended(run_id)
@@ -159,7 +159,7 @@ async def test_an_end_that_is_refused_is_tried_again_later(
     await desk.wait_running(run_id)
     await limit_message_size(desk, 10)
     (tmp_path / "go").touch()
-    wait_until(lambda: "ERR-PYOCO-0008" in worker.log)
+    await eventually(lambda: "ERR-PYOCO-0008" in worker.log)
     await limit_message_size(desk, -1)
     run = await desk.wait_ended(run_id)
     assert run.status is RunStatus.COMPLETED

@@ -7,7 +7,7 @@ import pytest
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_testkit.waiting import eventually, wait_until
+from fleet_testkit.waiting import eventually
 from fleet_worker.settings import WorkerSettings
 
 from .conftest import Desk, WorkerProcess
@@ -126,10 +126,11 @@ async def test_every_run_has_a_folder_of_its_own_that_is_gone_afterwards(
     run_id = await desk.submit("looking")
     run = await desk.wait_ended(run_id)
     folder = Path(run.task_records["look_around"]["output"])
+    assert folder.parent == worker.scratch / "runs"
     assert folder.name == f"{run_id}-1"
-    assert not folder.exists()
+    assert folder.name not in worker.run_folders()
     # Words on the file descriptor itself belong to no task: they are in the worker's log.
-    wait_until(lambda: "raw words" in worker.log)
+    await eventually(lambda: "raw words" in worker.log)
     assert [event.text for event in await desk.output(run_id)] == ["straße\n"]
 
 

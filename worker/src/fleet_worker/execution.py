@@ -16,7 +16,7 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_contracts.status import RunStatus
+from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, WriteRefused
@@ -178,7 +178,9 @@ class Execution:
         ended = Ended(RunStatus(done.status), done.error, done.reason)
         if ended.status is RunStatus.FAILED:
             self._log_failure(ended, done.failure or {})
-        return await self._end(lease, ended, done.tasks, done.task_records, truncated=done.task_records_truncated)
+        return await self._end(
+            lease, ended, _states(done.tasks), done.task_records, truncated=done.task_records_truncated
+        )
 
     async def _after_death(self, lease: Lease, death: RunnerDied) -> Outcome:
         match self._ending:
@@ -206,7 +208,7 @@ class Execution:
         self,
         lease: Lease,
         ended: Ended,
-        tasks: dict[str, Any] | None = None,
+        tasks: dict[str, TaskStatus] | None = None,
         task_records: dict[str, Any] | None = None,
         *,
         truncated: bool = False,
@@ -296,7 +298,7 @@ class Execution:
         assert self._events is not None
         self._events.add(progress.events)
         if progress.tasks is not None:
-            self._progress |= {"tasks": progress.tasks, "task_records": progress.task_records or {}}
+            self._progress |= {"tasks": _states(progress.tasks), "task_records": progress.task_records or {}}
 
     def _cancel(self) -> None:
         if self._cancel_seen_at is None:
@@ -319,3 +321,8 @@ class Execution:
             "worker_id": self._services.settings.worker_id,
         }
         logger.log(level, "%s", message, extra={**about, **fields}, stacklevel=2)
+
+
+def _states(tasks: dict[str, str]) -> dict[str, TaskStatus]:
+    """A runner tells words."""
+    return {name: TaskStatus(state) for name, state in tasks.items()}

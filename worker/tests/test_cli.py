@@ -1,0 +1,65 @@
+"""The command line: bad arguments get one sentence, an example and exit code 1."""
+
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+
+def pyoco_worker(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"), *arguments]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYOCO_LOAD_DOTENV": "0", "PYOCO_NATS_URL": "nats://127.0.0.1:9", **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_tells_every_option(tmp_path: Path) -> None:
+    answer = pyoco_worker(tmp_path, "--help")
+    assert answer.returncode == 0
+    for option in ("--nats-url", "--tags", "--worker-id", "--slots", "--flow-resolver", "--flows-dir"):
+        assert option in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--no-such-option"], "No such option: --no-such-option"),
+        (["--slots", "many"], "Invalid value for '--slots'"),
+        (["--slots", "0"], "PYOCO_SLOTS=0 is not allowed"),
+        (["--tags", "a.b"], "PYOCO_TAGS='a.b' is not allowed"),
+        (["--nats-url", "localhost"], "PYOCO_NATS_URL='localhost' is not allowed"),
+        (["--flows-dir", "nowhere"], "nowhere does not exist"),
+        (["--flow-resolver", "nofunction"], "PYOCO_FLOW_RESOLVER='nofunction' is not allowed"),
+        ([], "no flows: give --flow-resolver or --flows-dir"),
+    ],
+)
+def test_bad_arguments_get_one_sentence_with_an_example(tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    answer = pyoco_worker(tmp_path, *arguments)
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    assert sentence in answer.stderr
+    assert "example: pyoco-worker --nats-url" in answer.stderr
+    assert "ERR-PYOCO-0018" in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+def test_a_bad_setting_in_the_environment_is_named(tmp_path: Path) -> None:
+    answer = pyoco_worker(tmp_path, PYOCO_CONSUMER_MAX_DELIVER="none")
+    assert answer.returncode == 1
+    assert "PYOCO_CONSUMER_MAX_DELIVER='none' is not allowed" in answer.stderr
+
+
+def test_a_resolver_that_cannot_be_imported_ends_the_worker_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import no_such_library\n")
+    answer = pyoco_worker(tmp_path, "--flow-resolver", "mine.py:find")
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("pyoco-worker: the flow resolver ")
+    assert "No module named 'no_such_library'" in answer.stderr
