@@ -46,11 +46,11 @@ async def test_a_run_completes_with_every_field_of_the_contract(desk: Desk, star
 async def test_a_tiny_run_costs_two_writes_of_its_snapshot(desk: Desk, start_worker: StartWorker) -> None:
     start_worker("w1")
     run_ids = [await desk.submit("tiny") for _ in range(10)]
-    for run_id in run_ids:
-        await desk.wait_ended(run_id)
+    runs = [await desk.wait_ended(run_id) for run_id in run_ids]
     state = (await desk.link.jetstream.stream_info(f"KV_{desk.settings.runs_kv_bucket}")).state
-    # One write of the server, one when claimed, one at the end; a hiccup may show one run's progress.
-    assert 30 <= state.last_seq <= 32
+    # One write of the server, one when claimed, one at the end; more only for a run that a busy machine made long.
+    progress = sum(int(((run.end_time or 0.0) - (run.start_time or 0.0)) / 0.25) for run in runs)
+    assert 30 <= state.last_seq <= 30 + progress
 
 
 async def test_parallel_tasks_overlap_in_time(desk: Desk, start_worker: StartWorker) -> None:

@@ -84,6 +84,10 @@ class RunnerProcess:
         self._send(run)
         try:
             return await self._done
+        except asyncio.CancelledError:
+            # Nobody waits for this run any more, but the process would go on with it.
+            self.kill()
+            raise
         finally:
             self._done = None
             self._on_progress = None
