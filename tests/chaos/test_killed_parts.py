@@ -1,0 +1,87 @@
+"""An answered submit survives the death of any single process right after the answer."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import wait_until
+
+SERVICES = ["auth", "runs-api", "workers-api", "wheels-api", "gateway"]
+PARTS = ["nats", *SERVICES, "worker-1"]
+RUNS = 6
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory, flows_dir: Path) -> Iterator[Stack]:
+    """A stack whose parts are killed one after the other."""
+    folder = tmp_path_factory.mktemp("fragile")
+    with Stack(folder / "data", "--slots", "2", "--flows-dir", str(flows_dir)) as stack:
+        assert list(stack.parts) == PARTS
+        yield stack
+
+
+def submit_some(stack: Stack, marks: Path) -> list[str]:
+    return [
+        submit(stack.client, "marked", marks=str(marks), label=str(number), seconds=0.3) for number in range(RUNS)
+    ]
+
+
+def executions(marks: Path) -> list[str]:
+    return sorted(marks.read_text().split())
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_answered_runs_survive_kill_9_of(name: str, fragile: Stack, marks: Path) -> None:
+    before = fragile.parts[name]
+    run_ids = submit_some(fragile, marks)
+    os.kill(before["pid"], signal.SIGKILL)
+    ended = wait_ended(fragile.client, run_ids, within=60)
+    assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
+    if name in SERVICES:
+        # Nobody that executes was touched: nothing may have been executed twice.
+        assert executions(marks) == [str(number) for number in range(RUNS)]
+    else:
+        assert set(executions(marks)) == {str(number) for number in range(RUNS)}
+    fragile.wait_healthy()
+    after = fragile.parts[name]
+    assert (after["state"], after["restarts"]) == ("healthy", before["restarts"] + 1)
+    assert after["pid"] != before["pid"]
+
+
+def test_answered_runs_survive_kill_9_of_a_runner(fragile: Stack, marks: Path) -> None:
+    worker = psutil.Process(fragile.pid("worker-1"))
+    runners = {runner.pid for runner in worker.children()}
+    assert len(runners) == 2
+    run_ids = submit_some(fragile, marks)
+    wait_until(lambda: executions(marks), what="a run begun")
+    victim = runners.pop()
+    os.kill(victim, signal.SIGKILL)
+    ended = wait_ended(fragile.client, run_ids)
+    assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
+    assert max(snapshot["attempt"] for snapshot in ended) == 2
+    wait_until(lambda: len(worker.children()) == 2, what="the runner replaced")
+    assert victim not in {runner.pid for runner in worker.children()}
+
+
+def test_nothing_outlives_a_killed_launcher_and_the_next_one_goes_on(
+    tmp_path: Path, flows_dir: Path, marks: Path
+) -> None:
+    stack = Stack(tmp_path / "data", "--slots", "2", "--flows-dir", str(flows_dir))
+    stack.up()
+    launcher = psutil.Process(stack.status()["launcher_pid"])
+    family = [launcher, *launcher.children(recursive=True)]
+    run_ids = submit_some(stack, marks)
+    launcher.kill()
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
+    stack.up()
+    ended = wait_ended(stack.client, run_ids, within=60)
+    assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
+    assert set(executions(marks)) == {str(number) for number in range(RUNS)}
+    stack.down()

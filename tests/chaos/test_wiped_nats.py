@@ -1,0 +1,70 @@
+"""NATS loses its disk while runs are queued: the ledger knows them, they are dispatched again and complete."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import wait_until
+from fleet_testkit.wire import Wire
+from fleet_testkit.worker_process import WorkerProcess
+
+RUNS = 20
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack without a worker, so that what is submitted stays queued."""
+    with Stack(tmp_path_factory.mktemp("forgetful") / "data", "--workers", "0") as stack:
+        yield stack
+
+
+def submit_some(stack: Stack, marks: Path) -> list[str]:
+    return [submit(stack.client, "marked", marks=str(marks), label=str(number)) for number in range(RUNS)]
+
+
+def assert_all_executed_once(
+    stack: Stack, run_ids: list[str], marks: Path, *, tmp_path: Path, flows_dir: Path
+) -> None:
+    with WorkerProcess(stack.nats_url, tmp_path, "late", tag="default", flows_dir=flows_dir):
+        ended = wait_ended(stack.client, run_ids, within=45)
+    assert {(snapshot["status"], snapshot["attempt"]) for snapshot in ended} == {("COMPLETED", 1)}
+    assert sorted(marks.read_text().split(), key=int) == [str(number) for number in range(RUNS)]
+
+
+def wipe(stack: Stack) -> None:
+    shutil.rmtree(stack.data_dir / "nats")
+
+
+def test_runs_survive_a_store_that_is_wiped_while_they_are_queued(
+    forgetful: Stack, tmp_path: Path, flows_dir: Path, marks: Path
+) -> None:
+    run_ids = submit_some(forgetful, marks)
+    status = forgetful.status()
+    nats_pid = next(part["pid"] for part in status["parts"] if part["name"] == "nats")
+    launcher = psutil.Process(status["launcher_pid"])
+    # The launcher would start NATS again before the store is gone.
+    launcher.suspend()
+    os.kill(nats_pid, signal.SIGKILL)
+    wait_until(lambda: psutil.Process(nats_pid).status() == psutil.STATUS_ZOMBIE, what="NATS dead")
+    wipe(forgetful)
+    launcher.resume()
+    assert_all_executed_once(forgetful, run_ids, marks, tmp_path=tmp_path, flows_dir=flows_dir)
+
+
+def test_runs_survive_a_store_that_is_wiped_while_the_stack_is_down(
+    forgetful: Stack, tmp_path: Path, flows_dir: Path, marks: Path
+) -> None:
+    run_ids = submit_some(forgetful, marks)
+    forgetful.down()
+    wipe(forgetful)
+    forgetful.up()
+    assert set(run_ids) <= {run["run_id"] for run in forgetful.client.get("/runs", params={"limit": 200}).json()}
+    wait_until(lambda: Wire(forgetful.nats_url).queued("default") == RUNS, what="every run queued again")
+    assert_all_executed_once(forgetful, run_ids, marks, tmp_path=tmp_path, flows_dir=flows_dir)
