@@ -191,3 +191,16 @@ def test_logs_shows_all_parts_or_one_and_names_them_when_there_is_no_such(server
     unknown = server.run("logs", "third")
     assert unknown.returncode == 1
     assert "the parts are first, second" in unknown.stderr
+
+
+def test_a_stack_outlives_the_pipe_that_it_prints_to(server: StandinServer) -> None:
+    launcher = server.up(TWO_PARTS)
+    assert launcher.stdout
+    launcher.stdout.close()
+    server.wait_running()
+    launcher.stdout = None
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(timeout=20) == 0
+    assert launcher.stderr
+    assert launcher.stderr.read() == ""
+    assert server.leftovers() == []

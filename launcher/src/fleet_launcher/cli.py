@@ -20,6 +20,8 @@ from .settings import LauncherSettings
 from .stack import StackPlan
 from .status import show_status
 
+# What is told in a sentence; an OSError is one of a file in the data dir and names it.
+_FAILURES = (LaunchError, SettingsError, OSError)
 _STOPPED_EXIT_CODE = 3
 _USAGE_EXIT_CODE = 2
 
@@ -110,7 +112,7 @@ def up(
     It runs until Ctrl-C. Options win over PYOCO_* variables of the environment, those over the file .env.
     """
     report = Report(report_fd)
-    console = Console()
+    console = Console(steady=True)
     try:
         settings = LauncherSettings.load(
             host=host,
@@ -143,7 +145,7 @@ def up(
             console=console,
             when_ready=report.ready,
         )
-    except (LaunchError, SettingsError) as error:
+    except _FAILURES as error:
         report.failed(str(error))
         raise
     raise typer.Exit(code)
@@ -192,7 +194,7 @@ def main() -> None:
     """Run a command; what goes wrong is one sentence and exit code 1, Ctrl-C is 130."""
     try:
         app()
-    except (LaunchError, SettingsError) as error:
+    except _FAILURES as error:
         typer.echo(f"pyoco-server: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,19 +23,32 @@ _COLOURS = {
     PartPhase.STOPPED: "dim",
 }
 _CRASH_LINES = 5
+# How often it is said without a terminal what is waited for.
+_PAUSE_BETWEEN_WORDS_SECONDS = 3.0
 # Without a terminal there is no width to keep to, and folded paths could not be copied.
 _WIDTH_WITHOUT_TERMINAL = 200
 
 
-class Console:
-    """Printing never breaks the stack: a terminal or pipe that is gone is nobody's problem here."""
+class _SteadyConsole(RichConsole):
+    """Falls silent when nobody reads any more, where rich would end the process."""
 
-    def __init__(self) -> None:
-        self._rich = RichConsole(highlight=False)
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # What is still buffered must not fail again when the interpreter flushes it at the end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class Console:
+    """Printing never breaks a stack: with `steady` it outlives the terminal or pipe that it prints to."""
+
+    def __init__(self, *, steady: bool = False) -> None:
+        self._rich = _SteadyConsole(highlight=False) if steady else RichConsole(highlight=False)
         if not self._rich.is_terminal:
             self._rich.width = _WIDTH_WITHOUT_TERMINAL
         self._status: Status | None = None
-        self._begun = time.monotonic()
+        self._begun = self._last_word = time.monotonic()
 
     def say(self, text: str) -> None:
         """One line; rich markup is understood."""
@@ -50,25 +64,28 @@ class Console:
         """Called at every change while the parts start."""
         if changed is not None and changed.state is PartPhase.HEALTHY:
             self.say(f"  [green]✓[/] {changed.name} [dim]{time.monotonic() - self._begun:.1f} s[/]")
-        waiting = [_waiting(part) for part in parts if part.state is not PartPhase.HEALTHY]
-        if not self._rich.is_terminal:
-            return
-        with contextlib.suppress(OSError):
-            if not waiting:
-                self.end_progress()
-                return
-            text = f"waiting for {', '.join(waiting)}"
-            if self._status is None:
-                self._status = self._rich.status(text)
-                self._status.start()
-            else:
-                self._status.update(text)
+        waiting = ", ".join(_waiting(part) for part in parts if part.state is not PartPhase.HEALTHY)
+        if not waiting:
+            self.end_progress()
+        elif self._rich.is_terminal:
+            self._spin(f"waiting for {waiting}")
+        elif time.monotonic() - self._last_word > _PAUSE_BETWEEN_WORDS_SECONDS:
+            self._last_word = time.monotonic()
+            self.say(f"  waiting for {waiting}")
 
     def end_progress(self) -> None:
         if self._status is not None:
             with contextlib.suppress(OSError):
                 self._status.stop()
             self._status = None
+
+    def _spin(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            if self._status is None:
+                self._status = self._rich.status(text)
+                self._status.start()
+            else:
+                self._status.update(text)
 
     def show_parts(self, parts: Sequence[PartState]) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")

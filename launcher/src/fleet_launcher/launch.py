@@ -87,19 +87,17 @@ class _Launch:
         signals = _Signals()
         write_state(self._folder, self._state)
         try:
-            await signals.run(self._start(build, start_timeout_seconds))
-            self._console.show_parts(self._state.parts)
-            self._console.show_invitation(self._state.url)
-            when_ready()
-            await signals.interrupted.wait()
-        except Interrupted:
-            self._console.say("stopping before everything was started")
+            with contextlib.suppress(Interrupted):
+                await signals.run(self._start(build, start_timeout_seconds))
+                self._console.show_parts(self._state.parts)
+                self._console.show_invitation(self._state.url)
+                when_ready()
+                await signals.interrupted.wait()
         finally:
             self._is_starting = False
             self._console.end_progress()
             await self._stop(signals.hurry)
             _clean_up(self._folder, self._state)
-        self._console.say("stopped")
         return signals.exit_code
 
     async def _start(self, build: Callable[[], Awaitable[Sequence[Part]]], timeout_seconds: float) -> None:
@@ -119,9 +117,11 @@ class _Launch:
     async def _stop(self, hurry: asyncio.Event) -> None:
         if self._supervisor is None:
             return
+        self._console.say("stopping")
         explaining = asyncio.create_task(self._explain_waiting(self._supervisor))
         await self._supervisor.stop(hurry)
         explaining.cancel()
+        self._console.say("stopped")
 
     async def _explain_waiting(self, supervisor: Supervisor) -> None:
         await asyncio.sleep(_PATIENCE_BEFORE_A_WORD_SECONDS)

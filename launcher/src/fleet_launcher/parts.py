@@ -97,7 +97,8 @@ def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
         command=command,
         health=gateway_serves(url),
         address=url,
-        start_stage=1,
+        # The door opens when everything behind it is there.
+        start_stage=2,
         stop_stage=1,
         # Open requests may finish; event streams never would.
         stop=(StopStep(signal.SIGQUIT, 2.0), StopStep(signal.SIGTERM, 3.0)),

@@ -1,9 +1,10 @@
 """The settings of the embedded stack."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fleet_kit.settings import FleetSettings
 
@@ -25,9 +26,16 @@ class LauncherSettings(FleetSettings):
     # The NATS that the stack starts itself.
     nats_server_bin: str | None = None
     nats_port: int | None = Field(None, ge=1, le=65535)
-    nats_sync_interval: str = Field("1s", pattern=r"^(always|(\d+(\.\d+)?(ms|s|m|h))+)$")
+    nats_sync_interval: str = "1s"
 
     workers: int | None = Field(None, ge=0, le=256)
     flow_resolver: str | None = None
     flows_dir: Path | None = None
     worker_stop_grace_sec: float = Field(10.0, ge=0)
+
+    @field_validator("nats_sync_interval")
+    @classmethod
+    def _check_sync_interval(cls, value: str) -> str:
+        if not re.fullmatch(r"always|\d+(\.\d+)?(ms|s|m|h)", value):
+            raise ValueError("use `always` or a duration such as 500ms, 1s or 2m")
+        return value
