@@ -10,7 +10,7 @@ from nats.js import api
 
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket, Mirror
-from fleet_kit.nats import NatsLink, WriteRefused
+from fleet_kit.nats import NatsLink, NatsSilent, WriteRefused
 from fleet_kit.resources import ensure_bucket, ensure_stream
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.nats_server import NatsServer
@@ -83,7 +83,7 @@ async def test_a_server_that_does_not_answer_is_given_up_after_the_timeout(
 ) -> None:
     nats_server.pause()
     begun = time.monotonic()
-    with pytest.raises(NatsUnavailable, match="did not acknowledge in time"):
+    with pytest.raises(NatsSilent):
         await link.publish("s.a", b"x")
     with pytest.raises(NatsUnavailable):
         await Bucket(link, "things").get("a")

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from fleet_contracts.names import HEADER_REQUEST_ID
@@ -43,9 +44,9 @@ def create_app(
 ) -> FastAPI:
     """Build a service. `registry` adds GET /metrics for services without a richer one of their own."""
     app = FastAPI(title=f"pyoco-fleet {component}", lifespan=lifespan, docs_url=None, redoc_url=None)
-    for router in routers:
+    all_routers = [*routers, _health_routes(readiness, registry)]
+    for router in all_routers:
         app.include_router(router)
-    app.include_router(_health_routes(readiness, registry))
 
     async def on_invalid_request(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -63,6 +64,9 @@ def create_app(
         assert isinstance(error, HTTPException)
         response = error_response(request, status=error.status_code, message=str(error.detail))
         response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            # The framework names the methods of the first route of this path only.
+            response.headers["allow"] = ", ".join(_methods_of(all_routers, request.url.path))
         return response
 
     async def on_fleet_error(request: Request, error: Exception) -> Response:
@@ -158,6 +162,12 @@ class RequestMiddleware:
                         "meta": _request_meta(scope, status),
                     },
                 )
+
+
+def _methods_of(routers: Sequence[APIRouter], path: str) -> list[str]:
+    every = (route for router in routers for route in router.routes if isinstance(route, Route))
+    routes = (route for route in every if route.path_regex.match(path))
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 def _request_id(scope: Scope) -> str:

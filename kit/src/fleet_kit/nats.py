@@ -42,6 +42,10 @@ class WrongRevision(Exception):
     """Somebody else has written this key since we read it."""
 
 
+class NatsSilent(NatsUnavailable):
+    """NATS did not answer in time; try again."""
+
+
 class WriteRefused(NatsUnavailable):
     """JetStream refused the write."""
 
@@ -148,7 +152,7 @@ class NatsLink:
             async with asyncio.timeout(self._settings.nats_request_timeout_sec):
                 return await future
         except TimeoutError as error:
-            raise NatsUnavailable("NATS did not acknowledge in time; try again") from error
+            raise NatsSilent() from error
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""

@@ -155,3 +155,9 @@ async def test_a_run_tells_whether_its_worker_lives(service: RunsUnderTest) -> N
         return (run.get("worker_alive"), run.get("worker_tags")) == (True, ["a"])
 
     await eventually(shown)
+
+
+async def test_a_wrong_method_is_told_which_are_right(service: RunsUnderTest) -> None:
+    answer = await service.client.delete("/runs")
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "GET, POST"

@@ -11,6 +11,7 @@ class RunsSettings(HttpSettings, WireNames, ConsumerDefaults, DlqLimits, EventsL
     runs_database_url: str = Field("sqlite:///.fleet/runs.db", pattern=r"^(sqlite|postgresql(\+psycopg)?)://")
 
     max_run_snapshot_bytes: int = Field(262144, ge=4096)
+    workflow_yaml_max_bytes: int = Field(262144, ge=1)
     worker_disconnect_timeout_sec: float = Field(20.0, gt=0)
 
     # How often the sweeper looks, and after how long a silent holder counts as lost.

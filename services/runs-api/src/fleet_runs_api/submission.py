@@ -13,7 +13,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
 from fleet_kit.logging import problem_fields
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats import NatsLink, NatsSilent
 
 from . import ledger
 from .errors import LedgerUnavailable, SubmissionTooLarge
@@ -104,5 +104,7 @@ class Submission:
             )
             raise error from None
         if withdrawn:
-            await self._relay.remove_traces(job.run_id)
+            # A NATS that hangs would only keep the caller waiting longer: the outbox does it later.
+            if not isinstance(error, NatsSilent):
+                await self._relay.remove_traces(job.run_id)
             raise error
