@@ -122,6 +122,7 @@ async def test_a_run_outlives_a_restart_of_nats(
     nats_server.start()
     await eventually(lambda: desk.link.down_because is None)
     run = await desk.wait_ended(run_id)
+    assert worker.log.count("ERR-PYOCO-0008") == 1
     assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
     await desk.wait_queue_empty()
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED

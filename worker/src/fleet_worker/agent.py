@@ -64,7 +64,7 @@ class Agent:
         instance_id = uuid.uuid4().hex
         self._registry = Registry(link, settings, instance_id=instance_id)
         self._writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
-        claims = Claims(link, self._writer, settings, instance_id=instance_id, stopping=self._stopping)
+        claims = Claims(self._writer, settings, instance_id=instance_id, stopping=self._stopping)
         self._answers = Answers(link, settings)
         self._puller = Puller(
             link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]

@@ -8,9 +8,9 @@ from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats import NatsLink, WrongRevision
+from fleet_kit.nats import WrongRevision
 
-from .delivery import IN_PROGRESS, Delivery
+from .delivery import Delivery
 from .disposition import AlreadyEnded, Ended, HeldElsewhere, InvalidJob, RunMissing
 from .lease import Lease, SnapshotWriter
 from .settings import WorkerSettings
@@ -66,14 +66,12 @@ class Claims:
 
     def __init__(
         self,
-        link: NatsLink,
         writer: SnapshotWriter,
         settings: WorkerSettings,
         *,
         instance_id: str,
         stopping: asyncio.Event,
     ) -> None:
-        self._link = link
         self._writer = writer
         self._settings = settings
         self._instance_id = instance_id
@@ -87,10 +85,12 @@ class Claims:
             return InvalidJob(f"the snapshot of the run is unreadable: {error}")
 
     async def _claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
-        holder = Holder.UNWATCHED
+        holder, watched = Holder.UNWATCHED, 0
         while True:
             found = await self._writer.read(job.run_id)
             snapshot, revision = (None, 0) if found is None else found[:2]
+            if holder is Holder.SILENT and revision != watched:
+                holder = Holder.ALIVE  # it moved after our last look
             decision = decide(
                 snapshot, instance_id=self._instance_id, num_delivered=delivery.num_delivered, holder=holder
             )
@@ -101,7 +101,7 @@ class Claims:
             if decision is Decision.LEAVE:
                 return HeldElsewhere(_HELD_RETRY_SECONDS)
             if decision is Decision.WATCH:
-                holder = await self._watch(job.run_id, revision, delivery)
+                holder, watched = await self._watch(job.run_id, revision), revision
                 continue
             wanted = self._change(snapshot, decision, delivery)
             try:
@@ -124,15 +124,11 @@ class Claims:
             now=now,
         )
 
-    async def _watch(self, run_id: str, revision: int, delivery: Delivery) -> Holder:
+    async def _watch(self, run_id: str, revision: int) -> Holder:
         """Look at another holder's snapshot until it moves, or has been still for too long."""
         deadline = time.monotonic() + self._settings.run_lost_after_sec
-        answered_at = time.monotonic()
         while (left := deadline - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _LOOK_INTERVAL_SECONDS))
-            if time.monotonic() - answered_at >= self._settings.ack_progress_interval_sec:
-                await self._link.send(delivery.reply, IN_PROGRESS)
-                answered_at = time.monotonic()
             found = await self._writer.read(run_id)
             if found is None or found[1] != revision or self._stopping.is_set():
                 return Holder.ALIVE

@@ -248,6 +248,7 @@ class Execution:
             self._events.add_run_status(change(lease.snapshot).status, at=time.time())
             await self._events.flush()
         refusals = 0
+        told = False
         backoff = 0.1
         while True:
             try:
@@ -256,7 +257,8 @@ class Execution:
                 self._log(logging.WARNING, f"the claim was lost: {lost}; nothing is written")
                 return Fenced()
             except NatsUnavailable as error:
-                if refusals == 0:
+                if not told:
+                    told = True
                     problem = problem_fields(Problem.TERMINAL_WRITE_FAILED)
                     self._log(logging.ERROR, f"the end of the run cannot be recorded yet: {error}", **problem)
                 refusals += isinstance(error, WriteRefused)

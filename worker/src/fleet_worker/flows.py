@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import logging
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,8 +12,6 @@ from typing import Any, Protocol
 from pyoco import Flow
 
 from .frames import Failure
-
-logger = logging.getLogger(__name__)
 
 
 class FlowsUnusable(Exception):

@@ -59,7 +59,7 @@ class RunnerPool:
         return runner
 
     def give_back(self, runner: RunnerProcess) -> None:
-        if runner in self._alive and runner not in self._idle:
+        if not runner.died.is_set() and runner not in self._idle:
             self._idle.append(runner)
             self._some_idle.set()
 

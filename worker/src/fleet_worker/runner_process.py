@@ -142,6 +142,7 @@ class RunnerProcess:
         self.kill()
         await asyncio.to_thread(self._process.wait)
         shutil.rmtree(spare_folder(Path(self._setup.runs_dir), self.pid), ignore_errors=True)
+        self.died.set()
         error = RunnerDied(self._returncode())
         for waiting in (self._ready, self._done):
             if waiting is not None and not waiting.done():
@@ -150,7 +151,6 @@ class RunnerProcess:
                 waiting.exception()
         if self._transport is not None:
             self._transport.close()
-        self.died.set()
 
     def _returncode(self) -> int:
         assert self._process is not None
