@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 from nats.aio.client import Client
 
 from fleet_contracts.scopes import ALL_SCOPES
+from fleet_testkit.ledger import ledger_rows
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import read, submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -88,8 +88,7 @@ def test_identity_headers_of_a_client_are_ignored(stack: Stack) -> None:
     [ended] = wait_ended(stack.client, [run_id])
     assert (ended["tenant_id"], ended["api_key_id"]) == (None, None)
     assert stack.client.get(f"/runs/{run_id}", headers=EVIL).json()["run_id"] == run_id
-    with sqlite3.connect(f"file:{stack.data_dir / 'runs.db'}?mode=ro", uri=True) as ledger:
-        assert ledger.execute("SELECT DISTINCT tenant_id FROM runs").fetchall() == [("anonymous",)]
+    assert ledger_rows(stack, "SELECT DISTINCT tenant_id FROM runs") == [("anonymous",)]
 
 
 @pytest.fixture(scope="module")

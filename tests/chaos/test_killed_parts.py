@@ -3,13 +3,16 @@
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 
+from fleet_testkit.ledger import accepted_run_ids
 from fleet_testkit.runs import submit, wait_ended
-from fleet_testkit.stack import Stack
+from fleet_testkit.stack import Stack, is_alive
 from fleet_testkit.waiting import wait_until
 
 SERVICES = ["auth", "runs-api", "workers-api", "wheels-api", "gateway"]
@@ -78,10 +81,35 @@ def test_nothing_outlives_a_killed_launcher_and_the_next_one_goes_on(
     family = [launcher, *launcher.children(recursive=True)]
     run_ids = submit_some(stack, marks)
     launcher.kill()
-    _, alive = psutil.wait_procs(family, timeout=20)
-    assert alive == []
+    wait_until(lambda: not any(is_alive(process) for process in family), what="the whole family gone")
     stack.up()
     ended = wait_ended(stack.client, run_ids, within=60)
     assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
     assert set(executions(marks)) == {str(number) for number in range(RUNS)}
     stack.down()
+
+
+def test_every_run_of_the_ledger_ends_when_its_service_dies_among_submits(fragile: Stack, marks: Path) -> None:
+    body = {"flow_name": "marked", "params": {"marks": str(marks), "label": "x"}}
+
+    def try_submit() -> str | None:
+        try:
+            answer = client.post("/runs", json=body)
+        except httpx.TransportError:
+            return None
+        return str(answer.json()["run_id"]) if answer.is_success else None
+
+    victim = fragile.pid("runs-api")
+    with httpx.Client(base_url=fragile.url, timeout=30) as client, ThreadPoolExecutor(16) as threads:
+        tries = [threads.submit(try_submit) for _ in range(300)]
+        wait_until(lambda: sum(one.done() for one in tries) >= 100, what="a hundred answers")
+        os.kill(victim, signal.SIGKILL)
+        answered = {run_id for one in tries if (run_id := one.result())}
+    assert 100 <= len(answered) < 300
+
+    accepted = accepted_run_ids(fragile)
+    assert answered <= accepted
+    # Also those that were accepted and never answered.
+    ended = wait_ended(fragile.client, accepted, within=60)
+    assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
+    fragile.wait_healthy()

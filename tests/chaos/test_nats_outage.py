@@ -1,12 +1,12 @@
 """NATS is away: what cannot be promised is refused and leaves no trace; when it is back, work goes on by itself."""
 
-import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
+from fleet_testkit.ledger import accepted_run_ids
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -32,12 +32,6 @@ def orphaned(tmp_path_factory: pytest.TempPathFactory, server: NatsServer) -> It
         yield stack
 
 
-def accepted(stack: Stack) -> set[str]:
-    """Every run of the ledger."""
-    with sqlite3.connect(f"file:{stack.data_dir / 'runs.db'}?mode=ro", uri=True) as ledger:
-        return {run_id for (run_id,) in ledger.execute("SELECT run_id FROM runs")}
-
-
 def assert_refused(answer: httpx.Response) -> None:
     assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
     assert answer.json()["error"]["code"] == "DEPENDENCY_ERROR"
@@ -61,7 +55,7 @@ def test_a_submit_while_nats_is_down_is_refused_and_leaves_nothing(orphaned: Sta
     server.kill()
     for _ in range(5):
         assert_refused(orphaned.client.post("/runs", json=HELLO))
-    assert accepted(orphaned) == {first}
+    assert accepted_run_ids(orphaned) == {first}
     assert [run["run_id"] for run in orphaned.client.get("/runs").json()] == [first]
     assert orphaned.client.get("/health").status_code == httpx.codes.OK
 
@@ -69,7 +63,7 @@ def test_a_submit_while_nats_is_down_is_refused_and_leaves_nothing(orphaned: Sta
     second = submit_when_possible(orphaned)
     [ended] = wait_ended(orphaned.client, [second])
     assert ended["status"] == "COMPLETED"
-    assert accepted(orphaned) == Wire(server.url).run_ids() == {first, second}
+    assert accepted_run_ids(orphaned) == Wire(server.url).run_ids() == {first, second}
     restarts = {part["name"]: part["restarts"] for part in orphaned.parts.values()}
     assert set(restarts.values()) == {0}, restarts
 
@@ -77,7 +71,7 @@ def test_a_submit_while_nats_is_down_is_refused_and_leaves_nothing(orphaned: Sta
 def test_submits_that_race_with_the_death_of_nats_are_either_answered_or_nowhere(
     orphaned: Stack, server: NatsServer
 ) -> None:
-    before = accepted(orphaned)
+    before = accepted_run_ids(orphaned)
     with httpx.Client(base_url=orphaned.url, timeout=30) as client, ThreadPoolExecutor(16) as threads:
         answers = [threads.submit(client.post, "/runs", json=HELLO) for _ in range(400)]
         wait_until(lambda: sum(answer.done() for answer in answers) >= 100, what="a hundred answers")
@@ -95,6 +89,6 @@ def test_submits_that_race_with_the_death_of_nats_are_either_answered_or_nowhere
     ended = wait_ended(orphaned.client, [*answered, last], within=60)
     assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
     wanted = before | {*answered, last}
-    assert accepted(orphaned) == wanted
+    assert accepted_run_ids(orphaned) == wanted
     wait_until(lambda: Wire(server.url).run_ids() == wanted, what="nothing of the refused runs left in KV")
     wait_until(lambda: Wire(server.url).queued("default") == 0, what="every job acked")

@@ -65,7 +65,7 @@ class Stack:
         self.client = httpx.Client(base_url=self.url, timeout=30)
         stopped = self.run("down")
         assert stopped.returncode == 0, f"{stopped.stderr}\n{stopped.stdout}"
-        left = [process for process in self._seen if _runs(process)]
+        left = [process for process in self._seen if is_alive(process)]
         for process in left:
             process.kill()
         assert not left, f"processes were left running: {left}"
@@ -107,7 +107,7 @@ class Stack:
         self._remember()
         process = psutil.Process(self.pid(name))
         process.kill()
-        wait_until(lambda: not _runs(process), what=f"{name} gone")
+        wait_until(lambda: not is_alive(process), what=f"{name} gone")
         return process.pid
 
     def wait_restarted(self, name: str, *, before: int, within: float = 30.0) -> int:
@@ -141,7 +141,8 @@ class Stack:
         return "\n".join(f"--- {log.stem}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
 
 
-def _runs(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Not even a zombie counts: whoever should have waited for it may be gone."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
