@@ -105,13 +105,13 @@ class RunnerProcess:
             logger.debug("runner %d is already gone", self._process.pid)
 
     async def stop(self) -> None:
-        """Let an idle runner leave; end it if it does not."""
+        """Let an idle runner leave; end one that does not, or that is still starting."""
         if self._process is None:
             self.died.set()
             return
         self._send(Stop())
         try:
-            async with asyncio.timeout(_STOP_TIMEOUT_SECONDS):
+            async with asyncio.timeout(_STOP_TIMEOUT_SECONDS if self._ready.done() else 0):
                 await self.died.wait()
         except TimeoutError:
             self.on_silence()
