@@ -52,7 +52,7 @@ def test_a_line_has_the_required_fields(shared_gateway):
         ("/workers", ""),
         ("/workers/events", ""),
         ("/workers/w1", "worker:w1"),
-        ("/health", ""),
+        ("/", ""),
     ],
 )
 def test_a_line_names_the_run_or_worker_it_is_about(shared_gateway, path, entity_id):
@@ -120,3 +120,19 @@ def test_nothing_a_client_sends_breaks_a_line(gateway, request_bytes):
     assert read["event"] == "request"
     assert type(read["duration_ms"]) is int
     assert type(read["meta"]["status_code"]) is int
+
+
+def test_a_good_health_check_leaves_no_line(shared_gateway):
+    with shared_gateway.client() as client:
+        assert client.get("/health", headers={"X-Request-Id": "healthy"}).status_code == 200
+        client.get("/runs", headers={"X-Request-Id": "after-health"})
+    assert shared_gateway.log_lines("after-health")
+    assert '"request_id":"healthy"' not in shared_gateway.access_log.read_text()
+
+
+def test_a_bad_health_check_does(gateway):
+    gateway.services["runs"].stop()
+    with gateway.client() as client:
+        assert client.get("/health", headers={"X-Request-Id": "ill"}).status_code == 502
+    (line,) = gateway.log_lines("ill")
+    assert line["level"] == "ERROR"
