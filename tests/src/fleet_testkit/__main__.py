@@ -37,7 +37,9 @@ CHECKS = (
     Step("walls between packages (import-linter)", [str(Path(sys.executable).parent / "lint-imports"), "--no-logo"]),
     Step(
         "migrations make the models' tables",
-        _module("pytest", "-q", "--no-header", "--durations=0", "services/runs-api/tests/test_ledger.py", "-k", "migrat"),
+        _module(
+            "pytest", "-q", "--no-header", "--durations=0", "services/runs-api/tests/test_ledger.py", "-k", "migrat"
+        ),
     ),
 )
 TESTS = (
@@ -52,7 +54,7 @@ HELP = """usage: ./fleet test [--quick] [-- PYTEST_ARGS]
 
 Runs every check and every test. --quick runs only the checks.
 Arguments after -- go to one pytest run instead of all the steps, for example:
-  ./fleet test -- worker -k lease -x
+  ./fleet test -- worker -k claim -x
 """
 
 
