@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nats.js.errors import NotFoundError
 
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -32,10 +33,19 @@ def submit_some(stack: Stack, marks: Path) -> list[str]:
 def assert_all_executed_once(
     stack: Stack, run_ids: list[str], marks: Path, *, tmp_path: Path, flows_dir: Path
 ) -> None:
+    # Soon: the loss itself was noticed, not only found by the check that every run gets now and then.
+    wait_until(lambda: queued(stack) == RUNS, within=15, what="every run queued again")
     with WorkerProcess(stack.nats_url, tmp_path, "late", tag="default", flows_dir=flows_dir):
-        ended = wait_ended(stack.client, run_ids, within=45)
+        ended = wait_ended(stack.client, run_ids)
     assert {(snapshot["status"], snapshot["attempt"]) for snapshot in ended} == {("COMPLETED", 1)}
     assert sorted(marks.read_text().split(), key=int) == [str(number) for number in range(RUNS)]
+
+
+def queued(stack: Stack) -> int:
+    try:
+        return Wire(stack.nats_url).queued("default")
+    except NotFoundError:
+        return 0  # the stream is not made again yet
 
 
 def wipe(stack: Stack) -> None:
@@ -55,6 +65,7 @@ def test_runs_survive_a_store_that_is_wiped_while_they_are_queued(
     wait_until(lambda: psutil.Process(nats_pid).status() == psutil.STATUS_ZOMBIE, what="NATS dead")
     wipe(forgetful)
     launcher.resume()
+    forgetful.wait_healthy()
     assert_all_executed_once(forgetful, run_ids, marks, tmp_path=tmp_path, flows_dir=flows_dir)
 
 
@@ -66,5 +77,4 @@ def test_runs_survive_a_store_that_is_wiped_while_the_stack_is_down(
     wipe(forgetful)
     forgetful.up()
     assert set(run_ids) <= {run["run_id"] for run in forgetful.client.get("/runs", params={"limit": 200}).json()}
-    wait_until(lambda: Wire(forgetful.nats_url).queued("default") == RUNS, what="every run queued again")
     assert_all_executed_once(forgetful, run_ids, marks, tmp_path=tmp_path, flows_dir=flows_dir)

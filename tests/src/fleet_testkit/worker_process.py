@@ -32,8 +32,12 @@ class WorkerProcess:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.is_running:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if not self.is_running:
+            return
+        if error is not None:
+            self.kill()  # what went wrong is told by the test, not by how its worker stops
+        else:
             self.resume()
             self.stop()
 
