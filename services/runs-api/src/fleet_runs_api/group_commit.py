@@ -4,6 +4,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -22,6 +23,7 @@ R = TypeVar("R")
 Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
 
 _MOST_PER_COMMIT = 1000
+_PATIENCE_SECONDS = 0.02
 _ATTEMPTS = 3
 # PostgreSQL's word for two transactions that wait for each other, or that cannot both be right.
 _WORTH_ANOTHER_TRY = ("40P01", "40001")
@@ -32,6 +34,7 @@ class _Waiting(Generic[I, R]):
     batch: Batch[I, R]
     item: I
     future: "asyncio.Future[R]"
+    patient: bool
     result: R | None = None
     error: BaseException | None = None
 
@@ -45,6 +48,7 @@ class GroupCommit:
         self._queue: queue.SimpleQueue[_Waiting[Any, Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = False
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -56,37 +60,48 @@ class GroupCommit:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
-    async def write(self, batch: Batch[I, R], item: I) -> R:
+    async def write(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> R:
         """Hand over an item and wait until it is on disk."""
-        return await self.write_soon(batch, item)
+        return await self.write_soon(batch, item, patient=patient)
 
-    def write_soon(self, batch: Batch[I, R], item: I) -> "asyncio.Future[R]":
+    def write_soon(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> "asyncio.Future[R]":
+        """Nobody waits for a patient item: it rides along with the next commit, or goes after a moment."""
         assert self._loop is not None
         future: asyncio.Future[R] = self._loop.create_future()
-        self._queue.put(_Waiting(batch, item, future))
+        self._queue.put(_Waiting(batch, item, future, patient))
         return future
 
     def _work(self) -> None:
-        ended = False
-        while not ended:
-            waiting = self._queue.get()
-            group: list[_Waiting[Any, Any]] = []
-            while True:
-                if waiting is None:
-                    ended = True
-                    break
-                group.append(waiting)
-                if len(group) >= _MOST_PER_COMMIT:
-                    break
-                try:
-                    waiting = self._queue.get_nowait()
-                except queue.Empty:
-                    break
+        while (group := self._gather()) or not self._ended:
             if group:
                 self._commit(group)
                 assert self._loop is not None
                 if not self._loop.is_closed():
                     self._loop.call_soon_threadsafe(_resolve, group)
+
+    def _gather(self) -> list[_Waiting[Any, Any]]:
+        """What is waiting; while only patient items are, a little longer."""
+        group: list[_Waiting[Any, Any]] = []
+        deadline: float | None = None
+        while not self._ended and len(group) < _MOST_PER_COMMIT:
+            try:
+                if not group:
+                    waiting = self._queue.get()
+                elif deadline is not None and (left := deadline - time.monotonic()) > 0:
+                    waiting = self._queue.get(timeout=left)
+                else:
+                    waiting = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if waiting is None:
+                self._ended = True
+                break
+            group.append(waiting)
+            if not waiting.patient:
+                deadline = None
+            elif len(group) == 1:
+                deadline = time.monotonic() + _PATIENCE_SECONDS
+        return group
 
     def _commit(self, group: list[_Waiting[Any, Any]]) -> None:
         try:

@@ -9,6 +9,7 @@ from nats.js import api
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import WireNames, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller
@@ -75,7 +76,7 @@ class Ingest:
         observations = [seen for msg in messages if (seen := _observation(msg)) is not None]
         if observations:
             changed = await asyncio.gather(
-                *(self._commits.write(ledger.record, observation) for observation in observations)
+                *(self._commits.write(ledger.record, observation, patient=True) for observation in observations)
             )
             self._metrics.ingested.inc(sum(changed))
         for msg in messages:
@@ -90,4 +91,6 @@ def _observation(msg: Msg) -> Observation | None:
     except MalformedMessage as error:
         logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
         return None
+    if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
+        return None  # our own first word about the run: the ledger said it before KV did
     return Observation(snapshot, msg.metadata.sequence.stream, msg.data.decode())

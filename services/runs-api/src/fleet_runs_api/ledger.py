@@ -1,12 +1,12 @@
 """Every write to the ledger. Writes come in batches, one function per kind, for the group commit."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Transaction, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, Table, Transaction, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet_contracts.job import Job
@@ -45,6 +45,17 @@ _KEEP_SNAPSHOT = (
     update(_documents).where(_documents.c.run_id == bindparam("b_run_id")).values(snapshot=bindparam("b_snapshot"))
 )
 _POSTPONE = update(_outbox).where(_outbox.c.id == bindparam("b_id")).values(due_at=bindparam("b_due_at"))
+
+
+def _adding_counts(dialect_insert: Callable[[Table], Any]) -> Any:
+    statement = dialect_insert(_counts)
+    return statement.on_conflict_do_update(
+        index_elements=["tenant_id", "status"], set_={"total": _counts.c.total + statement.excluded.total}
+    )
+
+
+# Made once: building such a statement costs more than executing it.
+_ADD_COUNTS = {"sqlite": _adding_counts(sqlite.insert), "postgresql": _adding_counts(postgresql.insert)}
 _NOTE_CHECKED = (
     update(_runs).where(_runs.c.run_id == bindparam("b_run_id")).values(checked_at=bindparam("b_checked_at"))
 )
@@ -266,14 +277,7 @@ def settle_counts(connection: Connection) -> None:
     ]
     if not rows:
         return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(_counts)
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["tenant_id", "status"], set_={"total": _counts.c.total + statement.excluded.total}
-        ),
-        rows,
-    )
+    connection.execute(_ADD_COUNTS[connection.dialect.name], rows)
 
 
 def _count(connection: Connection, changes: Iterable[tuple[str, RunStatus, int]]) -> None:

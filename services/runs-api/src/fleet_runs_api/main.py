@@ -1,5 +1,6 @@
 """The only wiring of the runs service."""
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,8 @@ from fleet_kit.serve import run_service
 from .routes import router
 from .service import RunsService
 from .settings import RunsSettings
+
+_SWITCH_INTERVAL_SECONDS = 0.0005
 
 
 def build(settings: RunsSettings) -> FastAPI:
@@ -29,4 +32,7 @@ def build(settings: RunsSettings) -> FastAPI:
 
 
 def main() -> None:
+    # The ledger's thread gives up the interpreter at every SQL call; with the default of 5 ms it would wait that
+    # long, several times per commit, to get it back from a busy event loop.
+    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     run_service("runs-api", RunsSettings, build)

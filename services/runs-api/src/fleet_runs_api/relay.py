@@ -64,7 +64,7 @@ class Relay:
 
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
         """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
-        future = self._commits.write_soon(ledger.mark_sent, Sent(run_id, dispatch, job_sequence))
+        future = self._commits.write_soon(ledger.mark_sent, Sent(run_id, dispatch, job_sequence), patient=True)
         future.add_done_callback(_log_failure)
 
     async def remove_traces(self, run_id: str) -> None:

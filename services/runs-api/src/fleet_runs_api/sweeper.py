@@ -54,7 +54,7 @@ class Sweeper:
         # Revision of each held run and since when (by our own clock) it has not moved.
         self._unmoved: dict[str, tuple[int, float]] = {}
         # Runs not checked since then are suspect: set when JetStream may have lost its memory.
-        self._suspect_before = 0.0
+        self._suspect_before: float | None = None
         self._awake = asyncio.Event()
 
     def suspect_everything(self) -> None:
@@ -147,12 +147,20 @@ class Sweeper:
     # Runs that JetStream forgot ------------------------------------------------------------------
 
     async def _find_forgotten(self) -> bool:
-        """Check a page of unfinished runs, those looked at longest ago first; True if suspects remain."""
-        started = time.time()
-        before = max(started - self._settings.run_check_interval_sec, self._suspect_before)
-        page = await self._read(queries.unchecked_runs(before, limit=_CHECK_PAGE))
-        await self._each(self._check, page)
-        return len(page) == _CHECK_PAGE
+        """Check a page of unfinished runs, those looked at longest ago first; True if suspects remain.
+
+        Suspects are checked as fast as it goes. Without suspicion it is one page a round, however many runs
+        wait in the queue.
+        """
+        if self._suspect_before is not None:
+            suspects = await self._read(queries.unchecked_runs(self._suspect_before, limit=_CHECK_PAGE))
+            await self._each(self._check, suspects)
+            if len(suspects) == _CHECK_PAGE:
+                return True
+            self._suspect_before = None
+        routine = time.time() - self._settings.run_check_interval_sec
+        await self._each(self._check, await self._read(queries.unchecked_runs(routine, limit=_CHECK_PAGE)))
+        return False
 
     async def _check(self, row: Any) -> None:
         entry = await self._runs.get(row.run_id)
