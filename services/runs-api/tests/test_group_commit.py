@@ -99,3 +99,35 @@ async def test_two_processes_that_wait_for_each_other_both_get_through(postgres_
     for one, database in zip(commits, databases, strict=True):
         await one.stop()
         database.dispose()
+
+
+async def test_a_connection_that_died_meanwhile_is_replaced(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    commits = GroupCommit(database.writer)
+    commits.start()
+
+    def backend(connection: Connection, items: Sequence[None]) -> Sequence[int]:
+        return [connection.execute(text("SELECT pg_backend_pid()")).scalar_one() for _ in items]
+
+    first = await commits.write(backend, None)
+    database.read(lambda c: c.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": first}))
+    assert await commits.write(backend, None) != first
+    await commits.stop()
+    database.dispose()
+
+
+async def test_patient_items_go_together_after_a_moment(database: Database) -> None:
+    commits = GroupCommit(database.writer)
+    commits.start()
+    seen: list[int] = []
+
+    def note(_: Connection, items: Sequence[int]) -> Sequence[int]:
+        seen.append(len(items))
+        return items
+
+    patient = [commits.write_soon(note, i, patient=True) for i in range(5)]
+    assert await asyncio.gather(*patient) == [0, 1, 2, 3, 4]
+    assert seen == [5]
+    left_over = commits.write_soon(note, 9, patient=True)
+    await commits.stop()
+    assert await left_over == 9

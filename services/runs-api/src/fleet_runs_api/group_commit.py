@@ -5,11 +5,13 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from .database import unavailable_if_away
 from .errors import LedgerUnavailable
@@ -24,6 +26,7 @@ Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
 
 _MOST_PER_COMMIT = 1000
 _PATIENCE_SECONDS = 0.02
+_MANY_PATIENT = 64
 _ATTEMPTS = 3
 # PostgreSQL's word for two transactions that wait for each other, or that cannot both be right.
 _WORTH_ANOTHER_TRY = ("40P01", "40001")
@@ -49,6 +52,9 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
+        self._connection: Connection | None = None
+        self._patient: list[_Waiting[Any, Any]] = []
+        self._patient_until = 0.0
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -65,42 +71,50 @@ class GroupCommit:
         return await self.write_soon(batch, item, patient=patient)
 
     def write_soon(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> "asyncio.Future[R]":
-        """Nobody waits for a patient item: it rides along with the next commit, or goes after a moment."""
+        """Nobody waits for a patient item: it goes with many others, or after a moment."""
         assert self._loop is not None
         future: asyncio.Future[R] = self._loop.create_future()
         self._queue.put(_Waiting(batch, item, future, patient))
         return future
 
     def _work(self) -> None:
-        while (group := self._gather()) or not self._ended:
-            if group:
-                self._commit(group)
-                assert self._loop is not None
-                if not self._loop.is_closed():
-                    self._loop.call_soon_threadsafe(_resolve, group)
+        try:
+            while (group := self._gather()) or not self._ended:
+                if group:
+                    self._commit(group)
+                    assert self._loop is not None
+                    if not self._loop.is_closed():
+                        self._loop.call_soon_threadsafe(_resolve, group)
+        finally:
+            self._disconnect()
 
     def _gather(self) -> list[_Waiting[Any, Any]]:
-        """What is waiting; while only patient items are, a little longer."""
+        """What is to be written now: all that somebody waits for, with patient items when they are due or many."""
         group: list[_Waiting[Any, Any]] = []
-        deadline: float | None = None
         while not self._ended and len(group) < _MOST_PER_COMMIT:
             try:
-                if not group:
-                    waiting = self._queue.get()
-                elif deadline is not None and (left := deadline - time.monotonic()) > 0:
-                    waiting = self._queue.get(timeout=left)
-                else:
+                if group:
                     waiting = self._queue.get_nowait()
+                elif self._patient:
+                    waiting = self._queue.get(timeout=max(self._patient_until - time.monotonic(), 0.0))
+                else:
+                    waiting = self._queue.get()
             except queue.Empty:
                 break
             if waiting is None:
                 self._ended = True
-                break
-            group.append(waiting)
-            if not waiting.patient:
-                deadline = None
-            elif len(group) == 1:
-                deadline = time.monotonic() + _PATIENCE_SECONDS
+            elif waiting.patient:
+                if not self._patient:
+                    self._patient_until = time.monotonic() + _PATIENCE_SECONDS
+                self._patient.append(waiting)
+                if len(self._patient) >= _MANY_PATIENT:
+                    break
+            else:
+                group.append(waiting)
+        due = self._ended or len(self._patient) >= _MANY_PATIENT or time.monotonic() >= self._patient_until
+        if self._patient and due:
+            group += self._patient
+            self._patient = []
         return group
 
     def _commit(self, group: list[_Waiting[Any, Any]]) -> None:
@@ -121,22 +135,45 @@ class GroupCommit:
                 self._write_all(group)
                 return
             except LedgerUnavailable as error:
-                state = getattr(getattr(error.__cause__, "orig", None), "sqlstate", None)
-                if state not in _WORTH_ANOTHER_TRY or attempt == _ATTEMPTS:
+                if not _is_worth_another_try(error) or attempt == _ATTEMPTS:
                     raise
-                logger.info("a commit of %d writes gave way to another process's; trying again", len(group))
+                logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
+
+    @contextmanager
+    def _connect(self) -> Iterator[Connection]:
+        """The connection stays open from commit to commit; after a failure the next one begins afresh."""
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        try:
+            yield self._connection
+        except Exception:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _write_all(self, group: list[_Waiting[Any, Any]]) -> None:
         by_batch: dict[Batch[Any, Any], list[_Waiting[Any, Any]]] = {}
         for waiting in group:
             by_batch.setdefault(waiting.batch, []).append(waiting)
-        with unavailable_if_away(), self._engine.begin() as connection:
+        with unavailable_if_away(), self._connect() as connection, connection.begin():
             for batch, members in by_batch.items():
                 results = batch(connection, [member.item for member in members])
                 for member, result in zip(members, results, strict=True):
                     member.result = result
             if self._before_commit is not None:
                 self._before_commit(connection)
+
+
+def _is_worth_another_try(error: LedgerUnavailable) -> bool:
+    """It gave way to another process's commit, or the connection had died since the commit before."""
+    cause = error.__cause__
+    if not isinstance(cause, DBAPIError):
+        return False
+    return cause.connection_invalidated or getattr(cause.orig, "sqlstate", None) in _WORTH_ANOTHER_TRY
 
 
 def _resolve(group: list[_Waiting[Any, Any]]) -> None:

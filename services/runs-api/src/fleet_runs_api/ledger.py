@@ -15,6 +15,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
 from .folding import Change, Known, fold
+from .prepared import Prepared
 from .tables import counts as _counts
 from .tables import documents as _documents
 from .tables import outbox as _outbox
@@ -26,43 +27,66 @@ _counted: WeakKeyDictionary[Transaction, Counter[tuple[str, str]]] = WeakKeyDict
 DISPATCH = "dispatch"
 WITHDRAW = "withdraw"
 
-_DELETE_SENT = delete(_outbox).where(
-    _outbox.c.run_id == bindparam("b_run_id"),
-    _outbox.c.dispatch == bindparam("b_dispatch"),
-    _outbox.c.kind == DISPATCH,
+_CHANGE_COLUMNS = tuple(Change.__dataclass_fields__)
+
+_INSERT_RUN = Prepared(
+    insert(_runs),
+    (
+        "run_id", "tenant_id", "api_key_id", "flow_name", "tag", "tags", "status", "attempt", "workflow_yaml_sha256",
+        "submitted_at", "updated_at", "heartbeat_at", "revision", "dispatch", "checked_at",
+    ),
+)  # fmt: skip
+_INSERT_DOCUMENT = Prepared(insert(_documents), ("run_id", "job"))
+_INSERT_OUTBOX = Prepared(insert(_outbox), ("kind", "run_id", "dispatch", "due_at"))
+_DELETE_SENT = Prepared(
+    delete(_outbox).where(
+        _outbox.c.run_id == bindparam("b_run_id"),
+        _outbox.c.dispatch == bindparam("b_dispatch"),
+        _outbox.c.kind == bindparam("b_kind"),
+    ),
+    ("b_run_id", "b_dispatch", "b_kind"),
 )
-_NOTE_SENT = (
+_NOTE_SENT = Prepared(
     update(_runs)
     .where(_runs.c.run_id == bindparam("b_run_id"), _runs.c.dispatch == bindparam("b_dispatch"))
-    .values(job_sequence=bindparam("b_sequence"))
+    .values(job_sequence=bindparam("b_sequence")),
+    ("b_run_id", "b_dispatch", "b_sequence"),
 )
-_APPLY_CHANGE = (
+_APPLY_CHANGE = Prepared(
     update(_runs)
     .where(_runs.c.run_id == bindparam("b_run_id"))
-    .values({_runs.c[name]: bindparam(f"b_{name}") for name in Change.__dataclass_fields__})
+    .values({_runs.c[name]: bindparam(f"b_{name}") for name in _CHANGE_COLUMNS}),
+    ("b_run_id", *(f"b_{name}" for name in _CHANGE_COLUMNS)),
 )
-_KEEP_SNAPSHOT = (
-    update(_documents).where(_documents.c.run_id == bindparam("b_run_id")).values(snapshot=bindparam("b_snapshot"))
+_KEEP_SNAPSHOT = Prepared(
+    update(_documents).where(_documents.c.run_id == bindparam("b_run_id")).values(snapshot=bindparam("b_snapshot")),
+    ("b_run_id", "b_snapshot"),
 )
-_POSTPONE = update(_outbox).where(_outbox.c.id == bindparam("b_id")).values(due_at=bindparam("b_due_at"))
+_POSTPONE = Prepared(
+    update(_outbox).where(_outbox.c.id == bindparam("b_id")).values(due_at=bindparam("b_due_at")),
+    ("b_id", "b_due_at"),
+)
+_NOTE_CHECKED = Prepared(
+    update(_runs).where(_runs.c.run_id == bindparam("b_run_id")).values(checked_at=bindparam("b_checked_at")),
+    ("b_run_id", "b_checked_at"),
+)
 
 
-def _adding_counts(dialect_insert: Callable[[Table], Any]) -> Any:
+def _adding_counts(dialect: str, dialect_insert: Callable[[Table], Any]) -> Prepared:
     statement = dialect_insert(_counts)
-    return statement.on_conflict_do_update(
-        index_elements=["tenant_id", "status"], set_={"total": _counts.c.total + statement.excluded.total}
+    return Prepared(
+        statement.on_conflict_do_update(
+            index_elements=["tenant_id", "status"], set_={"total": _counts.c.total + statement.excluded.total}
+        ),
+        ("tenant_id", "status", "total"),
+        only=dialect,
     )
 
 
-# Made once: building such a statement costs more than executing it.
-_ADD_COUNTS = {"sqlite": _adding_counts(sqlite.insert), "postgresql": _adding_counts(postgresql.insert)}
-_NOTE_CHECKED = (
-    update(_runs).where(_runs.c.run_id == bindparam("b_run_id")).values(checked_at=bindparam("b_checked_at"))
-)
-
-
-def _change_row(run_id: str, change: Change) -> dict[str, Any]:
-    return {"b_run_id": run_id, **{f"b_{name}": getattr(change, name) for name in Change.__dataclass_fields__}}
+_ADD_COUNTS = {
+    "sqlite": _adding_counts("sqlite", sqlite.insert),
+    "postgresql": _adding_counts("postgresql", postgresql.insert),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,43 +133,28 @@ class Redispatch:
 
 def accept(connection: Connection, new: Sequence[NewRun]) -> Sequence[None]:
     """Accepting a run: its row, its job, its place in the outbox, and the count, in one transaction."""
-    connection.execute(
-        insert(_runs),
-        [
-            {
-                "run_id": run.job.run_id,
-                "tenant_id": run.job.tenant_id or ANONYMOUS_TENANT,
-                "api_key_id": run.job.api_key_id,
-                "flow_name": run.job.flow_name,
-                "tag": run.job.tag,
-                "tags": run.tags_text,
-                "status": RunStatus.PENDING.value,
-                "attempt": 0,
-                "workflow_yaml_sha256": run.job.workflow_yaml_sha256,
-                "submitted_at": run.job.submitted_at,
-                "updated_at": run.job.submitted_at,
-                "heartbeat_at": run.job.submitted_at,
-                "revision": 0,
-                "dispatch": 1,
-                "checked_at": run.job.submitted_at,
-            }
-            for run in new
-        ],
-    )
-    connection.execute(insert(_documents), [{"run_id": r.job.run_id, "job": r.job_text} for r in new])
-    connection.execute(
-        insert(_outbox),
-        [{"kind": DISPATCH, "run_id": r.job.run_id, "dispatch": 1, "due_at": r.retry_at} for r in new],
-    )
+    pending = RunStatus.PENDING.value
+    rows = []
+    for run in new:
+        job = run.job
+        now = job.submitted_at
+        rows.append(
+            (
+                job.run_id, job.tenant_id or ANONYMOUS_TENANT, job.api_key_id, job.flow_name, job.tag, run.tags_text,
+                pending, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now,
+            )
+        )  # fmt: skip
+    _INSERT_RUN.execute(connection, rows)
+    _INSERT_DOCUMENT.execute(connection, [(run.job.run_id, run.job_text) for run in new])
+    _INSERT_OUTBOX.execute(connection, [(DISPATCH, run.job.run_id, 1, run.retry_at) for run in new])
     _count(connection, ((run.job.tenant_id or ANONYMOUS_TENANT, RunStatus.PENDING, 1) for run in new))
     return [None] * len(new)
 
 
 def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
     """The dispatch has reached JetStream: nothing is left to send."""
-    rows = [{"b_run_id": s.run_id, "b_dispatch": s.dispatch, "b_sequence": s.job_sequence} for s in sent]
-    connection.execute(_DELETE_SENT, rows)
-    connection.execute(_NOTE_SENT, rows)
+    _DELETE_SENT.execute(connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
+    _NOTE_SENT.execute(connection, [(s.run_id, s.dispatch, s.job_sequence) for s in sent])
     return [None] * len(sent)
 
 
@@ -203,10 +212,8 @@ def record(connection: Connection, observations: Sequence[Observation]) -> Seque
             moves += [(tenants[run_id], before.status, -1), (tenants[run_id], change.status, 1)]
         known[run_id] = Known(change.status, change.attempt, change.revision)
     if latest:
-        connection.execute(_APPLY_CHANGE, [_change_row(run_id, c) for run_id, (c, _) in latest.items()])
-        connection.execute(
-            _KEEP_SNAPSHOT, [{"b_run_id": run_id, "b_snapshot": text} for run_id, (_, text) in latest.items()]
-        )
+        _APPLY_CHANGE.execute(connection, [_change_row(run_id, c) for run_id, (c, _) in latest.items()])
+        _KEEP_SNAPSHOT.execute(connection, [(run_id, text) for run_id, (_, text) in latest.items()])
         _count(connection, moves)
     return changed
 
@@ -246,12 +253,12 @@ def clear_withdrawn(connection: Connection, run_ids: Sequence[str]) -> Sequence[
 
 def postpone(connection: Connection, entries: Sequence[tuple[int, float]]) -> Sequence[None]:
     """Try these outbox rows again at a later time."""
-    connection.execute(_POSTPONE, [{"b_id": id_, "b_due_at": due_at} for id_, due_at in entries])
+    _POSTPONE.execute(connection, entries)
     return [None] * len(entries)
 
 
 def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
-    connection.execute(_NOTE_CHECKED, [{"b_run_id": run_id, "b_checked_at": at} for run_id, at in checks])
+    _NOTE_CHECKED.execute(connection, checks)
     return [None] * len(checks)
 
 
@@ -270,14 +277,8 @@ def settle_counts(connection: Connection) -> None:
     transaction = connection.get_transaction()
     assert transaction is not None
     totals = _counted.pop(transaction, Counter())
-    rows = [
-        {"tenant_id": tenant_id, "status": status, "total": change}
-        for (tenant_id, status), change in sorted(totals.items())
-        if change
-    ]
-    if not rows:
-        return
-    connection.execute(_ADD_COUNTS[connection.dialect.name], rows)
+    rows = [(tenant_id, status, change) for (tenant_id, status), change in sorted(totals.items()) if change]
+    _ADD_COUNTS[connection.dialect.name].execute(connection, rows)
 
 
 def _count(connection: Connection, changes: Iterable[tuple[str, RunStatus, int]]) -> None:
@@ -286,3 +287,7 @@ def _count(connection: Connection, changes: Iterable[tuple[str, RunStatus, int]]
     totals = _counted.setdefault(transaction, Counter())
     for tenant_id, status, change in changes:
         totals[tenant_id, status.value] += change
+
+
+def _change_row(run_id: str, change: Change) -> tuple[Any, ...]:
+    return (run_id, *(getattr(change, name) for name in _CHANGE_COLUMNS))

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fleet_kit.http import create_app
 from fleet_kit.serve import run_service
 
-from .routes import router
+from .routes import EXPRESS, router
 from .service import RunsService
 from .settings import RunsSettings
 
@@ -27,7 +27,7 @@ def build(settings: RunsSettings) -> FastAPI:
         service: RunsService = app.state.service
         return await service.waiting_for()
 
-    app = create_app(component="runs-api", routers=[router], lifespan=lifespan, readiness=readiness)
+    app = create_app(component="runs-api", routers=[router], lifespan=lifespan, readiness=readiness, express=EXPRESS)
     return app
 
 
