@@ -65,16 +65,32 @@ class ServiceProcess:
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(self.socket)), base_url="http://service")
 
-    def terminate(self) -> None:
-        assert self._process
-        self._process.send_signal(signal.SIGTERM)
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Start it, wait until it is ready, stop it as an operator would; it must go and leave no socket."""
+        self.start()
+        try:
+            async with self.client() as client:
+                await until_ready(client, within=30)
+                yield client
+            assert self._process
+            self._process.send_signal(signal.SIGTERM)
+            assert self._process.wait(timeout=8) == 0, self.log.read_text()
+            assert not self.socket.exists()
+        finally:
+            self._kill()
 
-    def exit_code(self, *, within: float) -> int:
-        """Wait for the process to end."""
-        assert self._process
-        return self._process.wait(timeout=within)
+    def refusal(self) -> str:
+        """Start it with settings that it must not accept; what it says before it exits with 1."""
+        self.start()
+        try:
+            assert self._process
+            assert self._process.wait(timeout=30) == 1
+        finally:
+            self._kill()
+        return self.log.read_text()
 
-    def kill(self) -> None:
+    def _kill(self) -> None:
         """Make sure that nothing is left behind."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
