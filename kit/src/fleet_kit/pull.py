@@ -84,6 +84,15 @@ class Puller:
             self._prefer(taken[-1])
         return taken
 
+    async def take_now(self, count: int) -> list[Msg]:
+        """Up to `count` of the messages that are there right now, without waiting for any."""
+        self._link.require()
+        self._room = count
+        await self._sweep(count)
+        taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+        self._room = 0
+        return taken
+
     async def _sweep(self, count: int) -> None:
         """Ask each durable for what it has right now."""
         for durable in list(self._durables):
@@ -180,7 +189,19 @@ class Puller:
             logger.debug("could not give a message back; it will be redelivered", exc_info=True)
 
 
+def stream_sequence_of(msg: Msg) -> int:
+    """The message's place in its stream; the library's own `metadata` computes much more than that."""
+    return int(_ack_tokens(msg)[2])
+
+
 def _durable_of(msg: Msg) -> str:
-    # $JS.ACK.<stream>.<durable>.… or, newer, $JS.ACK.<domain>.<account>.<stream>.<durable>.…
+    return _ack_tokens(msg)[0]
+
+
+def _ack_tokens(msg: Msg) -> list[str]:
+    """Durable, deliveries, stream sequence and so on, from the subject that the message is acked on.
+
+    It is $JS.ACK.<stream>.<durable>.… or, newer, $JS.ACK.<domain>.<account>.<stream>.<durable>.…
+    """
     parts = msg.reply.split(".")
-    return parts[3] if len(parts) < 11 else parts[5]
+    return parts[3:] if len(parts) < 11 else parts[5:]

@@ -38,10 +38,11 @@ def accept(database: Database, *runs: NewRun) -> None:
 
 
 def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
+    groups = [[Observation(s, revision, s.encode().decode())] for s, revision in seen]
     with database.writer.begin() as connection:
-        changed = ledger.record(connection, [Observation(s, revision, s.encode().decode()) for s, revision in seen])
+        changed = ledger.record(connection, groups)
         ledger.settle_counts(connection)
-        return list(changed)
+        return [count == 1 for count in changed]
 
 
 def totals(database: Database, tenant: str = "anonymous") -> dict[str, int]:

@@ -12,7 +12,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
-from fleet_kit.pull import Puller
+from fleet_kit.pull import Puller, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
 
 from . import ledger
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 256
 _PAUSE_SECONDS = 0.2
+# How far the ledger may lag behind KV. A snapshot that is replaced meanwhile is never even delivered: of a tiny
+# run only the end is.
+_GATHER_SECONDS = 0.03
 
 
 class Ingest:
@@ -57,9 +60,7 @@ class Ingest:
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
-                messages = await self._puller.take(_BATCH)
-                if messages:
-                    await self._fold(messages)
+                await self._follow(stop)
             except NatsUnavailable:
                 await asyncio.sleep(_PAUSE_SECONDS)
             except LedgerUnavailable:
@@ -69,16 +70,25 @@ class Ingest:
                 logger.exception("folding snapshots failed; they will come again")
                 await asyncio.sleep(_PAUSE_SECONDS)
 
+    async def _follow(self, stop: asyncio.Event) -> None:
+        """Wait for a first change, then gather and fold until there are no more."""
+        messages = await self._puller.take(1)
+        while messages and not stop.is_set():
+            if len(messages) < _BATCH:
+                await asyncio.sleep(_GATHER_SECONDS)
+                messages += await self._puller.take_now(_BATCH)
+            await self._fold(messages)
+            messages = await self._puller.take_now(_BATCH)
+
     async def stop(self) -> None:
         await self._puller.stop()
 
     async def _fold(self, messages: list[Msg]) -> None:
-        observations = [seen for msg in messages if (seen := _observation(msg)) is not None]
+        # Of several changes of one run the last one tells all.
+        latest = {msg.subject: msg for msg in messages}
+        observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
         if observations:
-            changed = await asyncio.gather(
-                *(self._commits.write(ledger.record, observation, patient=True) for observation in observations)
-            )
-            self._metrics.ingested.inc(sum(changed))
+            self._metrics.ingested.inc(await self._commits.write(ledger.record, observations))
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
@@ -93,4 +103,4 @@ def _observation(msg: Msg) -> Observation | None:
         return None
     if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
         return None  # our own first word about the run: the ledger said it before KV did
-    return Observation(snapshot, msg.metadata.sequence.stream, msg.data.decode())
+    return Observation(snapshot, stream_sequence_of(msg), msg.data.decode())

@@ -182,8 +182,9 @@ def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Seque
     return results
 
 
-def record(connection: Connection, observations: Sequence[Observation]) -> Sequence[bool]:
-    """Fold snapshots into the ledger; True for those that changed it."""
+def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> Sequence[int]:
+    """Fold groups of snapshots into the ledger; how many of each group changed it."""
+    observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
     rows = connection.execute(
         select(_runs.c.run_id, _runs.c.tenant_id, _runs.c.status, _runs.c.attempt, _runs.c.revision)
@@ -197,16 +198,16 @@ def record(connection: Connection, observations: Sequence[Observation]) -> Seque
         known[row.run_id] = Known(RunStatus(row.status), row.attempt, row.revision)
         tenants[row.run_id] = row.tenant_id
 
-    changed: list[bool] = []
+    changed: set[int] = set()
     latest: dict[str, tuple[Change, str]] = {}
     moves: list[tuple[str, RunStatus, int]] = []
     for observation in observations:
         run_id = observation.snapshot.run_id
         before = known.get(run_id)
         change = fold(before, observation.snapshot, observation.revision) if before else None
-        changed.append(change is not None)
         if before is None or change is None:
             continue
+        changed.add(id(observation))
         latest[run_id] = (change, observation.text)
         if change.status is not before.status:
             moves += [(tenants[run_id], before.status, -1), (tenants[run_id], change.status, 1)]
@@ -215,7 +216,7 @@ def record(connection: Connection, observations: Sequence[Observation]) -> Seque
         _APPLY_CHANGE.execute(connection, [_change_row(run_id, c) for run_id, (c, _) in latest.items()])
         _KEEP_SNAPSHOT.execute(connection, [(run_id, text) for run_id, (_, text) in latest.items()])
         _count(connection, moves)
-    return changed
+    return [sum(id(observation) in changed for observation in group) for group in groups]
 
 
 def redispatch(connection: Connection, wanted: Sequence[Redispatch]) -> Sequence[bool]:

@@ -210,7 +210,7 @@ class Sweeper:
 
     async def _record(self, snapshot: RunSnapshot, entry: Entry) -> None:
         """Fold a snapshot in directly: the ingest may have missed it or be behind."""
-        await self._commits.write(ledger.record, Observation(snapshot, entry.revision, entry.value.decode()))
+        await self._commits.write(ledger.record, [Observation(snapshot, entry.revision, entry.value.decode())])
 
     async def _each(self, repair: Callable[[Any], Awaitable[None]], rows: list[Any]) -> None:
         """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""
