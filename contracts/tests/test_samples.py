@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.events import EventKind, RunEvent, RunEvents
 from fleet_contracts.job import Job
@@ -61,7 +62,8 @@ GOLDEN: dict[str, Message] = {
     "snapshot_running": RUNNING,
     "snapshot_completed": COMPLETED,
     "snapshot_failed": FAILED,
-    "snapshot_cancelling": RUNNING.request_cancel(by="key1", now=1760000001.5),
+    "snapshot_cancelling": RUNNING.request_cancel(by="key1", now=1760000001.5, reason="a typo"),
+    "control": Control(kind=ControlKind.CANCEL, run_id=JOB.run_id),
     "dead_letter": DeadLetter(
         timestamp=1760000002.0,
         reason=DeadLetterReason.EXECUTION_ERROR,

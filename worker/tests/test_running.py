@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_testkit.waiting import eventually
@@ -177,6 +178,19 @@ async def test_a_cancel_request_ends_the_run_cooperatively(desk: Desk, start_wor
     run = await desk.wait_ended(run_id)
     assert (run.status, run.cancel_requested_by, run.cancel_requested_at) == (RunStatus.CANCELLED, "ada", 5.0)
     await desk.wait_queue_empty()
+
+
+async def test_a_worker_that_is_told_of_a_cancel_does_not_wait_for_its_heartbeat(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    start_worker("w1", PYOCO_RUN_HEARTBEAT_INTERVAL_SEC="60", PYOCO_RUN_LOST_AFTER_SEC="90")
+    run_id = await desk.submit("waiting")
+    await desk.wait_running(run_id)
+    await desk.change(run_id, lambda run: run.request_cancel(by="ada", now=5.0))
+    await desk.link.send("pyoco.control.w1", b"not a control message")
+    await desk.link.send("pyoco.control.w1", Control(kind=ControlKind.CANCEL, run_id="unknown").encode())
+    await desk.link.send("pyoco.control.w1", Control(kind=ControlKind.CANCEL, run_id=run_id).encode())
+    assert (await desk.wait_ended(run_id)).status is RunStatus.CANCELLED
 
 
 async def test_a_run_that_ignores_its_cancel_is_ended_after_the_grace_period(

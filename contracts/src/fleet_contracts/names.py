@@ -43,6 +43,8 @@ class WireNames(BaseModel):
     events_stream: BucketName = "PYOCO_EVENTS"
     events_subject_prefix: SubjectPrefix = "pyoco.events"
 
+    control_subject_prefix: SubjectPrefix = "pyoco.control"
+
     runs_kv_bucket: BucketName = "pyoco_runs"
     workers_kv_bucket: BucketName = "pyoco_workers"
     auth_kv_bucket: BucketName = "pyoco_auth"
@@ -64,6 +66,10 @@ class WireNames(BaseModel):
 
     def events_subject(self, run_id: str) -> str:
         return f"{self.events_subject_prefix}.{run_id}"
+
+    def control_subject(self, worker_id: str) -> str:
+        """Where a worker listens for what must not wait: plain NATS, not stored, a hint and never the only word."""
+        return f"{self.control_subject_prefix}.{worker_id}"
 
     def ingest_durable(self) -> str:
         """The consumer on the runs bucket that feeds the ledger; replicas of runs-api share it."""

@@ -32,6 +32,7 @@ class RunSnapshot(Document):
     error: str | None = None
     cancel_requested_at: float | None = None
     cancel_requested_by: str | None = None
+    cancel_reason: str | None = None
 
     tenant_id: str | None = None
     api_key_id: str | None = None
@@ -116,7 +117,7 @@ class RunSnapshot(Document):
             }
         )
 
-    def request_cancel(self, *, by: str | None, now: float) -> Self:
+    def request_cancel(self, *, by: str | None, now: float, reason: str | None = None) -> Self:
         """Somebody wants the run to end; asking twice keeps the first request."""
         if self.is_terminal or self.status is RunStatus.CANCELLING:
             return self
@@ -125,6 +126,7 @@ class RunSnapshot(Document):
                 "status": RunStatus.CANCELLING,
                 "cancel_requested_at": now,
                 "cancel_requested_by": by,
+                "cancel_reason": reason,
                 "updated_at": now,
             }
         )

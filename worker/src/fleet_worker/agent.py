@@ -11,7 +11,9 @@ from typing import Any
 
 import orjson
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
+from fleet_contracts.control import Control
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
@@ -56,6 +58,7 @@ class Agent:
         self._working: set[asyncio.Task[None]] = set()
         self._tending: set[Execution] = set()
         self._ack_progress_seconds = settings.ack_progress_interval_sec
+        self._control: Subscription | None = None
 
         flows_dir = settings.find_flows_dir()
         setup = Setup(settings.flow_resolver, str(flows_dir) if flows_dir is not None else None, str(runs_dir))
@@ -72,6 +75,7 @@ class Agent:
         self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir)
         link.after_connect(self._ensure_resources)
         link.after_connect(self._puller.start)
+        link.after_connect(self._listen)
 
     async def run(self) -> signal.Signals:
         """Work until a signal comes, and say which. RunnersUnusable if no runner can be started."""
@@ -238,6 +242,21 @@ class Agent:
             # A consumer that somebody else made may want to hear from us more often than we are set to.
             interval = min(interval, (info.config.ack_wait or settings.consumer_ack_wait_sec) / 2)
         self._ack_progress_seconds = interval
+
+    async def _listen(self) -> None:
+        """Hear at once what would else be seen at the next heartbeat; the library keeps it over reconnects."""
+        if self._control is None:
+            subject = self._settings.control_subject(self._settings.worker_id)
+            self._control = await self._link.client.subscribe(subject, cb=self._on_control)
+
+    async def _on_control(self, msg: Msg) -> None:
+        try:
+            control = Control.decode(msg.data)
+        except MalformedMessage as error:
+            logger.warning("an unreadable control message is ignored: %s", error)
+            return
+        if (execution := self._held.get(control.run_id)) is not None:
+            self._spawn(execution.look())
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stopping.is_set():

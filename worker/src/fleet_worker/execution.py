@@ -147,6 +147,11 @@ class Execution:
         if due and self._running and not self._lease.is_writing:
             await self._show_progress(self._lease)
 
+    async def look(self) -> None:
+        """Somebody says that the snapshot has changed: the next write, now, will show how."""
+        if self._lease is not None and self._running:
+            await self._show_progress(self._lease)
+
     async def _execute(self, lease: Lease, events: RunEventBatches) -> Outcome:
         settings = self._services.settings
         folder = self._services.runs_dir / f"{self._job.run_id}-{lease.attempt}"

@@ -21,3 +21,9 @@ class LedgerUnavailable(FleetError):
     """The runs ledger (SQL) is unavailable; try again when it is back."""
 
     status = 503
+
+
+class RunNotReady(FleetError):
+    """The run is being put on the queue again; try again in a moment."""
+
+    status = 503

@@ -1,11 +1,11 @@
 """HTTP in and out: parse at the door, call the use case, answer. No logic here."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from fleet_contracts.names import TAG_PATTERN
@@ -16,8 +16,10 @@ from fleet_kit.identity import Caller, identity_of
 from fleet_kit.metrics import CONTENT_TYPE, render
 
 from .queries import RunFilter
-from .schemas import Include, RunSummary, SubmitRun, Submitted
+from .schemas import CancelRun, Include, RunSummary, SubmitRun, Submitted
 from .service import RunsService
+
+M = TypeVar("M", bound=BaseModel)
 
 router = APIRouter()
 
@@ -86,6 +88,20 @@ async def read_tasks(run_id: str, caller: Caller, service: Service) -> Response:
     return _json(snapshot.model_dump_json(include=shown).encode())
 
 
+@router.post(
+    "/runs/{run_id}/cancel",
+    openapi_extra={
+        "requestBody": {"content": {"application/json": {"schema": CancelRun.model_json_schema()}}},
+    },
+)
+async def cancel_run(run_id: str, request: Request, caller: Caller, service: Service) -> Response:
+    """Ask a run to end: CANCELLING until it has. A run that has ended stays as it is."""
+    body = await request.body()
+    wanted = _parse(CancelRun, body) if body else CancelRun()
+    snapshot = await service.cancellation.cancel(run_id, caller, reason=wanted.reason)
+    return _json(service.views.public(snapshot, with_records=False))
+
+
 @router.get("/metrics")
 async def read_metrics(service: Service) -> Response:
     """What operators scrape; its cost does not depend on the number of runs."""
@@ -97,7 +113,7 @@ async def read_metrics(service: Service) -> Response:
 EXPRESS = {("POST", "/runs"): submit_run_express}
 
 
-def _parse(model: type[SubmitRun], body: bytes) -> SubmitRun:
+def _parse(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate(from_json(body, allow_inf_nan=False))
     except ValidationError as error:

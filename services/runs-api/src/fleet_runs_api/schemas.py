@@ -28,6 +28,15 @@ class SubmitRun(BaseModel):
     tags: list[Label] | None = Field(None, max_length=50)
 
 
+class CancelRun(BaseModel):
+    """What may be said with a cancel; the body may be left out."""
+
+    # Room for what a later version may say.
+    model_config = ConfigDict(extra="ignore")
+
+    reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
+
+
 class Submitted(BaseModel):
     run_id: str
     status: RunStatus

@@ -13,6 +13,7 @@ from fleet_kit.resources import ensure_bucket, ensure_stream
 from fleet_kit.wire import dlq_stream_config, events_stream_config, work_stream_config
 
 from . import ledger, queries
+from .cancellation import Cancellation
 from .database import Database
 from .errors import LedgerUnavailable
 from .fleet_view import FleetView
@@ -69,6 +70,7 @@ class RunsService:
         )
         self.submission = Submission(settings=settings, link=self.link, commits=self._commits, relay=relay)
         self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
+        self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings)
 
         self.link.after_connect(self._ensure_resources)
         self.link.after_connect(self._fleet.mirror.restart)
@@ -84,6 +86,7 @@ class RunsService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.cancellation.stop()
         await self._fleet.mirror.stop()
         await self._ingest.stop()
         await self._commits.stop()

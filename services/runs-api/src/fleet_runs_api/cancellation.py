@@ -1,0 +1,102 @@
+"""Cancelling a run: recorded in its snapshot, told to its holder at once, ended here if nobody holds it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from fleet_contracts.control import Control, ControlKind
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import ANONYMOUS_TENANT, WireNames
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.identity import Identity
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink, WrongRevision
+
+from .errors import RunNotFound, RunNotReady
+from .views import RunViews
+
+logger = logging.getLogger(__name__)
+
+
+class Cancellation:
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        views: RunViews,
+        names: WireNames,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._link = link
+        self._runs = runs
+        self._views = views
+        self._names = names
+        self._clock = clock
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def cancel(self, run_id: str, caller: Identity, *, reason: str | None) -> RunSnapshot:
+        """The run as it is with the request recorded; a run that has ended is returned as it ended.
+
+        Whatever else happens at the same moment, compare-and-set decides: a run that ends first has ended, and of
+        two requests the first one stands.
+        """
+        while True:
+            known = await self._views.find(run_id, tenant_id=caller.tenant_id)
+            if known.is_terminal:
+                return known
+            entry = await self._runs.get(run_id)
+            if entry is None:
+                raise RunNotReady(run_id=run_id)
+            try:
+                snapshot = RunSnapshot.decode(entry.value)
+            except MalformedMessage as error:
+                raise RunNotReady(run_id=run_id) from error
+            if (snapshot.tenant_id or ANONYMOUS_TENANT) != caller.tenant_id:
+                raise RunNotFound(run_id=run_id)
+            wanted = snapshot.request_cancel(by=_name_of(caller), now=self._clock(), reason=reason)
+            revision = entry.revision
+            if wanted is not snapshot:
+                try:
+                    revision = await self._runs.update(run_id, wanted.encode(), revision=entry.revision)
+                except WrongRevision:
+                    continue
+                logger.info("cancel requested", extra={"run_id": run_id, "worker_id": wanted.worker_id})
+            if not wanted.is_terminal:
+                self._bring_about(wanted, revision)
+            return wanted
+
+    async def stop(self) -> None:
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _bring_about(self, snapshot: RunSnapshot, revision: int) -> None:
+        """After the answer. If this process dies first, the worker sees the request itself."""
+        work = self._tell_holder(snapshot) if snapshot.is_held else self._end_waiting(snapshot, revision)
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _tell_holder(self, snapshot: RunSnapshot) -> None:
+        assert snapshot.worker_id is not None
+        message = Control(kind=ControlKind.CANCEL, run_id=snapshot.run_id)
+        try:
+            await self._link.send(self._names.control_subject(snapshot.worker_id), message.encode())
+        except NatsUnavailable:
+            logger.info("the holder of run %s will see the cancel at its next heartbeat", snapshot.run_id)
+
+    async def _end_waiting(self, snapshot: RunSnapshot, revision: int) -> None:
+        """Nobody has begun it, so nobody needs to stop it. Its job is dropped by whoever pulls it."""
+        ended = snapshot.finish(RunStatus.CANCELLED, now=self._clock())
+        try:
+            await self._runs.update(snapshot.run_id, ended.encode(), revision=revision)
+        except WrongRevision:
+            logger.debug("run %s was ended by somebody else", snapshot.run_id)
+        except NatsUnavailable:
+            logger.info("run %s will be ended when its job is delivered", snapshot.run_id)
+
+
+def _name_of(caller: Identity) -> str:
+    return caller.api_key_id or caller.tenant_id

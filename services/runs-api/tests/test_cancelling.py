@@ -1,0 +1,136 @@
+"""Cancelling: recorded once, told to the holder, and never two ends."""
+
+import asyncio
+import time
+
+import pytest
+
+from fleet_contracts.control import Control, ControlKind
+from fleet_contracts.names import HEADER_TENANT_ID
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.nats import WrongRevision
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest
+
+
+async def finish(service: RunsUnderTest, run_id: str, status: RunStatus) -> None:
+    """End a run as its holder would: again and again until nobody has written in between."""
+    while True:
+        entry = await service.runs.get(run_id)
+        assert entry is not None
+        snapshot = RunSnapshot.decode(entry.value)
+        if snapshot.is_terminal:
+            return
+        try:
+            await service.runs.update(
+                run_id, snapshot.finish(status, now=time.time()).encode(), revision=entry.revision
+            )
+            return
+        except WrongRevision:
+            continue
+
+
+async def test_a_waiting_run_ends_without_ever_starting(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    answer = await service.client.post(f"/runs/{run_id}/cancel", json={"reason": "a typo"})
+    assert answer.status_code == 200
+    body = answer.json()
+    assert (body["status"], body["cancel_requested_by"], body["cancel_reason"]) == (
+        "CANCELLING",
+        "anonymous",
+        "a typo",
+    )
+    assert body["cancel_requested_at"] == pytest.approx(time.time(), abs=30)
+    await service.until_listed(run_id, status="CANCELLED", attempt=0)
+    assert (await service.snapshot(run_id)).status is RunStatus.CANCELLED
+
+
+async def test_the_holder_of_a_running_run_is_told_at_once(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    heard: list[Control] = []
+
+    async def hear(msg: object) -> None:
+        heard.append(Control.decode(msg.data))  # type: ignore[attr-defined]
+
+    await service.link.client.subscribe("pyoco.control.w1", cb=hear)
+    await service.link.client.flush()
+    answer = await service.client.post(f"/runs/{run_id}/cancel")
+    assert answer.json()["status"] == "CANCELLING"
+    await eventually(lambda: heard)
+    assert heard == [Control(kind=ControlKind.CANCEL, run_id=run_id)]
+    snapshot = await service.snapshot(run_id)
+    assert (snapshot.status, snapshot.worker_id) == (RunStatus.CANCELLING, "w1")
+
+
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED])
+async def test_a_run_that_has_ended_stays_as_it_ended(service: RunsUnderTest, status: RunStatus) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    await finish(service, run_id, status)
+    before = await service.runs.get(run_id)
+    for _ in range(2):
+        answer = await service.client.post(f"/runs/{run_id}/cancel")
+        assert (answer.status_code, answer.json()["status"]) == (200, status.value)
+    assert await service.runs.get(run_id) == before
+
+
+async def test_of_many_cancels_at_once_the_first_one_stands(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    answers = await asyncio.gather(
+        *(service.client.post(f"/runs/{run_id}/cancel", json={"reason": str(i)}) for i in range(20))
+    )
+    told = {(answer.json()["cancel_requested_at"], answer.json()["cancel_reason"]) for answer in answers}
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("ending", [RunStatus.COMPLETED, RunStatus.FAILED])
+async def test_a_cancel_that_races_with_the_end_leaves_exactly_one_end(
+    service: RunsUnderTest, ending: RunStatus
+) -> None:
+    for _ in range(40):
+        run_id = await service.submit()
+        await service.claim(run_id)
+        answer, _ = await asyncio.gather(
+            service.client.post(f"/runs/{run_id}/cancel"), finish(service, run_id, ending)
+        )
+        assert answer.json()["status"] in ("CANCELLING", ending.value)
+        await service.until_listed(run_id, status=ending.value)
+        assert (await service.snapshot(run_id)).status is ending
+
+
+async def test_nobody_cancels_what_is_not_theirs_or_not_there(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    for path, headers in (
+        (f"/runs/{run_id}/cancel", {HEADER_TENANT_ID: "other"}),
+        ("/runs/6f1c1a34-8c0e-4e37-9b1b-000000000000/cancel", {}),
+        ("/runs/nope/cancel", {}),
+    ):
+        answer = await service.client.post(path, headers=headers)
+        assert answer.status_code == 404
+        assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0005"
+    assert (await service.snapshot(run_id)).status is RunStatus.PENDING
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"reason": 7}', b'{"reason": "' + b"x" * 1001 + b'"}'])
+async def test_a_bad_body_is_refused(service: RunsUnderTest, body: bytes) -> None:
+    run_id = await service.submit()
+    answer = await service.client.post(f"/runs/{run_id}/cancel", content=body)
+    assert answer.status_code == 422
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0002"
+
+
+async def test_without_nats_nothing_is_cancelled(service: RunsUnderTest, nats_server: NatsServer) -> None:
+    run_id = await service.submit()
+    nats_server.kill()
+    answer = await service.client.post(f"/runs/{run_id}/cancel")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0003"
+    nats_server.start()
+    snapshot = await eventually(lambda: service.found(run_id), within=15)
+    assert snapshot is not None
+    assert snapshot.status is RunStatus.PENDING
