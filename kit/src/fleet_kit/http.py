@@ -101,6 +101,12 @@ class JsonResponse(JSONResponse):
         return orjson.dumps(content)
 
 
+def sse_event(kind: str, data: bytes, *, event_id: int | None = None) -> bytes:
+    """One server-sent event; `data` is JSON on a single line."""
+    head = b"" if event_id is None else b"id: %d\n" % event_id
+    return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
 def answers_invalid_requests_with(problem: Problem) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorate a route whose bad input has a problem id of its own."""
 

@@ -1,17 +1,19 @@
 """HTTP in and out: parse at the door, call the use case, answer. No logic here."""
 
+import time
+from collections.abc import AsyncIterator
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from fleet_contracts.names import TAG_PATTERN
 from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
-from fleet_kit.http import answers_invalid_requests_with
+from fleet_kit.http import answers_invalid_requests_with, sse_event
 from fleet_kit.identity import Caller, identity_of
 from fleet_kit.metrics import CONTENT_TYPE, render
 
@@ -100,6 +102,34 @@ async def cancel_run(run_id: str, request: Request, caller: Caller, service: Ser
     wanted = _parse(CancelRun, body) if body else CancelRun()
     snapshot = await service.cancellation.cancel(run_id, caller, reason=wanted.reason)
     return _json(service.views.public(snapshot, with_records=False))
+
+
+@router.get("/runs/{run_id}/watch", response_class=StreamingResponse)
+async def watch_run(
+    run_id: str,
+    caller: Caller,
+    service: Service,
+    include: Includes = [],  # noqa: B006
+    since: Annotated[float, Query(ge=0, description="only states changed after this moment, in unix seconds")] = 0.0,
+    timeout_sec: Annotated[int, Query(ge=1, le=600)] = 600,
+    last_event_id: Annotated[int, Header(ge=0)] = 0,
+) -> Response:
+    """Server-sent events: the run's state whenever it changes, until it has ended."""
+    states = await service.watching.open(
+        run_id, tenant_id=caller.tenant_id, after_revision=last_event_id, since=since, seconds=timeout_sec
+    )
+
+    async def events() -> AsyncIterator[bytes]:
+        async for state in states:
+            now = time.time()
+            if state is None:
+                yield sse_event("heartbeat", b'{"run_id":"%b","ts":%f}' % (run_id.encode(), now))
+            else:
+                shown = service.views.public(state.snapshot, with_records=bool(include))
+                data = b'{"run_id":"%b","snapshot":%b,"ts":%f}' % (run_id.encode(), shown, now)
+                yield sse_event("snapshot", data, event_id=state.revision)
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
 @router.get("/metrics")

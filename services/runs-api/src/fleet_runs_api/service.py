@@ -25,6 +25,7 @@ from .settings import RunsSettings
 from .submission import Submission
 from .sweeper import Sweeper
 from .views import RunViews
+from .watching import Watching
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +71,13 @@ class RunsService:
         )
         self.submission = Submission(settings=settings, link=self.link, commits=self._commits, relay=relay)
         self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
+        self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
         self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings)
 
         self.link.after_connect(self._ensure_resources)
         self.link.after_connect(self._fleet.mirror.restart)
         self.link.after_connect(self._ingest.prepare)
+        self.link.after_connect(self.watching.resume)
 
     async def __aenter__(self) -> "RunsService":
         await self.link.__aenter__()
@@ -87,6 +90,7 @@ class RunsService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cancellation.stop()
+        await self.watching.stop()
         await self._fleet.mirror.stop()
         await self._ingest.stop()
         await self._commits.stop()

@@ -38,14 +38,18 @@ class RunViews:
 
     async def find(self, run_id: str, *, tenant_id: str) -> RunSnapshot:
         """The run's latest state; RunNotFound also for a run of another tenant."""
+        snapshot, _ = await self.find_with_revision(run_id, tenant_id=tenant_id)
+        return snapshot
+
+    async def find_with_revision(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int]:
+        """The same, with the KV revision of that state."""
         if not _is_run_id(run_id):
             raise RunNotFound(run_id=run_id)
         self._link.require()
-        entry = await self._runs.get(run_id)
-        snapshot = _readable(entry) or await self._from_ledger(run_id)
-        if snapshot is None or (snapshot.tenant_id or ANONYMOUS_TENANT) != tenant_id:
+        found = _readable(await self._runs.get(run_id)) or await self._from_ledger(run_id)
+        if found is None or (found[0].tenant_id or ANONYMOUS_TENANT) != tenant_id:
             raise RunNotFound(run_id=run_id)
-        return snapshot
+        return found
 
     async def newest(self, wanted: RunFilter, *, limit: int) -> list[RunSummary]:
         rows = await self._read(queries.page_of_runs(wanted, limit=limit))
@@ -70,19 +74,19 @@ class RunViews:
             )
         return shown.model_dump_json(exclude=exclude).encode()
 
-    async def _from_ledger(self, run_id: str) -> RunSnapshot | None:
+    async def _from_ledger(self, run_id: str) -> tuple[RunSnapshot, int] | None:
         rows = await self._read(queries.run_with_documents(run_id))
-        return _snapshot_of(rows[0]) if rows else None
+        return (_snapshot_of(rows[0]), rows[0].revision) if rows else None
 
     async def _read(self, query: Any) -> list[Any]:
         return await asyncio.to_thread(self._database.read, lambda connection: connection.execute(query).all())
 
 
-def _readable(entry: Entry | None) -> RunSnapshot | None:
+def _readable(entry: Entry | None) -> tuple[RunSnapshot, int] | None:
     if entry is None:
         return None
     try:
-        return RunSnapshot.decode(entry.value)
+        return RunSnapshot.decode(entry.value), entry.revision
     except MalformedMessage as error:
         logger.warning("a snapshot in KV cannot be read, the ledger answers: %s", error)
         return None

@@ -1,0 +1,213 @@
+"""Watching a run: its states arrive, a lost connection loses nothing, and it ends when the run does."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet_contracts.names import HEADER_TENANT_ID
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+from fleet_kit.settings import FleetSettings
+from fleet_testkit.apps import ANONYMOUS, ServiceProcess
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+Event = dict[str, Any]
+
+
+class Bench:
+    """The real process, and a hand on its bucket."""
+
+    def __init__(self, client: httpx.AsyncClient, link: NatsLink) -> None:
+        self.client = client
+        self.runs = Bucket(link, "pyoco_runs")
+
+    async def submit(self) -> str:
+        answer = await self.client.post("/runs", json={"flow_name": "hello"})
+        return str(answer.json()["run_id"])
+
+    async def write(self, run_id: str, **changes: Any) -> int:
+        entry = await self.runs.get(run_id)
+        assert entry is not None
+        snapshot = RunSnapshot.decode(entry.value).model_copy(update={"updated_at": time.time(), **changes})
+        return await self.runs.update(run_id, snapshot.encode(), revision=entry.revision)
+
+    @asynccontextmanager
+    async def watch(
+        self, run_id: str, *, headers: dict[str, str] | None = None, **query: Any
+    ) -> AsyncIterator["Feed"]:
+        async with self.client.stream(
+            "GET", f"/runs/{run_id}/watch", params=query, headers=headers, timeout=30
+        ) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            yield Feed(answer)
+
+
+class Feed:
+    def __init__(self, answer: httpx.Response) -> None:
+        self._lines = answer.aiter_lines()
+
+    async def next(self) -> Event | None:
+        """The next event; None when the stream has ended."""
+        event: Event = {}
+        async for line in self._lines:
+            if not line:
+                return event
+            name, _, value = line.partition(": ")
+            event[name] = json.loads(value) if name == "data" else value
+        return None
+
+    async def status(self) -> str:
+        event = await self.next()
+        assert event is not None
+        assert event["event"] == "snapshot"
+        return str(event["data"]["snapshot"]["status"])
+
+
+@pytest.fixture
+async def bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
+    service = ServiceProcess(
+        "fleet_runs_api",
+        tmp_path,
+        PYOCO_NATS_URL=nats_server.url,
+        PYOCO_RUNS_DATABASE_URL=f"sqlite:///{tmp_path}/runs.db",
+        PYOCO_RUN_LOST_AFTER_SEC="60",
+    )
+    async with (
+        service.serving() as client,
+        NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link,
+    ):
+        client.headers.update(ANONYMOUS)
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        yield Bench(client, link)
+
+
+async def test_a_watcher_sees_the_run_as_it_is_and_then_every_change_until_its_end(bench: Bench) -> None:
+    run_id = await bench.submit()
+    async with bench.watch(run_id) as feed:
+        first = await feed.next()
+        assert first is not None
+        assert first["data"]["run_id"] == run_id
+        assert first["data"]["snapshot"]["status"] == "PENDING"
+        assert "task_records" not in first["data"]["snapshot"]
+        assert first["data"]["ts"] == pytest.approx(time.time(), abs=30)
+        revision = await bench.write(run_id, status=RunStatus.RUNNING, worker_id="w1", attempt=1)
+        running = await feed.next()
+        assert running is not None
+        assert (running["id"], running["data"]["snapshot"]["status"]) == (str(revision), "RUNNING")
+        await bench.write(run_id, status=RunStatus.COMPLETED)
+        assert await feed.status() == "COMPLETED"
+        assert await feed.next() is None
+
+
+async def test_a_watcher_that_comes_back_goes_on_where_it_was(bench: Bench) -> None:
+    run_id = await bench.submit()
+    revision = await bench.write(run_id, status=RunStatus.RUNNING, worker_id="w1", attempt=1)
+    async with bench.watch(run_id, headers={"Last-Event-ID": str(revision)}) as feed:
+        await bench.write(run_id, status=RunStatus.FAILED)
+        assert await feed.status() == "FAILED"
+        assert await feed.next() is None
+    # What happened while it was away is the first thing it hears.
+    async with bench.watch(run_id, headers={"Last-Event-ID": str(revision)}) as feed:
+        assert await feed.status() == "FAILED"
+    async with bench.watch(run_id, headers={"Last-Event-ID": str(revision + 1)}) as feed:
+        assert await feed.next() is None
+
+
+async def test_since_and_include_choose_what_is_shown(bench: Bench) -> None:
+    run_id = await bench.submit()
+    async with bench.watch(run_id, since=time.time() + 3600, timeout_sec=1) as feed:
+        event = await feed.next()
+        assert event is None or event["event"] == "heartbeat"
+    await bench.write(run_id, status=RunStatus.COMPLETED, task_records={"greet": {"output": 1}})
+    async with bench.watch(run_id, include="records") as feed:
+        event = await feed.next()
+        assert event is not None
+        assert event["data"]["snapshot"]["task_records"] == {"greet": {"output": 1}}
+
+
+async def test_the_stream_ends_when_its_time_is_up(bench: Bench) -> None:
+    run_id = await bench.submit()
+    begun = time.monotonic()
+    async with bench.watch(run_id, timeout_sec=1) as feed:
+        assert await feed.status() == "PENDING"
+        while await feed.next() is not None:
+            continue
+    assert 0.9 <= time.monotonic() - begun < 10
+
+
+async def test_a_restart_of_nats_does_not_end_the_watch(bench: Bench, nats_server: NatsServer) -> None:
+    run_id = await bench.submit()
+    async with bench.watch(run_id) as feed:
+        assert await feed.status() == "PENDING"
+        nats_server.kill()
+        nats_server.start()
+
+        async def written() -> bool:
+            try:
+                await bench.write(run_id, status=RunStatus.COMPLETED)
+            except NatsUnavailable:
+                return False
+            return True
+
+        await eventually(written, within=20)
+        event = await feed.next()
+        while event is not None and event["event"] == "heartbeat":
+            event = await feed.next()
+        assert event is not None
+        assert event["data"]["snapshot"]["status"] == "COMPLETED"
+
+
+async def test_many_watchers_of_many_runs_hear_only_of_their_own(bench: Bench) -> None:
+    ids = [await bench.submit() for _ in range(10)]
+
+    async def follow(run_id: str) -> list[str]:
+        async with bench.watch(run_id) as feed:
+            seen = []
+            while (event := await feed.next()) is not None:
+                if event["event"] == "snapshot":
+                    assert event["data"]["snapshot"]["run_id"] == run_id
+                    seen.append(event["data"]["snapshot"]["status"])
+                    if seen == ["PENDING"]:
+                        ready.release()
+            return seen
+
+    ready = asyncio.Semaphore(0)
+    follows = [asyncio.create_task(follow(run_id)) for run_id in ids for _ in range(5)]
+    for _ in follows:
+        await ready.acquire()
+    for run_id in ids:
+        await bench.write(run_id, status=RunStatus.CANCELLED)
+    for seen in await asyncio.gather(*follows):
+        assert seen == ["PENDING", "CANCELLED"]
+
+
+async def test_a_bad_query_is_refused(bench: Bench) -> None:
+    run_id = await bench.submit()
+    for query in ("timeout_sec=0", "timeout_sec=601", "since=x", "include=some"):
+        answer = await bench.client.get(f"/runs/{run_id}/watch?{query}")
+        assert answer.status_code == 422
+        assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0002"
+
+
+async def test_nobody_watches_what_is_not_theirs_or_not_there(bench: Bench) -> None:
+    run_id = await bench.submit()
+    for path, headers in (
+        (f"/runs/{run_id}/watch", {HEADER_TENANT_ID: "other"}),
+        ("/runs/6f1c1a34-8c0e-4e37-9b1b-000000000000/watch", {}),
+    ):
+        answer = await bench.client.get(path, headers=headers)
+        assert answer.status_code == 404
+        assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0005"

@@ -1,0 +1,22 @@
+"""Watching through the gateway: states arrive while the run goes on, not when it is over."""
+
+import json
+import time
+
+from fleet_testkit.runs import submit
+from fleet_testkit.stack import Stack
+
+
+def test_a_watcher_sees_a_run_go_on_and_end(stack: Stack) -> None:
+    run_id = submit(stack.client, "long", seconds=2)
+    heard: list[tuple[float, str]] = []
+    with stack.client.stream("GET", f"/runs/{run_id}/watch", timeout=30) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("data: ") and "snapshot" in (data := json.loads(line.removeprefix("data: "))):
+                heard.append((time.time(), data["snapshot"]["status"]))
+    statuses = [status for _, status in heard]
+    assert statuses[-1] == "COMPLETED"
+    assert "RUNNING" in statuses
+    # The first news came well before the last: nothing on the way waits for the stream to end.
+    assert heard[-1][0] - heard[0][0] > 1.0
