@@ -9,12 +9,10 @@ from fleet_testkit.stack import Stack
 
 def test_a_watcher_sees_a_run_go_on_and_end(stack: Stack) -> None:
     run_id = submit(stack.client, "long", seconds=2)
-    heard: list[tuple[float, str]] = []
     with stack.client.stream("GET", f"/runs/{run_id}/watch", timeout=30) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        for line in answer.iter_lines():
-            if line.startswith("data: ") and "snapshot" in (data := json.loads(line.removeprefix("data: "))):
-                heard.append((time.time(), data["snapshot"]["status"]))
+        news = (json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line.startswith("data: "))
+        heard = [(time.time(), data["snapshot"]["status"]) for data in news if "snapshot" in data]
     statuses = [status for _, status in heard]
     assert statuses[-1] == "COMPLETED"
     assert "RUNNING" in statuses
