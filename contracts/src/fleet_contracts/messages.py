@@ -1,4 +1,4 @@
-"""The base of every message: readers ignore what they do not know, writers leave unset what nobody set."""
+"""The base of every message: readers ignore what they do not know."""
 
 from typing import Self
 
