@@ -27,6 +27,7 @@ from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_stream
 from fleet_kit.wire import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_worker.settings import WorkerSettings
 
@@ -75,15 +76,10 @@ class Desk:
         await self.link.publish(self.settings.work_subject(job.tag), job.encode())
 
     async def snapshot(self, run_id: str) -> RunSnapshot:
-        entry = await self.runs.get(run_id)
-        assert entry is not None
-        return RunSnapshot.decode(entry.value)
+        return await read_snapshot(self.runs, run_id)
 
     async def change(self, run_id: str, change: Callable[[RunSnapshot], RunSnapshot]) -> int:
-        entry = await self.runs.get(run_id)
-        assert entry is not None
-        changed = change(RunSnapshot.decode(entry.value))
-        return await self.runs.update(run_id, changed.encode(), revision=entry.revision)
+        return await change_snapshot(self.runs, run_id, change)
 
     async def wait_for(
         self, run_id: str, condition: Callable[[RunSnapshot], Any], *, what: str, within: float = 20.0

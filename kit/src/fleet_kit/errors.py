@@ -74,12 +74,6 @@ class NatsUnavailable(FleetError):
     problem = Problem.NATS_UNAVAILABLE
 
 
-class InvalidRequest(FleetError):
-    """The request is invalid."""
-
-    problem = Problem.INVALID_REQUEST
-
-
 class IdentityMissing(FleetError):
     """The request carries no identity; send it through the gateway."""
 

@@ -27,6 +27,7 @@ from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.waiting import eventually
 
 
@@ -56,16 +57,11 @@ class RunsUnderTest:
         return run_id
 
     async def snapshot(self, run_id: str) -> RunSnapshot:
-        entry = await self.runs.get(run_id)
-        assert entry is not None
-        return RunSnapshot.decode(entry.value)
+        return await read_snapshot(self.runs, run_id)
 
     async def change(self, run_id: str, change: Callable[[RunSnapshot], RunSnapshot]) -> int:
         """Write a snapshot as a worker would."""
-        entry = await self.runs.get(run_id)
-        assert entry is not None
-        after = change(RunSnapshot.decode(entry.value))
-        return await self.runs.update(run_id, after.encode(), revision=entry.revision)
+        return await change_snapshot(self.runs, run_id, change)
 
     async def claim(self, run_id: str, *, ack_subject: str | None = None, worker_id: str = "w1") -> int:
         return await self.change(

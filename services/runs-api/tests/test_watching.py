@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from fleet_contracts.names import HEADER_TENANT_ID
-from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
@@ -20,6 +19,7 @@ from fleet_kit.nats import NatsLink
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.snapshots import change_snapshot
 from fleet_testkit.waiting import eventually
 
 Event = dict[str, Any]
@@ -37,10 +37,9 @@ class Bench:
         return str(answer.json()["run_id"])
 
     async def write(self, run_id: str, **changes: Any) -> int:
-        entry = await self.runs.get(run_id)
-        assert entry is not None
-        snapshot = RunSnapshot.decode(entry.value).model_copy(update={"updated_at": time.time(), **changes})
-        return await self.runs.update(run_id, snapshot.encode(), revision=entry.revision)
+        return await change_snapshot(
+            self.runs, run_id, lambda snapshot: snapshot.model_copy(update={"updated_at": time.time(), **changes})
+        )
 
     @asynccontextmanager
     async def watch(

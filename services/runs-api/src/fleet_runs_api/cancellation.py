@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 from fleet_contracts.control import Control, ControlKind
-from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import ANONYMOUS_TENANT, WireNames
+from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
@@ -15,7 +14,7 @@ from fleet_kit.identity import Identity
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink, WrongRevision
 
-from .errors import RunNotFound, RunNotReady
+from .errors import RunNotReady
 from .views import RunViews
 
 logger = logging.getLogger(__name__)
@@ -45,23 +44,17 @@ class Cancellation:
         two requests the first one stands.
         """
         while True:
-            known = await self._views.find(run_id, tenant_id=caller.tenant_id)
-            if known.is_terminal:
-                return known
-            entry = await self._runs.get(run_id)
-            if entry is None:
+            live = await self._views.find_live(run_id, tenant_id=caller.tenant_id)
+            if live is None:
+                known = await self._views.find(run_id, tenant_id=caller.tenant_id)
+                if known.is_terminal:
+                    return known
                 raise RunNotReady(run_id=run_id)
-            try:
-                snapshot = RunSnapshot.decode(entry.value)
-            except MalformedMessage as error:
-                raise RunNotReady(run_id=run_id) from error
-            if (snapshot.tenant_id or ANONYMOUS_TENANT) != caller.tenant_id:
-                raise RunNotFound(run_id=run_id)
+            snapshot, revision = live
             wanted = snapshot.request_cancel(by=_name_of(caller), now=self._clock(), reason=reason)
-            revision = entry.revision
             if wanted is not snapshot:
                 try:
-                    revision = await self._runs.update(run_id, wanted.encode(), revision=entry.revision)
+                    revision = await self._runs.update(run_id, wanted.encode(), revision=revision)
                 except WrongRevision:
                     continue
                 logger.info("cancel requested", extra={"run_id": run_id, "worker_id": wanted.worker_id})

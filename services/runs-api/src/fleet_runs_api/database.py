@@ -1,11 +1,12 @@
 """The connection to SQL: durable commits on SQLite and PostgreSQL, and migrations."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, Row, Select, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from .errors import LedgerUnavailable
@@ -56,6 +57,10 @@ class Database:
                 return None
             version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
             return version
+
+    async def fetch(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """All rows of a query, read in a thread so that the event loop goes on meanwhile."""
+        return await asyncio.to_thread(self.read, lambda connection: connection.execute(query).all())
 
     def read(self, query: Callable[[Connection], Any]) -> Any:
         with unavailable_if_away(), self.reader.connect() as connection:

@@ -66,9 +66,9 @@ class GroupCommit:
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
-    async def write(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> R:
+    async def write(self, batch: Batch[I, R], item: I) -> R:
         """Hand over an item and wait until it is on disk."""
-        return await self.write_soon(batch, item, patient=patient)
+        return await self.write_soon(batch, item)
 
     def write_soon(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> "asyncio.Future[R]":
         """Nobody waits for a patient item: it goes with many others, or after a moment."""

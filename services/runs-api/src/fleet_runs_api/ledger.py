@@ -72,20 +72,19 @@ _NOTE_CHECKED = Prepared(
 )
 
 
-def _adding_counts(dialect: str, dialect_insert: Callable[[Table], Any]) -> Prepared:
+def _adding_counts(dialect_insert: Callable[[Table], Any]) -> Prepared:
     statement = dialect_insert(_counts)
     return Prepared(
         statement.on_conflict_do_update(
             index_elements=["tenant_id", "status"], set_={"total": _counts.c.total + statement.excluded.total}
         ),
         ("tenant_id", "status", "total"),
-        only=dialect,
     )
 
 
 _ADD_COUNTS = {
-    "sqlite": _adding_counts("sqlite", sqlite.insert),
-    "postgresql": _adding_counts("postgresql", postgresql.insert),
+    "sqlite": _adding_counts(sqlite.insert),
+    "postgresql": _adding_counts(postgresql.insert),
 }
 
 

@@ -15,12 +15,10 @@ from sqlalchemy.sql import ClauseElement
 class Prepared:
     """An insert, update or delete for rows whose values come in the order of `columns`."""
 
-    def __init__(self, statement: Executable, columns: Sequence[str], *, only: str | None = None) -> None:
+    def __init__(self, statement: Executable, columns: Sequence[str]) -> None:
         assert isinstance(statement, ClauseElement)
         self._statement: ClauseElement = statement
         self._columns = list(columns)
-        # Set when the statement is written for one dialect.
-        self._only = only
         self._compiled: dict[str, tuple[str, Any]] = {}
 
     def execute(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -32,7 +30,6 @@ class Prepared:
     def _for(self, connection: Connection) -> tuple[str, Any]:
         dialect = connection.dialect
         if dialect.name not in self._compiled:
-            assert self._only in (None, dialect.name)
             compiled = self._statement.compile(dialect=dialect, column_keys=self._columns)
             positions: list[str] | None = getattr(compiled, "positiontup", None)
             if positions is not None:

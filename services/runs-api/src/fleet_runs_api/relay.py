@@ -77,10 +77,7 @@ class Relay:
 
     async def send_due(self) -> int:
         """Send what is still in the outbox; how many rows were dealt with."""
-        page = await asyncio.to_thread(
-            self._database.read,
-            lambda connection: connection.execute(queries.due_outbox(time.time(), limit=_PAGE)).all(),
-        )
+        page = await self._database.fetch(queries.due_outbox(time.time(), limit=_PAGE))
         outcomes = await asyncio.gather(*(self._deal_with(row) for row in page))
         return sum(outcomes)
 

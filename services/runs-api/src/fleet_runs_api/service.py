@@ -103,11 +103,8 @@ class RunsService:
 
     async def refresh_metrics(self) -> None:
         self.link.require()
-        rows = await asyncio.to_thread(
-            self._database.read, lambda connection: connection.execute(queries.totals_by_status()).all()
-        )
         totals: Counter[RunStatus] = Counter()
-        for row in rows:
+        for row in await self._database.fetch(queries.totals_by_status()):
             totals[RunStatus(row.status)] += row.total
         self.metrics.show_totals(totals)
         self.metrics.workers_alive.set(self._fleet.alive_count(now=time.time()))

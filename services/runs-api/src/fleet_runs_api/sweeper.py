@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import orjson
@@ -100,7 +100,7 @@ class Sweeper:
         Whether it stands still is measured with this process's own clock, so skewed clocks do no harm.
         """
         now = time.monotonic()
-        held = await self._read(queries.held_runs(limit=_MOST_HELD))
+        held = await self._database.fetch(queries.held_runs(limit=_MOST_HELD))
         before, self._unmoved = self._unmoved, {}
         lost = []
         for row in held:
@@ -153,13 +153,13 @@ class Sweeper:
         wait in the queue.
         """
         if self._suspect_before is not None:
-            suspects = await self._read(queries.unchecked_runs(self._suspect_before, limit=_CHECK_PAGE))
+            suspects = await self._database.fetch(queries.unchecked_runs(self._suspect_before, limit=_CHECK_PAGE))
             await self._each(self._check, suspects)
             if len(suspects) == _CHECK_PAGE:
                 return True
             self._suspect_before = None
         routine = time.time() - self._settings.run_check_interval_sec
-        await self._each(self._check, await self._read(queries.unchecked_runs(routine, limit=_CHECK_PAGE)))
+        await self._each(self._check, await self._database.fetch(queries.unchecked_runs(routine, limit=_CHECK_PAGE)))
         return False
 
     async def _check(self, row: Any) -> None:
@@ -212,7 +212,7 @@ class Sweeper:
         """Fold a snapshot in directly: the ingest may have missed it or be behind."""
         await self._commits.write(ledger.record, [Observation(snapshot, entry.revision, entry.value.decode())])
 
-    async def _each(self, repair: Callable[[Any], Awaitable[None]], rows: list[Any]) -> None:
+    async def _each(self, repair: Callable[[Any], Awaitable[None]], rows: Sequence[Any]) -> None:
         """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""
         outcomes = await asyncio.gather(*(repair(row) for row in rows), return_exceptions=True)
         for row, outcome in zip(rows, outcomes, strict=True):
@@ -222,6 +222,3 @@ class Sweeper:
                 logger.error(
                     "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
                 )
-
-    async def _read(self, query: Any) -> list[Any]:
-        return await asyncio.to_thread(self._database.read, lambda connection: connection.execute(query).all())

@@ -1,6 +1,5 @@
 """What callers see of runs: one run from KV (or the ledger once KV has let go of it), lists from the ledger."""
 
-import asyncio
 import logging
 import time
 import uuid
@@ -43,20 +42,23 @@ class RunViews:
 
     async def find_with_revision(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int]:
         """The same, with the KV revision of that state."""
+        found = await self.find_live(run_id, tenant_id=tenant_id) or await self._from_ledger(run_id)
+        return _own(found, run_id, tenant_id)
+
+    async def find_live(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int] | None:
+        """The run's snapshot in KV and its revision; None if KV has none that can be read."""
         if not _is_run_id(run_id):
             raise RunNotFound(run_id=run_id)
         self._link.require()
-        found = _readable(await self._runs.get(run_id)) or await self._from_ledger(run_id)
-        if found is None or (found[0].tenant_id or ANONYMOUS_TENANT) != tenant_id:
-            raise RunNotFound(run_id=run_id)
-        return found
+        found = _readable(await self._runs.get(run_id))
+        return found and _own(found, run_id, tenant_id)
 
     async def newest(self, wanted: RunFilter, *, limit: int) -> list[RunSummary]:
-        rows = await self._read(queries.page_of_runs(wanted, limit=limit))
+        rows = await self._database.fetch(queries.page_of_runs(wanted, limit=limit))
         return [RunSummary.model_validate({**row._mapping, "tags": orjson.loads(row.tags)}) for row in rows]
 
     async def newest_in_full(self, wanted: RunFilter, *, limit: int) -> list[RunSnapshot]:
-        rows = await self._read(queries.page_of_runs(wanted, limit=limit, with_documents=True))
+        rows = await self._database.fetch(queries.page_of_runs(wanted, limit=limit, with_documents=True))
         return [_snapshot_of(row) for row in rows]
 
     def public(self, snapshot: RunSnapshot, *, with_records: bool) -> bytes:
@@ -75,11 +77,14 @@ class RunViews:
         return shown.model_dump_json(exclude=exclude).encode()
 
     async def _from_ledger(self, run_id: str) -> tuple[RunSnapshot, int] | None:
-        rows = await self._read(queries.run_with_documents(run_id))
+        rows = await self._database.fetch(queries.run_with_documents(run_id))
         return (_snapshot_of(rows[0]), rows[0].revision) if rows else None
 
-    async def _read(self, query: Any) -> list[Any]:
-        return await asyncio.to_thread(self._database.read, lambda connection: connection.execute(query).all())
+
+def _own(found: tuple[RunSnapshot, int] | None, run_id: str, tenant_id: str) -> tuple[RunSnapshot, int]:
+    if found is None or (found[0].tenant_id or ANONYMOUS_TENANT) != tenant_id:
+        raise RunNotFound(run_id=run_id)
+    return found
 
 
 def _readable(entry: Entry | None) -> tuple[RunSnapshot, int] | None:

@@ -1,0 +1,19 @@
+"""Read and change snapshots in KV, as runs-api or a worker would."""
+
+from collections.abc import Callable
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_kit.kv import Bucket
+
+
+async def read_snapshot(runs: Bucket, run_id: str) -> RunSnapshot:
+    entry = await runs.get(run_id)
+    assert entry is not None
+    return RunSnapshot.decode(entry.value)
+
+
+async def change_snapshot(runs: Bucket, run_id: str, change: Callable[[RunSnapshot], RunSnapshot]) -> int:
+    """Write what `change` makes of the snapshot; its new revision."""
+    entry = await runs.get(run_id)
+    assert entry is not None
+    return await runs.update(run_id, change(RunSnapshot.decode(entry.value)).encode(), revision=entry.revision)
