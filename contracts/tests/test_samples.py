@@ -11,6 +11,7 @@ from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.events import EventKind, RunEvent, RunEvents
 from fleet_contracts.job import Job
 from fleet_contracts.messages import Document, MalformedMessage, Message
+from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
 from fleet_contracts.worker_record import WheelSync, WorkerRecord
@@ -46,6 +47,24 @@ FAILED = RUNNING.finish(
     reason=DeadLetterReason.EXECUTION_ERROR.value,
     tasks={"greet": TaskStatus.FAILED},
 )
+RULED = JOB.model_copy(
+    update={
+        "retry": RetryPolicy(max_attempts=3, base_seconds=2.0, cap_seconds=60.0),
+        "deadline_at": 1760003600.0,
+        "rerun_of": "5b0d7f0e-58a7-4f2e-9a39-6a0d5f7f5f10",
+        "idempotency_key": "orders:4711:1760000000250",
+    }
+)
+RETRYING = (
+    RunSnapshot.pending(RULED, now=1760000000.5)
+    .claim(worker_id="w1", worker_instance_id="w1-7f3a", ack_subject=None, now=1760000001.0)
+    .retry_later(
+        now=1760000002.0,
+        not_before=1760000004.0,
+        error="ValueError: no name",
+        reason=DeadLetterReason.EXECUTION_ERROR.value,
+    )
+)
 
 GOLDEN: dict[str, Message] = {
     "job": JOB,
@@ -58,7 +77,10 @@ GOLDEN: dict[str, Message] = {
             "tenant_id": "acme",
         }
     ),
+    "job_with_rules": RULED,
     "snapshot_pending": PENDING,
+    "snapshot_waiting_for_retry": RETRYING,
+    "snapshot_reopened": FAILED.reopen(now=1760000003.0),
     "snapshot_running": RUNNING,
     "snapshot_completed": COMPLETED,
     "snapshot_failed": FAILED,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_contracts.job import Job
-from fleet_contracts.snapshot import IllegalTransition, RunSnapshot
+from fleet_contracts.snapshot import AttemptOutcome, IllegalTransition, RunSnapshot
 from fleet_contracts.status import TERMINAL_RUN_STATUSES, RunStatus, TaskStatus
 
 JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0)
@@ -24,13 +24,15 @@ def change(snapshot: RunSnapshot, move: str, now: float) -> RunSnapshot:
             return snapshot.hand_back(now=now, interrupted=False)
         case "interrupt":
             return snapshot.hand_back(now=now, interrupted=True)
+        case "retry":
+            return snapshot.retry_later(now=now, not_before=now + 1, error="ValueError: x", reason="execution_error")
         case "cancel":
             return snapshot.request_cancel(by="someone", now=now)
         case _:
             return snapshot.finish(RunStatus(move), now=now)
 
 
-MOVES = ["claim", "hand back", "interrupt", "cancel", *RunStatus]
+MOVES = ["claim", "hand back", "interrupt", "retry", "cancel", *RunStatus]
 
 
 @given(st.lists(st.sampled_from(MOVES), max_size=30))
@@ -104,3 +106,40 @@ def test_a_refused_change_says_which_run_and_why() -> None:
     ended = PENDING.finish(RunStatus.FAILED, now=2.0, error="gone")
     with pytest.raises(IllegalTransition, match="run r1 is FAILED and cannot be claimed"):
         claimed(ended)
+
+
+def test_a_failed_attempt_that_may_be_tried_again_waits_and_is_remembered() -> None:
+    waiting = claimed(PENDING).retry_later(now=3.0, not_before=5.0, error="ValueError: x", reason="execution_error")
+    assert (waiting.status, waiting.failures, waiting.not_before) == (RunStatus.PENDING, 1, 5.0)
+    assert not waiting.is_held
+    (attempt,) = waiting.earlier_attempts
+    assert (attempt.attempt, attempt.outcome, attempt.worker_id) == (1, AttemptOutcome.FAILED, "w1")
+    assert (attempt.start_time, attempt.end_time, attempt.error) == (2.0, 3.0, "ValueError: x")
+    again = claimed(waiting, worker="w2", now=6.0)
+    assert (again.attempt, again.not_before, again.error) == (2, None, None)
+    assert again.earlier_attempts == waiting.earlier_attempts
+
+
+def test_only_an_ended_run_can_be_reopened_and_its_attempts_go_on_counting() -> None:
+    running = claimed(PENDING)
+    with pytest.raises(IllegalTransition, match="has not ended yet"):
+        running.reopen(now=3.0)
+    failed = running.finish(RunStatus.FAILED, now=3.0, error="ValueError: x", reason="execution_error")
+    reopened = failed.reopen(now=4.0)
+    assert (reopened.status, reopened.reopened, reopened.failures) == (RunStatus.PENDING, 1, 0)
+    assert reopened.end_time is None
+    assert [(a.attempt, a.outcome) for a in reopened.earlier_attempts] == [(1, AttemptOutcome.FAILED)]
+    assert claimed(reopened).attempt == 2
+
+
+def test_a_snapshot_remembers_the_latest_attempts_only() -> None:
+    snapshot = PENDING
+    for _ in range(25):
+        snapshot = claimed(snapshot).hand_back(now=3.0, interrupted=True)
+    assert [a.attempt for a in snapshot.earlier_attempts] == list(range(16, 26))
+
+
+def test_a_reopened_run_forgets_the_cancel_that_ended_it() -> None:
+    cancelled = claimed(PENDING).request_cancel(by="someone", now=3.0).finish(RunStatus.CANCELLED, now=4.0)
+    reopened = cancelled.reopen(now=5.0)
+    assert (reopened.status, reopened.cancel_requested_at) == (RunStatus.PENDING, None)

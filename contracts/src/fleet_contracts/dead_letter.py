@@ -11,6 +11,10 @@ class DeadLetterReason(StrEnum):
     EXECUTION_ERROR = "execution_error"
     # A job whose run is in no snapshot: its submit was answered with an error and withdrawn.
     RUN_NOT_FOUND = "run_not_found"
+    CALLABLE_NOT_ALLOWED = "callable_not_allowed"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    # The job was delivered as often as the queue allows, and nobody brought the run to an end.
+    DELIVERIES_EXHAUSTED = "deliveries_exhausted"
 
 
 class DeadLetter(Message):

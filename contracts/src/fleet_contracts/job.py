@@ -6,6 +6,7 @@ from pydantic import Field
 
 from .messages import Message
 from .names import Tag
+from .retry import RetryPolicy
 
 
 class Job(Message):
@@ -20,3 +21,9 @@ class Job(Message):
     workflow_yaml: str | None = None
     workflow_yaml_sha256: str | None = None
     workflow_yaml_bytes: int | None = None
+    # What the worker must know of the run's rules; readers of the seed spec ignore it.
+    retry: RetryPolicy | None = None
+    not_before: float | None = None
+    deadline_at: float | None = None
+    rerun_of: str | None = None
+    idempotency_key: str | None = None

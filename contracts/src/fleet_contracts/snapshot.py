@@ -1,16 +1,44 @@
 """The run snapshot: the live state of a run in KV, and the only ways it may change (appendices C and F)."""
 
+from enum import StrEnum
 from typing import Any, Self
 
 from pydantic import Field
 
+from .dead_letter import DeadLetterReason
 from .job import Job
 from .messages import Document
+from .retry import RetryPolicy
 from .status import RunStatus, TaskStatus
+
+# A snapshot tells the latest attempts only; the ledger has them all.
+_ATTEMPTS_KEPT = 10
+_LONGEST_ATTEMPT_ERROR = 500
 
 
 class IllegalTransition(ValueError):
     """A run may not change in this way."""
+
+
+class AttemptOutcome(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    # The worker or its runner died in mid-run.
+    INTERRUPTED = "interrupted"
+    # The worker stopped in order and gave the run back.
+    HANDED_BACK = "handed_back"
+
+
+class AttemptRecord(Document):
+    """An attempt that is over."""
+
+    attempt: int
+    outcome: AttemptOutcome
+    worker_id: str | None = None
+    start_time: float | None = None
+    end_time: float
+    error: str | None = None
 
 
 class RunSnapshot(Document):
@@ -51,6 +79,20 @@ class RunSnapshot(Document):
     # A short machine word for a failure: the dead letter's reason.
     reason: str | None = None
 
+    # What the flow returned; the output of each task is in its record.
+    result: Any = None
+    retry: RetryPolicy | None = None
+    # How often the flow itself has failed; interruptions are not among them.
+    failures: int = Field(0, ge=0)
+    # Attempts that are over while the run goes on; the one in hand is in the fields above.
+    earlier_attempts: list[AttemptRecord] = []
+    # Nobody may begin before: a schedule, or the wait before a retry.
+    not_before: float | None = None
+    deadline_at: float | None = None
+    # How often somebody has asked for an ended run to be tried once more.
+    reopened: int = Field(0, ge=0)
+    rerun_of: str | None = None
+
     @classmethod
     def pending(cls, job: Job, *, now: float) -> Self:
         return cls(
@@ -67,6 +109,10 @@ class RunSnapshot(Document):
             workflow_yaml_sha256=job.workflow_yaml_sha256,
             workflow_yaml_bytes=job.workflow_yaml_bytes,
             submitted_at=job.submitted_at,
+            retry=job.retry,
+            not_before=job.not_before,
+            deadline_at=job.deadline_at,
+            rerun_of=job.rerun_of,
         )
 
     @property
@@ -98,6 +144,7 @@ class RunSnapshot(Document):
                 "end_time": None,
                 "error": None,
                 "reason": None,
+                "not_before": None,
                 "heartbeat_at": now,
                 "updated_at": now,
             }
@@ -106,15 +153,45 @@ class RunSnapshot(Document):
     def hand_back(self, *, now: float, interrupted: bool) -> Self:
         """The holder is gone or gives up its claim: the run waits again, its attempt stays counted."""
         self._refuse_if_terminal("handed back")
-        return self.model_copy(
-            update={
-                "status": self.status if self.status is RunStatus.CANCELLING else RunStatus.PENDING,
-                "worker_id": None,
-                "worker_instance_id": None,
-                "ack_subject": None,
-                "interruptions": self.interruptions + (1 if interrupted else 0),
-                "updated_at": now,
-            }
+        outcome = AttemptOutcome.INTERRUPTED if interrupted else AttemptOutcome.HANDED_BACK
+        return self._wait_again(outcome, None, now=now, interruptions=self.interruptions + (1 if interrupted else 0))
+
+    def retry_later(self, *, now: float, not_before: float, error: str | None, reason: str | None) -> Self:
+        """The flow has failed and may be tried again: the run waits, and nobody begins before its time."""
+        self._refuse_if_terminal("tried again")
+        return self._wait_again(
+            AttemptOutcome.FAILED,
+            error,
+            now=now,
+            failures=self.failures + 1,
+            not_before=not_before,
+            error=error,
+            reason=reason,
+        )
+
+    def reopen(self, *, now: float) -> Self:
+        """Somebody asks for an ended run to be tried once more, with all its retries; attempts go on counting."""
+        if not self.is_terminal:
+            raise IllegalTransition(f"run {self.run_id} is {self.status} and has not ended yet")
+        outcome = {
+            RunStatus.COMPLETED: AttemptOutcome.COMPLETED,
+            RunStatus.CANCELLED: AttemptOutcome.CANCELLED,
+        }.get(self.status, AttemptOutcome.FAILED)
+        return self._wait_again(
+            outcome,
+            self.error,
+            now=now,
+            status=RunStatus.PENDING,
+            reopened=self.reopened + 1,
+            failures=0,
+            interruptions=0,
+            end_time=None,
+            result=None,
+            not_before=None,
+            deadline_at=None,
+            cancel_requested_at=None,
+            cancel_requested_by=None,
+            cancel_reason=None,
         )
 
     def request_cancel(self, *, by: str | None, now: float, reason: str | None = None) -> Self:
@@ -140,8 +217,9 @@ class RunSnapshot(Document):
         reason: str | None = None,
         tasks: dict[str, TaskStatus] | None = None,
         task_records: dict[str, Any] | None = None,
+        result: Any = None,
     ) -> Self:
-        """The run ends, once and for all."""
+        """The run ends, once and for all; only `reopen` can make it wait again."""
         self._refuse_if_terminal(f"finished as {status}")
         if not status.is_terminal:
             raise IllegalTransition(f"{status} is no end of a run")
@@ -150,6 +228,8 @@ class RunSnapshot(Document):
                 "status": status,
                 "error": error,
                 "reason": reason,
+                "result": result,
+                "failures": self.failures + (1 if reason == DeadLetterReason.EXECUTION_ERROR else 0),
                 "tasks": self.tasks if tasks is None else tasks,
                 "task_records": self.task_records if task_records is None else task_records,
                 "end_time": now,
@@ -158,6 +238,34 @@ class RunSnapshot(Document):
                 "ack_subject": None,
             }
         )
+
+    def _wait_again(self, outcome: AttemptOutcome, attempt_error: str | None, *, now: float, **changes: Any) -> Self:
+        status = self.status if self.status is RunStatus.CANCELLING else RunStatus.PENDING
+        return self.model_copy(
+            update={
+                "status": status,
+                "worker_id": None,
+                "worker_instance_id": None,
+                "ack_subject": None,
+                "updated_at": now,
+                "earlier_attempts": self._attempts_with(outcome, attempt_error, now),
+                **changes,
+            }
+        )
+
+    def _attempts_with(self, outcome: AttemptOutcome, error: str | None, now: float) -> list[AttemptRecord]:
+        """The list with the attempt in hand, if there is one, as its last."""
+        if self.worker_id is None:
+            return self.earlier_attempts
+        over = AttemptRecord(
+            attempt=self.attempt,
+            outcome=outcome,
+            worker_id=self.worker_id,
+            start_time=self.start_time,
+            end_time=self.end_time or now,
+            error=error[:_LONGEST_ATTEMPT_ERROR] if error else None,
+        )
+        return [*self.earlier_attempts, over][-_ATTEMPTS_KEPT:]
 
     def _refuse_if_terminal(self, verb: str) -> None:
         if self.is_terminal:
