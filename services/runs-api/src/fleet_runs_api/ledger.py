@@ -33,7 +33,8 @@ _INSERT_RUN = Prepared(
     insert(_runs),
     (
         "run_id", "tenant_id", "api_key_id", "flow_name", "tag", "tags", "status", "attempt", "workflow_yaml_sha256",
-        "submitted_at", "updated_at", "heartbeat_at", "revision", "dispatch", "checked_at",
+        "submitted_at", "updated_at", "heartbeat_at", "revision", "dispatch", "checked_at", "changed_at", "failures",
+        "reopened", "kv_released",
     ),
 )  # fmt: skip
 _INSERT_DOCUMENT = Prepared(insert(_documents), ("run_id", "job"))
@@ -140,7 +141,7 @@ def accept(connection: Connection, new: Sequence[NewRun]) -> Sequence[None]:
         rows.append(
             (
                 job.run_id, job.tenant_id or ANONYMOUS_TENANT, job.api_key_id, job.flow_name, job.tag, run.tags_text,
-                pending, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now,
+                pending, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now, now, 0, 0, 0,
             )
         )  # fmt: skip
     _INSERT_RUN.execute(connection, rows)

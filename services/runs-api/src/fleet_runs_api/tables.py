@@ -11,6 +11,10 @@ _Serial = BigInteger().with_variant(Integer, "sqlite")
 # Partial indexes: SQLite uses one only when the query repeats its condition to the letter.
 _UNFINISHED = text("finished_at IS NULL")
 HELD = text("status IN ('RUNNING', 'CANCELLING')")
+FROM_YAML = text("workflow_yaml_sha256 IS NOT NULL")
+WITH_DEADLINE = text("finished_at IS NULL AND deadline_at IS NOT NULL")
+FINISHED = text("finished_at IS NOT NULL")
+FINISHED_IN_KV = text("finished_at IS NOT NULL AND kv_released = 0")
 
 
 class Run(SQLModel, table=True):
@@ -24,6 +28,19 @@ class Run(SQLModel, table=True):
         Index("ix_runs_tenant_tag", "tenant_id", "tag", "seq"),
         Index("ix_runs_unfinished", "checked_at", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
         Index("ix_runs_held", "heartbeat_at", sqlite_where=HELD, postgresql_where=HELD),
+        Index("ix_runs_tenant_changed", "tenant_id", "changed_at", "seq"),
+        Index("ix_runs_tenant_submitted", "tenant_id", "submitted_at"),
+        Index(
+            "ix_runs_tenant_yaml",
+            "tenant_id",
+            "workflow_yaml_sha256",
+            "seq",
+            sqlite_where=FROM_YAML,
+            postgresql_where=FROM_YAML,
+        ),
+        Index("ix_runs_deadline", "deadline_at", sqlite_where=WITH_DEADLINE, postgresql_where=WITH_DEADLINE),
+        Index("ix_runs_finished", "finished_at", sqlite_where=FINISHED, postgresql_where=FINISHED),
+        Index("ix_runs_in_kv", "finished_at", sqlite_where=FINISHED_IN_KV, postgresql_where=FINISHED_IN_KV),
     )
 
     # The order of acceptance: lists walk it backwards.
@@ -54,6 +71,17 @@ class Run(SQLModel, table=True):
     job_sequence: int | None = Field(default=None, sa_column=Column(BigInteger))
     # When somebody last compared this run with JetStream.
     checked_at: float = Field(sa_column=Column(Float(53), nullable=False))
+    # When the ledger learned of the latest change, by its own clock: what `updated_after` asks for.
+    changed_at: float = Field(sa_column=Column(Float(53), nullable=False))
+
+    failures: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    not_before: float | None = Field(default=None, sa_column=Column(Float(53)))
+    deadline_at: float | None = Field(default=None, sa_column=Column(Float(53)))
+    # How often somebody has asked for the ended run to be tried once more.
+    reopened: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    rerun_of: str | None = Field(default=None, sa_column=Column(String(64)))
+    # 1: the run has ended and KV has let go of it.
+    kv_released: int = Field(default=0, sa_column=Column(Integer, nullable=False))
 
 
 class RunDocument(SQLModel, table=True):
@@ -79,6 +107,98 @@ class Outbox(SQLModel, table=True):
     due_at: float = Field(sa_column=Column(Float(53), nullable=False))
 
 
+class Attempt(SQLModel, table=True):
+    """An attempt that ended while its run went on. The last attempt of a run is in the run itself."""
+
+    __tablename__ = "attempts"
+
+    run_id: str = Field(sa_column=Column(String(64), primary_key=True))
+    attempt: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    outcome: str = Field(sa_column=Column(String(16), nullable=False))
+    worker_id: str | None = Field(default=None, sa_column=Column(String(255)))
+    started_at: float | None = Field(default=None, sa_column=Column(Float(53)))
+    ended_at: float = Field(sa_column=Column(Float(53), nullable=False))
+    error: str | None = Field(default=None, sa_column=Column(Text))
+
+
+class Decision(SQLModel, table=True):
+    """What was decided about a run, and why."""
+
+    __tablename__ = "decisions"
+    __table_args__ = (Index("ix_decisions_run", "run_id", "id"),)
+
+    id: int | None = Field(default=None, sa_column=Column(_Serial, primary_key=True, autoincrement=True))
+    run_id: str = Field(sa_column=Column(String(64), nullable=False))
+    at: float = Field(sa_column=Column(Float(53), nullable=False))
+    kind: str = Field(sa_column=Column(String(32), nullable=False))
+    attempt: int = Field(sa_column=Column(Integer, nullable=False))
+    reason: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class IdempotencyKey(SQLModel, table=True):
+    """A submit that must not be done twice: what was asked, and what was answered."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (Index("ix_idempotency_keys_created", "created_at"),)
+
+    tenant_id: str = Field(sa_column=Column(String(128), primary_key=True))
+    key: str = Field(sa_column=Column(String(255), primary_key=True))
+    # SHA-256 of what was asked.
+    fingerprint: str = Field(sa_column=Column(String(64), nullable=False))
+    # The run ids that were answered, as JSON.
+    run_ids: str = Field(sa_column=Column(Text, nullable=False))
+    created_at: float = Field(sa_column=Column(Float(53), nullable=False))
+
+
+class DeadLetterRow(SQLModel, table=True):
+    """A dead letter of the stream, kept after the stream has dropped it."""
+
+    __tablename__ = "dead_letters"
+    __table_args__ = (
+        Index("ix_dead_letters_tenant", "tenant_id", "state", "id"),
+        Index("ix_dead_letters_fingerprint", "tenant_id", "fingerprint", "id"),
+        Index("ix_dead_letters_run", "run_id", "id"),
+    )
+
+    id: int | None = Field(default=None, sa_column=Column(_Serial, primary_key=True, autoincrement=True))
+    # Tells the same letter apart from another one, however often it is delivered.
+    message_id: str = Field(sa_column=Column(String(255), nullable=False, unique=True))
+    tenant_id: str = Field(sa_column=Column(String(128), nullable=False))
+    run_id: str | None = Field(default=None, sa_column=Column(String(64)))
+    flow_name: str | None = Field(default=None, sa_column=Column(String(200)))
+    tag: str | None = Field(default=None, sa_column=Column(String(64)))
+    reason: str = Field(sa_column=Column(String(64), nullable=False))
+    error: str | None = Field(default=None, sa_column=Column(Text))
+    error_type: str = Field(sa_column=Column(String(200), nullable=False))
+    # Letters of one kind share it: reason, flow and type of error.
+    fingerprint: str = Field(sa_column=Column(String(32), nullable=False))
+    worker_id: str | None = Field(default=None, sa_column=Column(String(255)))
+    attempt: int | None = Field(default=None, sa_column=Column(Integer))
+    num_delivered: int | None = Field(default=None, sa_column=Column(Integer))
+    subject: str | None = Field(default=None, sa_column=Column(String(255)))
+    at: float = Field(sa_column=Column(Float(53), nullable=False))
+    # "open", or "requeued" once its run was put on the queue again.
+    state: str = Field(sa_column=Column(String(16), nullable=False))
+    requeued_at: float | None = Field(default=None, sa_column=Column(Float(53)))
+    requeued_by: str | None = Field(default=None, sa_column=Column(String(128)))
+
+
+class DeadLetterGroup(SQLModel, table=True):
+    """How many letters of one kind are open, kept with every change."""
+
+    __tablename__ = "dead_letter_groups"
+
+    tenant_id: str = Field(sa_column=Column(String(128), primary_key=True))
+    fingerprint: str = Field(sa_column=Column(String(32), primary_key=True))
+    reason: str = Field(sa_column=Column(String(64), nullable=False))
+    flow_name: str | None = Field(default=None, sa_column=Column(String(200)))
+    error_type: str = Field(sa_column=Column(String(200), nullable=False))
+    error: str | None = Field(default=None, sa_column=Column(Text))
+    total: int = Field(sa_column=Column(BigInteger, nullable=False))
+    first_at: float = Field(sa_column=Column(Float(53), nullable=False))
+    last_at: float = Field(sa_column=Column(Float(53), nullable=False))
+
+
 class RunCount(SQLModel, table=True):
     """How many runs a tenant has in each status, kept with every change so that nobody ever counts rows."""
 
@@ -89,8 +209,26 @@ class RunCount(SQLModel, table=True):
     total: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
+class FlowCount(SQLModel, table=True):
+    """The same by flow and tag, for the totals of filtered lists."""
+
+    __tablename__ = "flow_counts"
+
+    tenant_id: str = Field(sa_column=Column(String(128), primary_key=True))
+    flow_name: str = Field(sa_column=Column(String(200), primary_key=True))
+    tag: str = Field(sa_column=Column(String(64), primary_key=True))
+    status: RunStatus = Field(sa_column=Column(String(16), primary_key=True))
+    total: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
 # The same tables for SQLAlchemy's expression language, in which the batches are written.
 runs: Table = Run.__table__  # type: ignore[attr-defined]
 documents: Table = RunDocument.__table__  # type: ignore[attr-defined]
 outbox: Table = Outbox.__table__  # type: ignore[attr-defined]
 counts: Table = RunCount.__table__  # type: ignore[attr-defined]
+attempts: Table = Attempt.__table__  # type: ignore[attr-defined]
+decisions: Table = Decision.__table__  # type: ignore[attr-defined]
+idempotency_keys: Table = IdempotencyKey.__table__  # type: ignore[attr-defined]
+dead_letters: Table = DeadLetterRow.__table__  # type: ignore[attr-defined]
+dead_letter_groups: Table = DeadLetterGroup.__table__  # type: ignore[attr-defined]
+flow_counts: Table = FlowCount.__table__  # type: ignore[attr-defined]
