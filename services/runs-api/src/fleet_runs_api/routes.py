@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ValidationError
@@ -17,21 +17,14 @@ from fleet_kit.http import answers_invalid_requests_with, sse_event
 from fleet_kit.identity import Caller, identity_of
 from fleet_kit.metrics import CONTENT_TYPE, render
 
+from .dependencies import Service, service_of
 from .queries import RunFilter
 from .schemas import CancelRun, Include, RunSummary, SubmitRun, Submitted
-from .service import RunsService
 
 M = TypeVar("M", bound=BaseModel)
 
 router = APIRouter()
 
-
-async def _service(request: Request) -> RunsService:
-    service: RunsService = request.app.state.service
-    return service
-
-
-Service = Annotated[RunsService, Depends(_service)]
 Includes = Annotated[list[Include], Query(description="records, full or all: with the task records")]
 
 
@@ -55,7 +48,7 @@ async def submit_run(request: Request, caller: Caller, service: Service) -> Resp
 
 async def submit_run_express(request: Request) -> Response:
     """The same past the framework: see EXPRESS."""
-    return await submit_run(request, await identity_of(request), await _service(request))
+    return await submit_run(request, await identity_of(request), await service_of(request))
 
 
 @router.get("/runs", response_model=list[RunSummary])
