@@ -1,1 +1,1 @@
-"""Measurements that print ratios taken side by side in one run."""
+"""Measurements side by side with the peer: ours and `pyoco-server`, interleaved in one run."""

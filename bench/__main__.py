@@ -1,90 +1,109 @@
-"""`./fleet bench`: what does it cost, beside what it cost with less?"""
+"""`./fleet bench`: the fleet beside its peer, pyoco-server 0.5.1, measured in turns in one run."""
 
 import argparse
-import json
-import statistics
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sqlalchemy import create_engine
+from fleet_launcher.settings import LauncherSettings
 
-from fleet_testkit.filling import fill_ledger
-from fleet_testkit.stack import Stack
+from .errors import BenchFailed
+from .figures import Figure
+from .load import LoadProcess, raise_open_files_limit
+from .measures import GROUPS
+from .peer_env import PeerEnv, prepare_peer
+from .progress import say
+from .report import document, draw_chart, table
+from .session import FULL, QUICK, Effort, Session
+from .sides import both_sides
 
-_ROUNDS = 200
-_SIZES = (1_000, 10_000, 100_000)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A latency with few runs in the ledger beside the same with many; `ratio` 1 means that size costs nothing."""
-
-    name: str
-    unit: str
-    few: float
-    many: float
-    ratio: float
+_INTERRUPTED_EXIT_CODE = 130
 
 
-def measure_lists(rounds: int) -> list[Figure]:
-    """Lists and metrics through the gateway, from stacks whose ledgers differ only in size."""
-    paths = {"list 50": "/runs?limit=50", "list failed": "/runs?status=FAILED&limit=50", "metrics": "/metrics"}
-    with tempfile.TemporaryDirectory(prefix="bench") as folder, ExitStack() as stacks:
-        by_size: dict[int, Stack] = {}
-        for size in _SIZES:
-            print(f"bench: starting a stack with {size} runs in its ledger", file=sys.stderr, flush=True)
-            stack = stacks.enter_context(Stack(Path(folder) / str(size), "--workers", "0"))
-            engine = create_engine(f"sqlite:///{stack.data_dir}/runs.db")
-            with engine.begin() as connection:
-                fill_ledger(connection, size)
-            engine.dispose()
-            by_size[size] = stack
-        seconds: dict[tuple[str, int], list[float]] = {(name, size): [] for name in paths for size in _SIZES}
-        for _ in range(rounds):
-            # Interleaved: whatever else the machine does, it does to all of them.
-            for name, path in paths.items():
-                for size, stack in by_size.items():
-                    begun = time.perf_counter()
-                    answer = stack.client.get(path)
-                    seconds[name, size].append(time.perf_counter() - begun)
-                    answer.raise_for_status()
-    figures = []
-    for name in paths:
-        few = 1000 * statistics.median(seconds[name, _SIZES[0]])
-        for size in _SIZES[1:]:
-            many = 1000 * statistics.median(seconds[name, size])
-            title = f"{name}, {_SIZES[0]} → {size} runs"
-            figures.append(Figure(title, "ms p50", round(few, 2), round(many, 2), round(few / many, 2)))
-    return figures
+def main() -> int:
+    options = _options()
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    raise_open_files_limit()
+    folder = LauncherSettings.load().data_dir.absolute() / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    try:
+        peer_env = prepare_peer(folder / "peer")
+        wanted = [name for name in GROUPS if not options.only or name in options.only]
+        figures, failed = measure(wanted, QUICK if options.quick else FULL, folder, peer_env)
+        _show(figures, folder, peer_env, options.json)
+    except BenchFailed as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; everything is stopped")
+        return _INTERRUPTED_EXIT_CODE
+    say(f"done in {time.monotonic() - begun:.0f} s" + (f"; not measured: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
 
 
-MEASUREMENTS: dict[str, Callable[[int], list[Figure]]] = {"lists": measure_lists}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="./fleet bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--only", choices=sorted(MEASUREMENTS), help="measure only this")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    options = parser.parse_args()
+def measure(wanted: list[str], effort: Effort, folder: Path, peer_env: PeerEnv) -> tuple[list[Figure], list[str]]:
+    """The figures of the wanted groups, and the groups that failed: one that fails does not stop the others."""
     figures: list[Figure] = []
-    for name, measure in MEASUREMENTS.items():
-        if options.only in (None, name):
-            figures += measure(_ROUNDS // 5 if options.quick else _ROUNDS)
-    width = max(len(figure.name) for figure in figures)
-    print(f"{'what':<{width}}  {'few':>8}  {'many':>8}  unit     ratio")
-    for figure in figures:
-        print(
-            f"{figure.name:<{width}}  {figure.few:>8.2f}  {figure.many:>8.2f}  {figure.unit:<7}  {figure.ratio:>5.2f}"
-        )
-    if options.json:
-        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=2))
+    failed = []
+    # Beside the data of a real stack, so that it lies on the same kind of disk.
+    with (
+        tempfile.TemporaryDirectory(prefix="run-", dir=folder, ignore_cleanup_errors=True) as scratch,
+        LoadProcess() as load,
+        both_sides(Path(scratch), peer_env) as (ours, peer),
+    ):
+        session = Session(ours, peer, load, effort)
+        for name in wanted:
+            say(f"measuring {name}")
+            try:
+                figures += GROUPS[name](session)
+            except (BenchFailed, AssertionError) as error:
+                say(f"{name} failed: {error}")
+                failed.append(name)
+    return figures, failed
+
+
+def _show(figures: list[Figure], folder: Path, peer_env: PeerEnv, copy: Path | None) -> None:
+    if not figures:
+        return
+    print(table(figures))
+    figures_file, chart = folder / "figures.json", folder / "chart.png"
+    figures_file.write_text(document(figures))
+    if copy is not None:
+        copy.write_text(document(figures))
+    draw_chart(figures_file, chart, python=peer_env.python)
+    say(f"chart: {chart}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="./fleet bench",
+        description=(
+            "Measure the fleet beside its peer, pyoco-server 0.5.1, in turns in one run. At the first use the peer "
+            "gets an environment of its own under the data dir. A ratio above 1 means that the fleet is better."
+        ),
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: under three minutes")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted(GROUPS),
+        metavar="NAME",
+        help=f"one of {', '.join(GROUPS)}; may repeat",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    return parser.parse_args()
+
+
+def _interrupt(*_: object) -> None:
+    # What follows is an orderly stop; a second Ctrl-C would only leave something behind.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

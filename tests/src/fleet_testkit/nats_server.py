@@ -31,6 +31,11 @@ class NatsServer:
         return f"nats://127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
+    @property
     def store(self) -> Path:
         return self.folder / "nats"
 

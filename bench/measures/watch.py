@@ -1,0 +1,48 @@
+"""How soon a watcher hears of a change, alone and among many who watch other runs."""
+
+import json
+from itertools import count
+
+import httpx
+
+from ..connection import HOST
+from ..figures import Figure
+from ..session import Session
+from ..sides import Side
+from ..watchers import watch_delay_p50_ms
+
+_WATCHED_BY_CROWD = 100
+
+
+def measure_watch(session: Session) -> list[Figure]:
+    effort = session.effort
+    ours, peer = effort.watchers_ours, effort.watchers_peer
+    crowds = {session.ours: ours, session.peer: peer}
+    seeds = count(1)
+
+    def delay(side: Side, watchers: int) -> float:
+        # No worker serves the tag: the runs wait, and only the bench changes them.
+        tag = session.new_tag()
+        run_id = _submit(side, tag)
+        others = [_submit(side, tag) for _ in range(_WATCHED_BY_CROWD if watchers else 0)]
+        crowd = [others[number % _WATCHED_BY_CROWD] for number in range(watchers)]
+        changes = max(effort.watch_changes // effort.rounds, 3)
+        return session.load.call(
+            watch_delay_p50_ms, side.port, side.nats_url, run_id, crowd=crowd, changes=changes, seed=next(seeds)
+        )
+
+    return [
+        session.compare("watch delay, p50", "ms", lambda side: delay(side, 0)),
+        session.compare(
+            f"watch delay among {ours:,} watchers (peer: {peer:,}), p50",
+            "ms",
+            lambda side: delay(side, crowds[side]),
+            rounds=1,
+        ),
+    ]
+
+
+def _submit(side: Side, tag: str) -> str:
+    answer = httpx.post(f"http://{HOST}:{side.port}/runs", json={"flow_name": "tiny", "tag": tag})
+    run_id: str = json.loads(answer.raise_for_status().content)["run_id"]
+    return run_id
