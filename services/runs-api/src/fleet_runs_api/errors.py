@@ -27,3 +27,28 @@ class RunNotReady(FleetError):
     """The run is being put on the queue again; try again in a moment."""
 
     status = 503
+
+
+class InvalidWorkflow(FleetError):
+    """The workflow file cannot be used."""
+
+    problem = Problem.INVALID_REQUEST
+
+
+class WorkflowTooLarge(FleetError):
+    """The workflow file is too large."""
+
+    problem = Problem.WORKFLOW_TOO_LARGE
+
+
+class IdempotencyConflict(FleetError):
+    """The idempotency key was used for another request; use a new key for a new request."""
+
+    problem = Problem.INVALID_REQUEST
+    status = 409
+
+
+class SubmitUndecided(FleetError):
+    """The first request with this idempotency key is still under way; try again in a moment."""
+
+    status = 503
