@@ -57,6 +57,13 @@ class Ack:
     duplicate: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    messages: list[Msg]
+    is_last: Callable[[Msg], bool]
+    complete: asyncio.Future[None]
+
+
 class NatsLink:
     """One process's connection. Use it as an async context manager; `hooks` run after every (re)connect.
 
@@ -73,8 +80,10 @@ class NatsLink:
         self._down_because: str | None = "not connected yet"
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[str, asyncio.Future[Ack]] = {}
+        self._answers: dict[str, _Answers] = {}
         self._tokens = itertools.count()
         self._reply_prefix = ""
+        self._answers_prefix = ""
         self._complaints: dict[str, float] = {}
         self.reconnects = 0
 
@@ -169,6 +178,23 @@ class NatsLink:
         except _OUTAGES as error:
             raise self.unavailable(error) from error
 
+    async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
+        """Every answer to one request, up to and with the one that `is_last`; all of them have to come in time."""
+        token = str(next(self._tokens))
+        answers = _Answers([], is_last, asyncio.get_running_loop().create_future())
+        self._answers[token] = answers
+        try:
+            await self._client.publish(subject, payload, reply=self._answers_prefix + token)
+            async with asyncio.timeout(self._settings.nats_request_timeout_sec):
+                await answers.complete
+        except TimeoutError as error:
+            raise NatsSilent() from error
+        except _OUTAGES as error:
+            raise self.unavailable(error) from error
+        finally:
+            del self._answers[token]
+        return answers.messages
+
     async def stream_info(self, stream: str) -> api.StreamInfo:
         try:
             return await self.jetstream.stream_info(stream)
@@ -198,12 +224,18 @@ class NatsLink:
             reconnected_cb=self._on_reconnected,
             closed_cb=self._on_closed,
         )
-        inbox = self._client.new_inbox()
-        self._reply_prefix = f"{inbox}."
-        await self._client.subscribe(f"{inbox}.*", cb=self._on_ack)
+        self._reply_prefix = await self._receive(self._on_ack)
+        # Apart from the acks: many large answers at once must not push out the ack of a write.
+        self._answers_prefix = await self._receive(self._on_answer)
         self._down_because = None
         logger.info("connected to NATS", extra={"meta": {"server": self._server()}})
         self._spawn(self._prepare())
+
+    async def _receive(self, on_message: Callable[[Msg], Awaitable[None]]) -> str:
+        """Listen for answers; where they have to be sent to, less a token of their own."""
+        inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{inbox}.*", cb=on_message)
+        return f"{inbox}."
 
     async def _prepare(self) -> None:
         """Run the hooks until all succeed; a newer connection starts its own round."""
@@ -235,6 +267,14 @@ class NatsLink:
             future.set_exception(_refusal(error))
         else:
             future.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
+
+    async def _on_answer(self, msg: Msg) -> None:
+        answers = self._answers.get(msg.subject[len(self._answers_prefix) :])
+        if answers is None or answers.complete.done():
+            return
+        answers.messages.append(msg)
+        if answers.is_last(msg):
+            answers.complete.set_result(None)
 
     async def _on_error(self, error: Exception) -> None:
         self._note_outage(error)
@@ -279,7 +319,9 @@ class NatsLink:
             self._down_because = str(error) or type(error).__name__
 
     def _fail_pending(self, reason: str) -> None:
-        for future in list(self._pending.values()):
+        waiting: list[asyncio.Future[Any]] = [*self._pending.values()]
+        waiting += [answers.complete for answers in self._answers.values()]
+        for future in waiting:
             if not future.done():
                 future.set_exception(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
                 # Nobody may be waiting any more; asking marks the exception as seen.

@@ -1,10 +1,11 @@
-"""Look at single messages of a stream."""
+"""Look at messages of a stream without a consumer."""
 
 import base64
 from dataclasses import dataclass
 
 import nats.errors
 import orjson
+from nats.aio.msg import Msg
 
 from .errors import NatsUnavailable
 from .nats import NatsLink
@@ -30,6 +31,34 @@ async def last_message(link: NatsLink, stream: str, subject: str) -> StoredMessa
     return await _look_up(link, stream, {"last_by_subj": subject})
 
 
+async def messages_of(
+    link: NatsLink, stream: str, subject: str, *, after: int = 0, limit: int = 100, max_bytes: int = 1024 * 1024
+) -> list[StoredMessage]:
+    """The next messages of a subject after a place in the stream, oldest first; empty if there are no more.
+
+    There may be fewer than `limit`: a page ends with the message that reaches `max_bytes`, and a server that knows
+    no batches (before 2.11), or a stream that allows no direct gets, gives one at a time.
+    """
+    wanted: dict[str, object] = {"seq": after + 1, "next_by_subj": subject}
+    batch = orjson.dumps({**wanted, "batch": limit, "max_bytes": max_bytes})
+    answers = await link.request_many(f"$JS.API.DIRECT.GET.{stream}", batch, is_last=_ends_batch)
+    headers = answers[-1].headers or {}
+    match headers.get("Status"):
+        case "503":
+            message = await _ask_leader(link, stream, wanted)
+            return [] if message is None else [message]
+        case None | "204" | "404":
+            return [_stored(answer) for answer in answers if "Status" not in (answer.headers or {})]
+        case status:
+            raise _unreadable(stream, status, headers)
+
+
+def _ends_batch(answer: Msg) -> bool:
+    """A status is always the last word; a message that does not say how many follow is the only one."""
+    headers = answer.headers or {}
+    return "Status" in headers or "Nats-Num-Pending" not in headers
+
+
 async def _look_up(link: NatsLink, stream: str, wanted: dict[str, object]) -> StoredMessage | None:
     try:
         answer = await link.request(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(wanted))
@@ -38,12 +67,12 @@ async def _look_up(link: NatsLink, stream: str, wanted: dict[str, object]) -> St
         if not isinstance(error.__cause__, nats.errors.NoRespondersError):
             raise
         return await _ask_leader(link, stream, wanted)
-    headers = dict(answer.headers or {})
+    headers = answer.headers or {}
     if (status := headers.get("Status")) is not None:
         if status == "404":
             return None
-        raise NatsUnavailable(f"JetStream could not read {stream}: {status} {headers.get('Description', '')}")
-    return StoredMessage(headers.get("Nats-Subject", ""), int(headers.get("Nats-Sequence", 0)), headers, answer.data)
+        raise _unreadable(stream, status, headers)
+    return _stored(answer)
 
 
 async def _ask_leader(link: NatsLink, stream: str, wanted: dict[str, object]) -> StoredMessage | None:
@@ -56,3 +85,12 @@ async def _ask_leader(link: NatsLink, stream: str, wanted: dict[str, object]) ->
     lines = base64.b64decode(message.get("hdrs", "")).decode("latin-1").split("\r\n")[1:]
     headers = {name: value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
     return StoredMessage(message["subject"], message["seq"], headers, base64.b64decode(message.get("data", "")))
+
+
+def _stored(answer: Msg) -> StoredMessage:
+    headers = dict(answer.headers or {})
+    return StoredMessage(headers.get("Nats-Subject", ""), int(headers.get("Nats-Sequence", 0)), headers, answer.data)
+
+
+def _unreadable(stream: str, status: str, headers: dict[str, str]) -> NatsUnavailable:
+    return NatsUnavailable(f"JetStream could not read {stream}: {status} {headers.get('Description', '')}")

@@ -1,0 +1,106 @@
+"""Reading the messages of one subject page by page: in order, whole, and never more than asked for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from nats.js import api
+
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_stream
+from fleet_kit.settings import FleetSettings
+from fleet_kit.streams import StoredMessage, messages_of
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+DIRECT = api.StreamConfig(name="DIRECT", subjects=["direct.>"], allow_direct=True)
+INDIRECT = api.StreamConfig(name="INDIRECT", subjects=["indirect.>"], allow_direct=False)
+
+
+@pytest.fixture
+async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
+    link = NatsLink(FleetSettings(nats_url=nats_server.url, nats_request_timeout_sec=1.0), name="test")
+
+    async def prepare() -> None:
+        await ensure_stream(link.jetstream, DIRECT)
+        await ensure_stream(link.jetstream, INDIRECT)
+
+    link.after_connect(prepare)
+    async with link:
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        yield link
+
+
+async def publish_to_both_subjects(link: NatsLink, stream: str, count: int, *, size: int = 1) -> None:
+    """The messages of the subject `a` are numbered; those of `b` lie between them."""
+    prefix = stream.lower()
+    for number in range(count):
+        await link.publish(f"{prefix}.a", str(number).encode().rjust(size))
+        await link.publish(f"{prefix}.b", b"of no interest")
+
+
+def numbers(messages: list[StoredMessage]) -> list[int]:
+    return [int(message.data) for message in messages]
+
+
+@pytest.mark.parametrize("stream", ["DIRECT", "INDIRECT"])
+async def test_a_subject_is_read_in_order_page_by_page(link: NatsLink, stream: str) -> None:
+    await publish_to_both_subjects(link, stream, 10)
+    subject = f"{stream.lower()}.a"
+    seen: list[int] = []
+    after = 0
+    while page := await messages_of(link, stream, subject, after=after, limit=4):
+        assert len(page) <= 4
+        assert {message.subject for message in page} == {subject}
+        seen += numbers(page)
+        after = page[-1].sequence
+    assert seen == list(range(10))
+    assert await messages_of(link, stream, subject, after=after + 1000) == []
+    assert await messages_of(link, stream, f"{stream.lower()}.nobody") == []
+    # What comes later is found from where the reader stands.
+    await publish_to_both_subjects(link, stream, 1)
+    assert numbers(await messages_of(link, stream, subject, after=after)) == [0]
+
+
+async def test_a_page_ends_with_the_message_that_reaches_its_size(link: NatsLink) -> None:
+    await publish_to_both_subjects(link, "DIRECT", 6, size=1000)
+    assert numbers(await messages_of(link, "DIRECT", "direct.a", max_bytes=2500)) == [0, 1, 2]
+    assert numbers(await messages_of(link, "DIRECT", "direct.a", max_bytes=1)) == [0]
+
+
+async def test_many_readers_at_once_get_their_own_pages(link: NatsLink) -> None:
+    await publish_to_both_subjects(link, "DIRECT", 30)
+    pages = await asyncio.gather(
+        *(messages_of(link, "DIRECT", "direct.a", after=2 * start, limit=5) for start in range(20))
+    )
+    assert [numbers(page) for page in pages] == [list(range(start, start + 5)) for start in range(20)]
+
+
+async def test_a_stream_that_is_not_there_is_unavailable(link: NatsLink) -> None:
+    with pytest.raises(NatsUnavailable):
+        await messages_of(link, "NOBODY", "nobody.a")
+
+
+async def test_a_silent_or_absent_server_is_told_as_such_and_reading_goes_on_afterwards(
+    link: NatsLink, nats_server: NatsServer
+) -> None:
+    await publish_to_both_subjects(link, "DIRECT", 3)
+    nats_server.pause()
+    with pytest.raises(NatsUnavailable):
+        await messages_of(link, "DIRECT", "direct.a")
+    waiting = asyncio.create_task(messages_of(link, "DIRECT", "direct.a"))
+    await asyncio.sleep(0)  # let it ask
+    nats_server.kill()
+    with pytest.raises(NatsUnavailable):
+        await waiting
+    nats_server.start()
+
+    async def page() -> list[StoredMessage]:
+        try:
+            return await messages_of(link, "DIRECT", "direct.a")
+        except NatsUnavailable:
+            return []
+
+    assert numbers(await eventually(page, within=15)) == [0, 1, 2]
