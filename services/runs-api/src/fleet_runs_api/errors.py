@@ -23,6 +23,13 @@ class LedgerUnavailable(FleetError):
     status = 503
 
 
+class RunNotFinished(FleetError):
+    """The run has not ended yet; ask again when it has."""
+
+    problem = Problem.INVALID_REQUEST
+    status = 409
+
+
 class RunNotReady(FleetError):
     """The run is being put on the queue again; try again in a moment."""
 

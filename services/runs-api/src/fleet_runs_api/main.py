@@ -12,6 +12,7 @@ from fleet_kit.serve import run_service
 from .routes import EXPRESS, router
 from .service import RunsService
 from .settings import RunsSettings
+from .timeline_routes import router as timeline_router
 
 _SWITCH_INTERVAL_SECONDS = 0.0005
 
@@ -27,7 +28,13 @@ def build(settings: RunsSettings) -> FastAPI:
         service: RunsService = app.state.service
         return await service.waiting_for()
 
-    app = create_app(component="runs-api", routers=[router], lifespan=lifespan, readiness=readiness, express=EXPRESS)
+    app = create_app(
+        component="runs-api",
+        routers=[router, timeline_router],
+        lifespan=lifespan,
+        readiness=readiness,
+        express=EXPRESS,
+    )
     return app
 
 

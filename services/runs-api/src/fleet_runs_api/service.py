@@ -17,6 +17,7 @@ from .cancellation import Cancellation
 from .database import Database
 from .errors import LedgerUnavailable
 from .fleet_view import FleetView
+from .following import Following
 from .group_commit import GroupCommit
 from .ingest import Ingest
 from .metrics import RunsMetrics
@@ -24,6 +25,7 @@ from .relay import Relay
 from .settings import RunsSettings
 from .submission import Submission
 from .sweeper import Sweeper
+from .timeline import Timeline
 from .views import RunViews
 from .watching import Watching
 
@@ -72,6 +74,8 @@ class RunsService:
         self.submission = Submission(settings=settings, link=self.link, commits=self._commits, relay=relay)
         self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
         self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
+        self.timeline = Timeline(link=self.link, names=settings, views=self.views)
+        self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
         self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings)
 
         self.link.after_connect(self._ensure_resources)
@@ -90,6 +94,7 @@ class RunsService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cancellation.stop()
+        await self.following.stop()
         await self.watching.stop()
         await self._fleet.mirror.stop()
         await self._ingest.stop()

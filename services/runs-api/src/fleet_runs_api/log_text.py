@@ -1,0 +1,73 @@
+"""The output of a run as text for people: lines stay whole although tasks talk at the same time."""
+
+from typing import NamedTuple
+
+from .timeline import Entry
+
+# So much of unfinished lines is held back; then they are told as far as they have come.
+_HELD_CHARACTERS = 64 * 1024
+
+
+class Speaker(NamedTuple):
+    attempt: int
+    task: str | None
+    stream: str | None
+
+    @property
+    def prefix(self) -> str:
+        """`[greet] `, `[greet stderr] `, `[greet attempt 2] `; `[-] ` for what no task has said."""
+        words = [self.task or "-"]
+        if self.attempt > 1:
+            words.append(f"attempt {self.attempt}")
+        if self.stream == "stderr":
+            words.append("stderr")
+        return f"[{' '.join(words)}] "
+
+
+class LogText:
+    """Add entries, and tell at once what each call returns. One speaker alone is told character by character."""
+
+    def __init__(self, *, prefixed: bool) -> None:
+        self._prefixed = prefixed
+        self._attempt: int | None = None
+        # The beginnings of lines, by who has begun them.
+        self._held: dict[Speaker, str] = {}
+        self._held_characters = 0
+        # Who was told last, if that was no whole line.
+        self._mid_line: Speaker | None = None
+
+    def add(self, entry: Entry) -> str:
+        said = ""
+        if entry.attempt != self._attempt:
+            self._attempt = entry.attempt
+            said += self._release()
+        speaker = Speaker(entry.attempt, entry.event.task, entry.event.stream)
+        begun = self._held.pop(speaker, "")
+        lines, newline, rest = (begun + (entry.event.text or "")).rpartition("\n")
+        self._held_characters += len(rest) - len(begun)
+        if newline:
+            said += self._tell(speaker, lines + newline)
+        if rest:
+            self._held[speaker] = rest
+        if self._held_characters > _HELD_CHARACTERS:
+            said += self._release()
+        return said
+
+    def finish(self) -> str:
+        """What is left; with prefixes the last line is a whole one."""
+        said = self._release()
+        return said + "\n" if self._prefixed and self._mid_line else said
+
+    def _release(self) -> str:
+        held, self._held, self._held_characters = self._held, {}, 0
+        return "".join(self._tell(speaker, text) for speaker, text in held.items())
+
+    def _tell(self, speaker: Speaker, text: str) -> str:
+        goes_on = speaker == self._mid_line
+        end_of_line = "\n" if self._mid_line is not None and not goes_on else ""
+        self._mid_line = None if text.endswith("\n") else speaker
+        if self._prefixed:
+            whole = text.endswith("\n")
+            text = text.removesuffix("\n").replace("\n", f"\n{speaker.prefix}") + ("\n" if whole else "")
+            text = text if goes_on else speaker.prefix + text
+        return end_of_line + text
