@@ -75,6 +75,10 @@ class WireNames(BaseModel):
         """The consumer on the runs bucket that feeds the ledger; replicas of runs-api share it."""
         return "pyoco_runs_ingest"
 
+    def dlq_durable(self) -> str:
+        """The consumer on the dead letter stream that feeds the ledger; replicas of runs-api share it."""
+        return "pyoco_runs_dlq"
+
 
 class ConsumerDefaults(BaseModel):
     """How a tag's durable consumer is made when it does not exist yet (appendix E)."""

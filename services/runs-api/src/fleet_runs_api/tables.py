@@ -158,6 +158,7 @@ class DeadLetterRow(SQLModel, table=True):
         Index("ix_dead_letters_tenant", "tenant_id", "state", "id"),
         Index("ix_dead_letters_fingerprint", "tenant_id", "fingerprint", "id"),
         Index("ix_dead_letters_run", "run_id", "id"),
+        Index("ix_dead_letters_age", "state", "at"),
     )
 
     id: int | None = Field(default=None, sa_column=Column(_Serial, primary_key=True, autoincrement=True))
@@ -177,7 +178,7 @@ class DeadLetterRow(SQLModel, table=True):
     num_delivered: int | None = Field(default=None, sa_column=Column(Integer))
     subject: str | None = Field(default=None, sa_column=Column(String(255)))
     at: float = Field(sa_column=Column(Float(53), nullable=False))
-    # "open", or "requeued" once its run was put on the queue again.
+    # "open"; "requeued" once its run was put on the queue again; "deleted": nobody sees it any more.
     state: str = Field(sa_column=Column(String(16), nullable=False))
     requeued_at: float | None = Field(default=None, sa_column=Column(Float(53)))
     requeued_by: str | None = Field(default=None, sa_column=Column(String(128)))
@@ -187,6 +188,7 @@ class DeadLetterGroup(SQLModel, table=True):
     """How many letters of one kind are open, kept with every change."""
 
     __tablename__ = "dead_letter_groups"
+    __table_args__ = (Index("ix_dead_letter_groups_newest", "tenant_id", "last_at"),)
 
     tenant_id: str = Field(sa_column=Column(String(128), primary_key=True))
     fingerprint: str = Field(sa_column=Column(String(32), primary_key=True))

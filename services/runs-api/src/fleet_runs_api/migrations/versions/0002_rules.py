@@ -97,6 +97,7 @@ def upgrade() -> None:
     op.create_index("ix_dead_letters_tenant", "dead_letters", ["tenant_id", "state", "id"])
     op.create_index("ix_dead_letters_fingerprint", "dead_letters", ["tenant_id", "fingerprint", "id"])
     op.create_index("ix_dead_letters_run", "dead_letters", ["run_id", "id"])
+    op.create_index("ix_dead_letters_age", "dead_letters", ["state", "at"])
     op.create_table(
         "dead_letter_groups",
         sa.Column("tenant_id", sa.String(128), primary_key=True),
@@ -109,6 +110,7 @@ def upgrade() -> None:
         sa.Column("first_at", sa.Float(53), nullable=False),
         sa.Column("last_at", sa.Float(53), nullable=False),
     )
+    op.create_index("ix_dead_letter_groups_newest", "dead_letter_groups", ["tenant_id", "last_at"])
     op.create_table(
         "flow_counts",
         sa.Column("tenant_id", sa.String(128), primary_key=True),
