@@ -11,6 +11,9 @@ JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0)
 PENDING = RunSnapshot.pending(JOB, now=1.0)
 OURS = PENDING.claim(worker_id="w1", worker_instance_id="me", ack_subject="a", now=2.0)
 THEIRS = PENDING.claim(worker_id="w2", worker_instance_id="other", ack_subject="a", now=2.0)
+NOW = 100.0
+SCHEDULED = PENDING.model_copy(update={"not_before": NOW + 60})
+EXPIRED = PENDING.model_copy(update={"deadline_at": NOW - 1})
 # A worker that speaks only the spec names itself but not its life.
 FOREIGN = PENDING.model_copy(update={"status": RunStatus.RUNNING, "worker_id": "peer"})
 
@@ -38,9 +41,22 @@ FOREIGN = PENDING.model_copy(update={"status": RunStatus.RUNNING, "worker_id": "
         # Ours, but no longer in hand: its end could not be recorded, so it is executed again.
         (OURS, 2, Holder.UNWATCHED, Decision.CLAIM),
         (THEIRS.hand_back(now=3.0, interrupted=True), 2, Holder.UNWATCHED, Decision.CLAIM),
+        (SCHEDULED, 1, Holder.UNWATCHED, Decision.WAIT),
+        (PENDING.model_copy(update={"not_before": NOW - 1}), 1, Holder.UNWATCHED, Decision.CLAIM),
+        # The clocks of two machines differ a little.
+        (PENDING.model_copy(update={"not_before": NOW + 0.04}), 1, Holder.UNWATCHED, Decision.CLAIM),
+        (THEIRS.model_copy(update={"not_before": NOW + 60}), 2, Holder.SILENT, Decision.TAKE_OVER),
+        (SCHEDULED.request_cancel(by="ada", now=3.0), 1, Holder.UNWATCHED, Decision.CANCEL),
+        (EXPIRED, 1, Holder.UNWATCHED, Decision.EXPIRE),
+        (PENDING.model_copy(update={"deadline_at": NOW + 1}), 1, Holder.UNWATCHED, Decision.CLAIM),
+        (EXPIRED.model_copy(update={"not_before": NOW + 60}), 1, Holder.UNWATCHED, Decision.EXPIRE),
+        (EXPIRED.request_cancel(by="ada", now=3.0), 1, Holder.UNWATCHED, Decision.CANCEL),
+        # A living holder ends its run by itself.
+        (THEIRS.model_copy(update={"deadline_at": NOW - 1}), 2, Holder.ALIVE, Decision.LEAVE),
+        (THEIRS.model_copy(update={"deadline_at": NOW - 1}), 2, Holder.SILENT, Decision.EXPIRE),
     ],
 )
-def test_what_happens_to_a_job_depends_on_the_snapshot_alone(
+def test_what_happens_to_a_job_depends_on_the_snapshot(
     snapshot: RunSnapshot | None, num_delivered: int, holder: Holder, expected: Decision
 ) -> None:
-    assert decide(snapshot, instance_id="me", num_delivered=num_delivered, holder=holder) is expected
+    assert decide(snapshot, instance_id="me", num_delivered=num_delivered, holder=holder, now=NOW) is expected

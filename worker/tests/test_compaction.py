@@ -6,9 +6,9 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_worker.compaction import compact, compact_records, without_tasks
+from fleet_worker.compaction import compact, compact_records, compact_result, forget_marks, without_tasks
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=2000),
@@ -63,6 +63,35 @@ def test_then_inputs_outputs_and_tracebacks_go_and_then_the_records() -> None:
     assert (leanest.task_records, leanest.tasks, leanest.task_records_truncated) == ({}, tasks, True)
 
 
+def test_the_result_goes_after_the_records_and_before_all_else() -> None:
+    attempts = [
+        AttemptRecord(attempt=number, outcome=AttemptOutcome.FAILED, end_time=2.0, error="e" * 500)
+        for number in range(1, 11)
+    ]
+    snapshot = ended(
+        result="r" * 5_000, task_records={"a": record(output="x" * 5_000)}, earlier_attempts=attempts, error="bad"
+    )
+    assert compact(snapshot, 13_000).result == snapshot.result
+    without_result = compact(snapshot, 9_000)
+    assert (without_result.result, without_result.model_extra) == (None, {"result_truncated": True})
+    assert without_result.earlier_attempts == attempts
+    silent = compact(snapshot, 3_000).earlier_attempts
+    assert [(attempt.attempt, attempt.error) for attempt in silent] == [(number, None) for number in range(1, 11)]
+
+
+def test_a_new_attempt_does_not_inherit_what_the_one_before_left_out() -> None:
+    snapshot = compact(ended(result="r" * 5_000), 2_000)
+    assert forget_marks(snapshot).model_extra == {"result_truncated": False}
+    untouched = ended(result=1)
+    assert forget_marks(untouched) is untouched
+
+
+def test_a_result_fits_its_own_limit_or_is_left_out() -> None:
+    assert compact_result(["a"], 100) == (["a"], False)
+    assert compact_result("a" * 100, 100) == (None, True)
+    assert compact_result(None, 1) == (None, False)
+
+
 def test_error_and_params_go_last() -> None:
     snapshot = ended(error="e" * 9_000, params={"data": "p" * 9_000}, task_records={"a": record()})
     shorter = compact(snapshot, 12_000)
@@ -86,17 +115,23 @@ def test_without_tasks_the_end_can_always_be_recorded() -> None:
     params=st.dictionaries(st.text(max_size=20), JSON, max_size=5),
     error=st.none() | st.text(max_size=5000),
     tasks=st.dictionaries(st.text(max_size=20), st.sampled_from(TaskStatus), max_size=60),
+    result=JSON,
     max_bytes=st.integers(1024, 20_000),
 )
 def test_no_snapshot_is_above_the_limit_unless_its_task_states_alone_are(
-    records: dict[str, Any], params: dict[str, Any], error: str | None, tasks: dict[str, TaskStatus], max_bytes: int
+    records: dict[str, Any],
+    params: dict[str, Any],
+    error: str | None,
+    tasks: dict[str, TaskStatus],
+    result: Any,
+    max_bytes: int,
 ) -> None:
-    snapshot = ended(task_records=records, params=params, error=error, tasks=tasks)
+    snapshot = ended(task_records=records, params=params, error=error, tasks=tasks, result=result)
     smaller = compact(snapshot, max_bytes)
     assert smaller.tasks == tasks
     assert smaller.task_records_truncated == (smaller.task_records != records)
     if len(smaller.encode()) > max_bytes:
-        assert (smaller.task_records, smaller.params) == ({}, {})
+        assert (smaller.task_records, smaller.params, smaller.result) == ({}, {}, None)
         assert len(smaller.error or "") <= 1100
 
 

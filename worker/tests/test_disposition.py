@@ -12,13 +12,16 @@ from fleet_worker.disposition import (
     HandedBack,
     HeldElsewhere,
     InvalidJob,
+    NotYet,
     Outcome,
+    RetryScheduled,
     RunMissing,
     Unrecorded,
     dispose,
 )
 
 EXECUTION_ERROR = Ended(RunStatus.FAILED, "ValueError: boom", DeadLetterReason.EXECUTION_ERROR)
+DEADLINE_EXCEEDED = Ended(RunStatus.FAILED, "too late", DeadLetterReason.DEADLINE_EXCEEDED)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,11 @@ EXECUTION_ERROR = Ended(RunStatus.FAILED, "ValueError: boom", DeadLetterReason.E
             Ended(RunStatus.FAILED, "no such flow", DeadLetterReason.FLOW_NOT_FOUND),
             Disposition(b"+ACK", DeadLetterReason.FLOW_NOT_FOUND),
         ),
+        (DEADLINE_EXCEEDED, Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)),
+        (Ended(RunStatus.FAILED, "no reason given"), Disposition(b"+ACK", DeadLetterReason.EXECUTION_ERROR)),
+        (Ended(RunStatus.CANCELLED, "stopped"), Disposition(b"+ACK")),
+        (RetryScheduled(), Disposition(b"+ACK")),
+        (NotYet(1.5), Disposition(b'-NAK {"delay":1500000000}')),
         (Unrecorded("NATS is away"), Disposition(b'-NAK {"delay":2000000000}')),
         (HeldElsewhere(5.0), Disposition(b'-NAK {"delay":5000000000}')),
         (HandedBack(0.0), Disposition(b"-NAK")),
@@ -45,5 +53,7 @@ def test_each_outcome_has_one_answer(outcome: Outcome, expected: Disposition) ->
     assert dispose(outcome, nak_delay_sec=2.0, publish_execution_error=True) == expected
 
 
-def test_dead_letters_of_execution_errors_can_be_switched_off() -> None:
+def test_dead_letters_of_execution_errors_can_be_switched_off_and_only_those() -> None:
     assert dispose(EXECUTION_ERROR, nak_delay_sec=2.0, publish_execution_error=False) == Disposition(b"+ACK")
+    told = dispose(DEADLINE_EXCEEDED, nak_delay_sec=2.0, publish_execution_error=False)
+    assert told == Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)

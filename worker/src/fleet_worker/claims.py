@@ -4,22 +4,25 @@ import asyncio
 import time
 from enum import Enum, auto
 
+from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats import WrongRevision
 
+from .compaction import forget_marks
 from .delivery import Delivery
-from .disposition import AlreadyEnded, Ended, HeldElsewhere, InvalidJob, RunMissing
+from .disposition import AlreadyEnded, Ended, HeldElsewhere, InvalidJob, NotYet, RunMissing
 from .lease import Lease, SnapshotWriter
+from .rules import is_past_deadline, seconds_until_due
 from .settings import WorkerSettings
 
 _DELIVERIES_BEFORE_MISSING = 3
 _HELD_RETRY_SECONDS = 5.0
 _LOOK_INTERVAL_SECONDS = 0.5
 
-NoClaim = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | Ended
+NoClaim = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | NotYet | Ended
 
 
 class Holder(Enum):
@@ -35,17 +38,21 @@ class Decision(Enum):
     GIVE_UP = auto()
     ACKNOWLEDGE = auto()
     CANCEL = auto()
+    EXPIRE = auto()
+    WAIT = auto()
     CLAIM = auto()
     TAKE_OVER = auto()
     WATCH = auto()
     LEAVE = auto()
 
 
-def decide(snapshot: RunSnapshot | None, *, instance_id: str, num_delivered: int, holder: Holder) -> Decision:
+def decide(
+    snapshot: RunSnapshot | None, *, instance_id: str, num_delivered: int, holder: Holder, now: float
+) -> Decision:
     """What to do with a job that this worker does not have in hand.
 
     Clocks of other machines are not trusted: a holder is lost when its snapshot stays still while we
-    look, not when its last heartbeat seems old.
+    look, not when its last heartbeat seems old. The times of a run's own rules are told by our clock.
     """
     if snapshot is None:
         return Decision.AWAIT_SNAPSHOT if num_delivered < _DELIVERIES_BEFORE_MISSING else Decision.GIVE_UP
@@ -58,6 +65,10 @@ def decide(snapshot: RunSnapshot | None, *, instance_id: str, num_delivered: int
         return Decision.LEAVE
     if snapshot.status is RunStatus.CANCELLING:
         return Decision.CANCEL
+    if is_past_deadline(snapshot, now=now):
+        return Decision.EXPIRE
+    if not snapshot.is_held and seconds_until_due(snapshot, now=now) > 0:
+        return Decision.WAIT
     return Decision.TAKE_OVER if held_elsewhere else Decision.CLAIM
 
 
@@ -91,8 +102,9 @@ class Claims:
             snapshot, revision = (None, 0) if found is None else found[:2]
             if holder is Holder.SILENT and revision != watched:
                 holder = Holder.ALIVE  # it moved after our last look
+            now = time.time()
             decision = decide(
-                snapshot, instance_id=self._instance_id, num_delivered=delivery.num_delivered, holder=holder
+                snapshot, instance_id=self._instance_id, num_delivered=delivery.num_delivered, holder=holder, now=now
             )
             if snapshot is None:
                 return RunMissing("no snapshot of this run exists", given_up=decision is Decision.GIVE_UP)
@@ -100,24 +112,35 @@ class Claims:
                 return AlreadyEnded()
             if decision is Decision.LEAVE:
                 return HeldElsewhere(_HELD_RETRY_SECONDS)
+            if decision is Decision.WAIT:
+                return NotYet(seconds_until_due(snapshot, now=now))
             if decision is Decision.WATCH:
                 holder, watched = await self._watch(job.run_id, revision), revision
                 continue
-            wanted = self._change(snapshot, decision, delivery)
+            wanted = self._change(snapshot, decision, delivery, now)
             try:
                 revision = await self._writer.write(wanted, revision=revision)
             except WrongRevision:
                 holder = Holder.UNWATCHED
                 continue
-            return Ended(wanted.status) if wanted.is_terminal else Lease(self._writer, wanted, revision)
+            match decision:
+                case Decision.CANCEL:
+                    return Ended(wanted.status)
+                case Decision.EXPIRE:
+                    return Ended(wanted.status, wanted.error, DeadLetterReason.DEADLINE_EXCEEDED)
+            return Lease(self._writer, wanted, revision)
 
-    def _change(self, snapshot: RunSnapshot, decision: Decision, delivery: Delivery) -> RunSnapshot:
-        now = time.time()
+    def _change(self, snapshot: RunSnapshot, decision: Decision, delivery: Delivery, now: float) -> RunSnapshot:
         if decision is Decision.CANCEL:
             return snapshot.finish(RunStatus.CANCELLED, now=now)
-        if decision is Decision.TAKE_OVER:
-            snapshot = snapshot.hand_back(now=now, interrupted=True)
-        return snapshot.claim(
+        if decision is Decision.EXPIRE:
+            late = now - (snapshot.deadline_at or now)
+            error = f"the run's deadline passed {late:.1f} s before a worker could begin it"
+            return snapshot.finish(RunStatus.FAILED, now=now, error=error, reason=DeadLetterReason.DEADLINE_EXCEEDED)
+        if snapshot.is_held:
+            # The attempt before is over without an end of its own: its holder is lost, or it was us and NATS away.
+            snapshot = snapshot.hand_back(now=now, interrupted=decision is Decision.TAKE_OVER)
+        return forget_marks(snapshot).claim(
             worker_id=self._settings.worker_id,
             worker_instance_id=self._instance_id,
             ack_subject=delivery.reply,

@@ -1,4 +1,4 @@
-"""Keep a snapshot within its size limit: task records give way first, task states last (REQ-0011)."""
+"""Keep a snapshot within its size limit: task records give way first, then the result (REQ-0011)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +10,8 @@ from fleet_contracts.snapshot import RunSnapshot
 _VALUE_CHARACTERS = 512
 _ERROR_CHARACTERS = 1024
 _BULKY = ("inputs", "output", "traceback", "artifacts")
+# Marks of one attempt that are no fields of their own; `claim` does not know them.
+_MARKS_OF_AN_ATTEMPT = ("result_truncated", "tasks_truncated")
 
 
 def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
@@ -26,13 +28,25 @@ def without_tasks(snapshot: RunSnapshot) -> RunSnapshot:
     return snapshot.model_copy(update={"tasks": {}, "tasks_truncated": True})
 
 
+def forget_marks(snapshot: RunSnapshot) -> RunSnapshot:
+    """What an earlier attempt had to leave out says nothing about the next one."""
+    stale = [mark for mark in _MARKS_OF_AN_ATTEMPT if mark in (snapshot.model_extra or {})]
+    return snapshot.model_copy(update=dict.fromkeys(stale, False)) if stale else snapshot
+
+
+def compact_result(result: Any, max_bytes: int) -> tuple[Any, bool]:
+    """The result if it is within a limit of its own, else nothing, and whether it was left out."""
+    too_large = result is not None and _size(result) > max_bytes
+    return (None, True) if too_large else (result, False)
+
+
 def compact_records(records: dict[str, Any], max_bytes: int) -> tuple[dict[str, Any], bool]:
     """Task records within a limit of their own, and whether anything was left out."""
-    if len(orjson.dumps(records, option=orjson.OPT_NON_STR_KEYS)) <= max_bytes:
+    if _size(records) <= max_bytes:
         return records, False
     smaller: dict[str, Any] = {}
     for smaller in _smaller_records(records):
-        if len(orjson.dumps(smaller, option=orjson.OPT_NON_STR_KEYS)) <= max_bytes:
+        if _size(smaller) <= max_bytes:
             break
     return smaller, True
 
@@ -42,8 +56,16 @@ def _smaller_and_smaller(snapshot: RunSnapshot) -> Iterator[RunSnapshot]:
     for records in _smaller_records(snapshot.task_records):
         snapshot = snapshot.model_copy(update={"task_records": records, "task_records_truncated": True})
         yield snapshot
+    if snapshot.result is not None:
+        snapshot = snapshot.model_copy(update={"result": None, "result_truncated": True})
+        yield snapshot
     if snapshot.error is not None:
         snapshot = snapshot.model_copy(update={"error": _cut(snapshot.error, _ERROR_CHARACTERS)})
+        yield snapshot
+    if snapshot.earlier_attempts:
+        # The ledger keeps what each of them said.
+        silent = [attempt.model_copy(update={"error": None}) for attempt in snapshot.earlier_attempts]
+        snapshot = snapshot.model_copy(update={"earlier_attempts": silent})
         yield snapshot
     if snapshot.params:
         # The ledger keeps the params; the worker has them from the job.
@@ -80,6 +102,10 @@ def _shorten(value: Any) -> Any:
         text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
         return _cut(text.decode(), _VALUE_CHARACTERS) if len(text) > _VALUE_CHARACTERS else value
     return value
+
+
+def _size(value: Any) -> int:
+    return len(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
 
 
 def _cut(text: str, characters: int) -> str:

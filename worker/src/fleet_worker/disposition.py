@@ -38,12 +38,24 @@ class HeldElsewhere:
 
 
 @dataclass(frozen=True, slots=True)
+class NotYet:
+    """The run's time has not come."""
+
+    retry_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The run has ended, and its terminal snapshot is written."""
 
     status: RunStatus
     error: str | None = None
-    reason: str | None = None
+    reason: DeadLetterReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryScheduled:
+    """The flow has failed and waits for its next attempt: the runs service will queue it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,18 @@ class Unrecorded:
     error: str
 
 
-Outcome = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | Ended | HandedBack | Fenced | Unrecorded
+Outcome = (
+    InvalidJob
+    | RunMissing
+    | AlreadyEnded
+    | HeldElsewhere
+    | NotYet
+    | Ended
+    | RetryScheduled
+    | HandedBack
+    | Fenced
+    | Unrecorded
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +107,13 @@ def dispose(outcome: Outcome, *, nak_delay_sec: float, publish_execution_error: 
             return Disposition(TERM, DeadLetterReason.RUN_NOT_FOUND)
         case RunMissing():
             return Disposition(nak(1.0))
-        case AlreadyEnded():
+        case Ended(status=RunStatus.FAILED, reason=reason):
+            letter = reason or DeadLetterReason.EXECUTION_ERROR
+            wanted = publish_execution_error or letter is not DeadLetterReason.EXECUTION_ERROR
+            return Disposition(ACK, letter if wanted else None)
+        case AlreadyEnded() | Ended() | RetryScheduled():
             return Disposition(ACK)
-        case Ended(reason=DeadLetterReason.FLOW_NOT_FOUND):
-            return Disposition(ACK, DeadLetterReason.FLOW_NOT_FOUND)
-        case Ended(status=RunStatus.FAILED) if publish_execution_error:
-            return Disposition(ACK, DeadLetterReason.EXECUTION_ERROR)
-        case Ended():
-            return Disposition(ACK)
-        case HeldElsewhere(retry_seconds) | HandedBack(retry_seconds):
+        case HeldElsewhere(retry_seconds) | NotYet(retry_seconds) | HandedBack(retry_seconds):
             return Disposition(nak(retry_seconds))
         case Unrecorded():
             return Disposition(nak(nak_delay_sec))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import shutil
 import time
 from collections.abc import Callable
@@ -22,13 +23,15 @@ from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, WriteRefused
 
 from .claims import Claims
+from .conclusion import Conclusion, conclude
 from .delivery import IN_PROGRESS, Delivery
-from .disposition import Ended, Fenced, HandedBack, Outcome, Unrecorded
+from .disposition import Ended, Fenced, HandedBack, Outcome, RetryScheduled, Unrecorded
 from .events import RunEventBatches
 from .frames import Done, Progress, Run
 from .lease import ClaimLost, Lease
 from .pool import RunnerPool
 from .registry import Registry
+from .rules import is_past_deadline
 from .runner_process import RunnerDied, RunnerProcess
 from .settings import WorkerSettings
 
@@ -46,6 +49,7 @@ class Ending(Enum):
 
     FENCED = auto()
     CANCEL_OVERDUE = auto()
+    DEADLINE = auto()
     STOPPING = auto()
 
 
@@ -96,6 +100,8 @@ class Execution:
         services, job = self._services, self._job
         claimed = await services.claims.claim(job, self.deliveries[-1])
         if not isinstance(claimed, Lease):
+            if isinstance(claimed, Ended) and claimed.status is RunStatus.FAILED:
+                self._log_failure(claimed.error, claimed.reason)
             return claimed
         claimed.on_cancel = self._cancel
         self._lease = lease = claimed
@@ -129,11 +135,13 @@ class Execution:
                 self._runner.kill()
 
     async def tend(self, ack_progress_seconds: float) -> None:
-        """Called every moment while the job is in hand: acks, events, heartbeat, overdue cancel."""
+        """Called every moment while the job is in hand: acks, events, heartbeat, overdue cancel, deadline."""
         now = time.monotonic()
         grace = self._services.settings.cancel_grace_period_sec
         if self._running and self._cancel_seen_at is not None and now - self._cancel_seen_at >= grace:
             self.end(Ending.CANCEL_OVERDUE)
+        if self._running and self._lease is not None and is_past_deadline(self._lease.snapshot, now=time.time()):
+            self.end(Ending.DEADLINE)
         if now - self._in_progress_at >= ack_progress_seconds:
             self._in_progress_at = now
             await self._say_in_progress()
@@ -162,7 +170,7 @@ class Execution:
             folder=str(folder),
             log_max_bytes=settings.run_log_max_bytes,
             records_max_bytes=settings.max_run_snapshot_bytes,
-            workflow_yaml=self._job.workflow_yaml is not None,
+            workflow_yaml=self._job.workflow_yaml,
         )
         self._running = True
         if self._ending is not None:
@@ -180,12 +188,18 @@ class Execution:
 
     async def _after_run(self, lease: Lease, events: RunEventBatches, done: Done) -> Outcome:
         events.add(done.events)
-        ended = Ended(RunStatus(done.status), done.error, done.reason)
-        if ended.status is RunStatus.FAILED:
-            self._log_failure(ended, done.failure or {})
-        return await self._end(
-            lease, ended, _states(done.tasks), done.task_records, truncated=done.task_records_truncated
+        conclusion = Conclusion(
+            status=RunStatus(done.status),
+            error=done.error,
+            reason=DeadLetterReason(done.reason) if done.reason is not None else None,
+            tasks=_states(done.tasks),
+            task_records=done.task_records,
+            task_records_truncated=done.task_records_truncated,
+            result=done.result,
+            result_truncated=done.result_truncated,
+            flow_failed=done.reason == DeadLetterReason.EXECUTION_ERROR,
         )
+        return await self._conclude(lease, conclusion, done.failure)
 
     async def _after_death(self, lease: Lease, death: RunnerDied) -> Outcome:
         match self._ending:
@@ -195,69 +209,73 @@ class Execution:
                 grace = self._services.settings.cancel_grace_period_sec
                 error = f"the run did not stop within {grace:g} s after the cancel request; its process was ended"
                 self._log(logging.WARNING, error, **problem_fields(Problem.CANCEL_TIMED_OUT))
-                return await self._end(lease, Ended(RunStatus.CANCELLED, error))
+                return await self._conclude(lease, self._last_told(RunStatus.CANCELLED, error))
+            case Ending.DEADLINE:
+                error = "the run's deadline passed while it was running; its process was ended"
+                reason = DeadLetterReason.DEADLINE_EXCEEDED
+                return await self._conclude(lease, self._last_told(RunStatus.FAILED, error, reason))
             case Ending.STOPPING:
                 return await self._hand_back(lease, interrupted=False, retry_seconds=0.0)
         if lease.snapshot.status is RunStatus.CANCELLING:
-            return await self._end(lease, Ended(RunStatus.CANCELLED, str(death)))
+            return await self._conclude(lease, self._last_told(RunStatus.CANCELLED, str(death)))
         deaths = lease.snapshot.interruptions + 1
         if deaths >= self._services.settings.runner_crash_limit:
             times = f" {deaths} times" if deaths > 1 else ""
-            ended = Ended(RunStatus.FAILED, f"{death}{times}", DeadLetterReason.EXECUTION_ERROR)
-            self._log_failure(ended, {})
-            return await self._end(lease, ended)
+            reason = DeadLetterReason.EXECUTION_ERROR
+            return await self._conclude(lease, self._last_told(RunStatus.FAILED, f"{death}{times}", reason))
         self._log(logging.WARNING, f"{death} in mid-run; the run is handed back")
         return await self._hand_back(lease, interrupted=True, retry_seconds=_CRASH_RETRY_SECONDS)
 
-    async def _end(
-        self,
-        lease: Lease,
-        ended: Ended,
-        tasks: dict[str, TaskStatus] | None = None,
-        task_records: dict[str, Any] | None = None,
-        *,
-        truncated: bool = False,
-    ) -> Outcome:
-        """`tasks` and `task_records` are missing when the runner died: then what it last told stands."""
-        now = time.time()
+    def _last_told(self, status: RunStatus, error: str, reason: DeadLetterReason | None = None) -> Conclusion:
+        """The runner is dead: what it last told of its tasks stands."""
+        return Conclusion(
+            status,
+            error,
+            reason,
+            tasks=self._progress.get("tasks"),
+            task_records=self._progress.get("task_records"),
+        )
 
-        def finish(snapshot: RunSnapshot) -> RunSnapshot:
-            final = snapshot.finish(
-                ended.status,
-                now=now,
-                error=ended.error,
-                reason=ended.reason,
-                tasks=tasks or self._progress.get("tasks"),
-                task_records=task_records or self._progress.get("task_records"),
-            )
-            return final.model_copy(update={"task_records_truncated": True}) if truncated else final
-
-        outcome = await self._let_go(lease, finish, ended)
-        if isinstance(outcome, Ended):
-            took_ms = int((now - (lease.snapshot.start_time or now)) * 1000)
-            self._log(logging.INFO, f"run ended {ended.status}", event="run_ended", duration_ms=took_ms)
-        return outcome
+    async def _conclude(self, lease: Lease, conclusion: Conclusion, failure: dict[str, str] | None = None) -> Outcome:
+        """The attempt is over: the run ends, or waits to be tried again."""
+        if conclusion.status is RunStatus.FAILED:
+            self._log_failure(conclusion.error, conclusion.reason, failure)
+        now, chance = time.time(), random.random()  # noqa: S311 - spreads retries, guards nothing
+        last = await self._let_go(lease, lambda snapshot: conclude(snapshot, conclusion, now=now, chance=chance))
+        if not isinstance(last, RunSnapshot):
+            return last
+        took_ms = int((now - (last.start_time or now)) * 1000)
+        if last.is_terminal:
+            self._log(logging.INFO, f"run ended {last.status}", event="run_ended", duration_ms=took_ms)
+            return Ended(last.status, last.error, conclusion.reason if last.status is conclusion.status else None)
+        delay = (last.not_before or now) - now
+        self._log(
+            logging.INFO,
+            f"the run is tried again in {delay:.1f} s; its flow has failed {last.failures} times",
+            event="run_retry",
+            duration_ms=took_ms,
+            meta={"delay_seconds": round(delay, 3), "failures": last.failures},
+        )
+        return RetryScheduled()
 
     async def _hand_back(self, lease: Lease, *, interrupted: bool, retry_seconds: float) -> Outcome:
         now = time.time()
-        return await self._let_go(
-            lease,
-            lambda snapshot: snapshot.hand_back(now=now, interrupted=interrupted),
-            HandedBack(retry_seconds),
-        )
+        last = await self._let_go(lease, lambda snapshot: snapshot.hand_back(now=now, interrupted=interrupted))
+        return HandedBack(retry_seconds) if isinstance(last, RunSnapshot) else last
 
-    async def _let_go(self, lease: Lease, change: Callable[[RunSnapshot], RunSnapshot], outcome: Outcome) -> Outcome:
+    async def _let_go(
+        self, lease: Lease, change: Callable[[RunSnapshot], RunSnapshot]
+    ) -> RunSnapshot | Fenced | Unrecorded:
         """Write the last state. NATS being away is waited out; a write that is refused is not."""
-        if self._events is not None:
-            # Before the state: whoever sees the run ended finds all of its output.
-            self._events.add_run_status(change(lease.snapshot).status, at=time.time())
-            await self._events.flush()
+        status = change(lease.snapshot).status
+        # Before the state: whoever sees the run ended finds all of its output.
+        await self._tell(status)
         refusals = 0
         told = False
         backoff = 0.1
         while True:
             try:
-                await lease.let_go(change)
+                last = await lease.let_go(change)
             except ClaimLost as lost:
                 self._log(logging.WARNING, f"the claim was lost: {lost}; nothing is written")
                 return Fenced()
@@ -270,9 +288,16 @@ class Execution:
                 if refusals >= _REFUSALS_BEFORE_NAK:
                     return Unrecorded(str(error))
             else:
-                return outcome
+                if last.status is not status:
+                    await self._tell(last.status)
+                return last
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, _MAX_BACKOFF_SECONDS)
+
+    async def _tell(self, status: RunStatus) -> None:
+        if self._events is not None:
+            self._events.add_run_status(status, at=time.time())
+            await self._events.flush()
 
     async def _show_progress(self, lease: Lease) -> None:
         progress, self._progress = self._progress, {}
@@ -313,12 +338,12 @@ class Execution:
             if self._running:
                 self._runner.cancel(self._job.run_id)
 
-    def _log_failure(self, ended: Ended, failure: dict[str, str]) -> None:
-        missing = ended.reason == DeadLetterReason.FLOW_NOT_FOUND
+    def _log_failure(
+        self, error: str | None, reason: DeadLetterReason | None, failure: dict[str, str] | None = None
+    ) -> None:
+        missing = reason is DeadLetterReason.FLOW_NOT_FOUND
         problem = Problem.FLOW_NOT_FOUND if missing else Problem.EXECUTION_FAILED
-        self._log(
-            logging.ERROR, f"run failed: {ended.error}", reason=ended.reason, **failure, **problem_fields(problem)
-        )
+        self._log(logging.ERROR, f"run failed: {error}", reason=reason, **(failure or {}), **problem_fields(problem))
 
     def _log(self, level: int, message: str, **fields: Any) -> None:
         about = {

@@ -20,6 +20,9 @@ class Setup:
     flow_resolver: str | None
     flows_dir: str | None
     runs_dir: str
+    # What workflow files may call besides the functions of the flow folder, and the variables that they may read.
+    callable_allow: list[str] = field(default_factory=list)
+    env_allow: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class Run:
     folder: str
     log_max_bytes: int
     records_max_bytes: int
-    workflow_yaml: bool = False
+    # A workflow file to make the flow of; None: a flow that this worker knows by its name.
+    workflow_yaml: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class Done:
     tasks: dict[str, str]
     task_records: dict[str, Any]
     task_records_truncated: bool = False
+    result: Any = None
+    result_truncated: bool = False
     error: str | None = None
     reason: str | None = None
     failure: dict[str, str] | None = None

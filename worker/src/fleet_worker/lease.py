@@ -47,21 +47,29 @@ class SnapshotWriter:
 
     def encode(self, snapshot: RunSnapshot) -> bytes:
         data = snapshot.encode()
-        if len(data) <= self._max_bytes:
+        # Whatever the setting says: what NATS cannot take would never be written.
+        most = self._link.max_payload - _HEADER_ROOM_BYTES
+        limit = min(self._max_bytes, most)
+        if len(data) <= limit:
             return data
-        smaller = compact(snapshot, self._max_bytes)
+        smaller = compact(snapshot, limit)
         data = smaller.encode()
-        if len(data) > self._max_bytes:
-            logger.error(
-                "the snapshot of run %s has %d bytes, more than PYOCO_MAX_RUN_SNAPSHOT_BYTES=%d",
-                snapshot.run_id,
-                len(data),
-                self._max_bytes,
-                extra={"run_id": snapshot.run_id, **problem_fields(Problem.SNAPSHOT_TOO_LARGE)},
-            )
-            if len(data) > self._link.max_payload - _HEADER_ROOM_BYTES:
+        if len(data) > limit:
+            if snapshot.is_terminal:
+                self._complain(snapshot.run_id, len(data), limit)
+            if len(data) > most:
                 data = without_tasks(smaller).encode()
         return data
+
+    def _complain(self, run_id: str, size: int, limit: int) -> None:
+        logger.error(
+            "the snapshot of run %s has %d bytes without its task records, more than the limit of %d; "
+            "set PYOCO_MAX_RUN_SNAPSHOT_BYTES higher",
+            run_id,
+            size,
+            limit,
+            extra={"run_id": run_id, **problem_fields(Problem.SNAPSHOT_TOO_LARGE)},
+        )
 
 
 class Lease:
@@ -96,9 +104,13 @@ class Lease:
             lambda snapshot: snapshot.model_copy(update={**changes, "heartbeat_at": now, "updated_at": now})
         )
 
-    async def let_go(self, change: Callable[[RunSnapshot], RunSnapshot]) -> None:
-        """The last write: the run ends or is handed back. May be repeated with the same change until it succeeds."""
+    async def let_go(self, change: Callable[[RunSnapshot], RunSnapshot]) -> RunSnapshot:
+        """The last write: the run ends or waits again, as `change` makes of the snapshot that it finds.
+
+        Says what was written. May be repeated with the same change until it succeeds.
+        """
         await self._write(change)
+        return self._snapshot
 
     async def _write(self, change: Callable[[RunSnapshot], RunSnapshot]) -> None:
         async with self._lock:
@@ -128,6 +140,7 @@ class Lease:
         snapshot, revision, data = found
         if not self._holds(snapshot):
             if data in self._unsure:
+                self._snapshot, self._revision = snapshot, revision
                 return True
             raise ClaimLost(f"attempt {snapshot.attempt} of {snapshot.worker_id or 'nobody'}, {snapshot.status}")
         self._snapshot, self._revision = snapshot, revision

@@ -22,11 +22,13 @@ from pyoco.core.models import RunStatus as EngineStatus
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.status import RunStatus
 
-from .compaction import compact_records
+from .compaction import compact_records, compact_result
 from .flows import FlowNotFound, Flows, FlowsUnusable, describe_failure, load_flows
 from .frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, encode
 from .plain import json_safe
 from .recording import Recorder, TaskStream
+from .results import result_of
+from .workflows import Workflows, make_workflows
 from .workspace import Workspace
 
 _FLUSH_INTERVAL_SECONDS = 0.1
@@ -83,9 +85,10 @@ class Runner:
         setup = self._inbox.get()
         assert isinstance(setup, Setup)
         flows = self._load(setup)
+        workflows = make_workflows(setup)
         workspace = Workspace(Path(setup.runs_dir))
         while isinstance(frame := self._inbox.get(), Run) and flows is not None:
-            self._channel.send(self._execute(frame, flows, workspace))
+            self._channel.send(self._execute(frame, flows, workflows, workspace))
         workspace.close()
 
     def _load(self, setup: Setup) -> Flows | None:
@@ -97,15 +100,16 @@ class Runner:
         self._channel.send(Ready(flows.names, {file: asdict(failure) for file, failure in flows.broken.items()}))
         return flows
 
-    def _execute(self, run: Run, flows: Flows, workspace: Workspace) -> Done:
-        if run.workflow_yaml:
-            return _not_found("this worker does not execute workflow YAML; submit a flow by its name")
+    def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
         folder = Path(run.folder)
         try:
             workspace.enter(folder)
-            flow = flows.resolve(run.flow_name)
+            if run.workflow_yaml is None:
+                flow = flows.resolve(run.flow_name)
+            else:
+                flow = workflows.build(run.workflow_yaml, name=run.flow_name)
         except FlowNotFound as error:
-            return _not_found(str(error))
+            return replace(_nothing_done(), error=str(error), reason=error.reason)
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
             return _failed(error, _nothing_done())
         else:
@@ -135,9 +139,11 @@ class Runner:
             self._engine = None
             with self._flushing:
                 self._recorder = None
-        return self._conclude(run, recorder, context, raised)
+        return self._conclude(run, flow, recorder, context, raised)
 
-    def _conclude(self, run: Run, recorder: Recorder, context: RunContext, raised: BaseException | None) -> Done:
+    def _conclude(
+        self, run: Run, flow: Flow, recorder: Recorder, context: RunContext, raised: BaseException | None
+    ) -> Done:
         records, truncated = compact_records(json_safe(context.serialize_task_records()), run.records_max_bytes)
         noted = recorder.drain()
         done = Done(
@@ -154,7 +160,8 @@ class Runner:
             return _failed(raised, done)
         if context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED):
             return replace(done, status=RunStatus.CANCELLED)
-        return done
+        result, left_out = compact_result(json_safe(result_of(flow, context.task_records)), run.records_max_bytes)
+        return replace(done, result=result, result_truncated=left_out)
 
     def _listen(self) -> None:
         """Read what the agent says; when it falls silent for good, end at once, whatever is going on."""
@@ -189,10 +196,6 @@ class Runner:
 
 def _nothing_done() -> Done:
     return Done(status=RunStatus.FAILED, events=[], tasks={}, task_records={})
-
-
-def _not_found(error: str) -> Done:
-    return replace(_nothing_done(), error=error, reason=DeadLetterReason.FLOW_NOT_FOUND)
 
 
 def _failed(error: BaseException, done: Done) -> Done:

@@ -1,0 +1,60 @@
+"""What an attempt has come to, and the last change of the snapshot that follows from it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus, TaskStatus
+
+from .rules import retry_at
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    status: RunStatus
+    error: str | None = None
+    reason: DeadLetterReason | None = None
+    # None: what was last told stands.
+    tasks: dict[str, TaskStatus] | None = None
+    task_records: dict[str, Any] | None = None
+    task_records_truncated: bool = False
+    result: Any = None
+    result_truncated: bool = False
+    # The flow itself has failed, and not what is around it: only that may be tried again.
+    flow_failed: bool = False
+
+
+def conclude(snapshot: RunSnapshot, conclusion: Conclusion, *, now: float, chance: float) -> RunSnapshot:
+    """The run ends, or waits to be tried again. Whoever wants a failing run ended has the last word."""
+    status, reason = conclusion.status, conclusion.reason
+    if status is RunStatus.FAILED and snapshot.status is RunStatus.CANCELLING:
+        status, reason = RunStatus.CANCELLED, None
+    elif conclusion.flow_failed and (not_before := retry_at(snapshot, now=now, chance=chance)) is not None:
+        shown = snapshot.model_copy(update=_told(conclusion))
+        return shown.retry_later(now=now, not_before=not_before, error=conclusion.error, reason=reason)
+    final = snapshot.finish(
+        status,
+        now=now,
+        error=conclusion.error,
+        reason=reason,
+        tasks=conclusion.tasks,
+        task_records=conclusion.task_records,
+        result=conclusion.result,
+    )
+    marks = _marks(conclusion)
+    return final.model_copy(update=marks) if marks else final
+
+
+def _told(conclusion: Conclusion) -> dict[str, Any]:
+    """What the attempt has shown of its tasks; it stays to be seen while the run waits."""
+    told: dict[str, Any] = {"tasks": conclusion.tasks, "task_records": conclusion.task_records}
+    return {name: value for name, value in told.items() if value is not None} | _marks(conclusion)
+
+
+def _marks(conclusion: Conclusion) -> dict[str, Any]:
+    marks = {
+        "task_records_truncated": conclusion.task_records_truncated,
+        "result_truncated": conclusion.result_truncated,
+    }
+    return {name: True for name, is_set in marks.items() if is_set}
