@@ -55,6 +55,8 @@ class GroupCommit:
         self._connection: Connection | None = None
         self._patient: list[_Waiting[Any, Any]] = []
         self._patient_until = 0.0
+        # When the transaction in hand began.
+        self._begun_at: float | None = None
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -76,6 +78,15 @@ class GroupCommit:
         future: asyncio.Future[R] = self._loop.create_future()
         self._queue.put(_Waiting(batch, item, future, patient))
         return future
+
+    def settled_until(self) -> float:
+        """Everything that this process has written with a time up to this one can be read by now.
+
+        Holds for times that a batch has taken from the clock itself.
+        """
+        now = time.time()  # looked at first: what begins later has later times
+        begun_at = self._begun_at
+        return now if begun_at is None else min(now, begun_at)
 
     def _work(self) -> None:
         try:
@@ -131,6 +142,7 @@ class GroupCommit:
 
     def _transact(self, group: list[_Waiting[Any, Any]]) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
+            self._begun_at = time.time()
             try:
                 self._write_all(group)
                 return
@@ -138,6 +150,8 @@ class GroupCommit:
                 if not _is_worth_another_try(error) or attempt == _ATTEMPTS:
                     raise
                 logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
+            finally:
+                self._begun_at = None
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:

@@ -223,6 +223,15 @@ class FlowCount(SQLModel, table=True):
     total: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
+class Secret(SQLModel, table=True):
+    """A secret that all replicas of the service share."""
+
+    __tablename__ = "secrets"
+
+    name: str = Field(sa_column=Column(String(64), primary_key=True))
+    value: str = Field(sa_column=Column(String(255), nullable=False))
+
+
 # The same tables for SQLAlchemy's expression language, in which the batches are written.
 runs: Table = Run.__table__  # type: ignore[attr-defined]
 documents: Table = RunDocument.__table__  # type: ignore[attr-defined]
@@ -234,3 +243,4 @@ idempotency_keys: Table = IdempotencyKey.__table__  # type: ignore[attr-defined]
 dead_letters: Table = DeadLetterRow.__table__  # type: ignore[attr-defined]
 dead_letter_groups: Table = DeadLetterGroup.__table__  # type: ignore[attr-defined]
 flow_counts: Table = FlowCount.__table__  # type: ignore[attr-defined]
+secrets: Table = Secret.__table__  # type: ignore[attr-defined]
