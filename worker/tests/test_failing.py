@@ -64,16 +64,6 @@ async def test_an_unknown_flow_fails_and_names_the_known_ones(desk: Desk, start_
     assert (line["run_id"], line["service"], line["level"]) == (run_id, "pyoco-server:worker", "ERROR")
 
 
-async def test_workflow_yaml_is_refused_with_a_sentence(desk: Desk, start_worker: StartWorker) -> None:
-    job = desk.job("tiny").model_copy(update={"workflow_yaml": "version: 1"})
-    await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=1.0).encode())
-    await desk.queue(job)
-    start_worker("w1")
-    run = await desk.wait_ended(job.run_id)
-    assert (run.status, run.reason) == (RunStatus.FAILED, "flow_not_found")
-    assert "does not execute workflow YAML" in (run.error or "")
-
-
 async def test_an_exception_is_recorded_and_its_traceback_logged(desk: Desk, start_worker: StartWorker) -> None:
     worker = start_worker("w1")
     run_id = await desk.submit("broken", message="it broke")

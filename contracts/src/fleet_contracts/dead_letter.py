@@ -11,7 +11,9 @@ class DeadLetterReason(StrEnum):
     EXECUTION_ERROR = "execution_error"
     # A job whose run is in no snapshot: its submit was answered with an error and withdrawn.
     RUN_NOT_FOUND = "run_not_found"
+    # A workflow file names a function, or refers to a variable, that the worker does not allow.
     CALLABLE_NOT_ALLOWED = "callable_not_allowed"
+    REFERENCE_NOT_ALLOWED = "reference_not_allowed"
     DEADLINE_EXCEEDED = "deadline_exceeded"
     # The job was delivered as often as the queue allows, and nobody brought the run to an end.
     DELIVERIES_EXHAUSTED = "deliveries_exhausted"

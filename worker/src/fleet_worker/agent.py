@@ -61,7 +61,13 @@ class Agent:
         self._control: Subscription | None = None
 
         flows_dir = settings.find_flows_dir()
-        setup = Setup(settings.flow_resolver, str(flows_dir) if flows_dir is not None else None, str(runs_dir))
+        setup = Setup(
+            settings.flow_resolver,
+            str(flows_dir) if flows_dir is not None else None,
+            str(runs_dir),
+            callable_allow=settings.workflow_callable_allow,
+            env_allow=settings.workflow_env_allow,
+        )
         self._pool = RunnerPool(setup, settings.slots)
         # This life of the worker: one that is started again under the same id is another.
         instance_id = uuid.uuid4().hex

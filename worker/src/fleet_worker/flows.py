@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 from pyoco import Flow
 
+from fleet_contracts.dead_letter import DeadLetterReason
+
 from .frames import Failure
 
 
@@ -19,7 +21,9 @@ class FlowsUnusable(Exception):
 
 
 class FlowNotFound(Exception):
-    """No flow of this name is known here."""
+    """There is no such flow here; the message says why."""
+
+    reason = DeadLetterReason.FLOW_NOT_FOUND
 
 
 class Flows(Protocol):
@@ -82,7 +86,7 @@ class FolderFlows:
 
     def _load(self, file: Path) -> None:
         try:
-            module = _import_file(file)
+            module = import_file(file)
             for value in list(vars(module).values()):
                 if isinstance(value, Flow) and self._flows.setdefault(value.name, value) is not value:
                     raise ValueError(f"another file already offers a flow named {value.name!r}")
@@ -101,17 +105,23 @@ def describe_failure(error: BaseException) -> Failure:
     )
 
 
-def _import_file(file: Path) -> ModuleType:
-    """Import a file under its own name, or under a longer one when a library has that name."""
+def import_file(file: Path) -> ModuleType:
+    """Import a file under its own name, or under a longer one when a library has that name; once."""
     found = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
     if found is not None and found.origin is not None and Path(found.origin).resolve() == file.resolve():
         return importlib.import_module(file.stem)
     spec = importlib.util.spec_from_file_location(f"pyoco_flows_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
+    if getattr(sys.modules.get(spec.name), "__file__", None) == spec.origin:
+        return sys.modules[spec.name]
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
     return module
 
 
@@ -123,7 +133,7 @@ def _load_resolver(spec: str) -> Callable[[str], Any]:
             if not file.is_file():
                 raise FlowsUnusable(f"the flow resolver's file {place} does not exist")
             sys.path.append(str(file.parent))
-            module = _import_file(file)
+            module = import_file(file)
         else:
             module = importlib.import_module(place)
         resolver = getattr(module, function)

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 from pydantic_settings import NoDecode
 
 from fleet_contracts.names import ConsumerDefaults, Tag, WireNames
@@ -14,6 +14,9 @@ from fleet_kit.settings import FleetSettings
 from fleet_kit.wire import DlqLimits, EventsLimits
 
 _DEFAULT_FLOWS_DIR = "examples"
+
+ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
 
 
 def _default_worker_id() -> str:
@@ -35,6 +38,9 @@ class WorkerSettings(FleetSettings, WireNames, ConsumerDefaults, DlqLimits, Even
     flows_dir: Path | None = None
     # Where runs get their working folders; unset: a temporary folder that goes with the worker.
     worker_dir: Path | None = None
+    # What workflow files may use, comma-separated: modules besides the flow folder's, environment variables.
+    workflow_callable_allow: Annotated[list[ModuleName], NoDecode] = []
+    workflow_env_allow: Annotated[list[VariableName], NoDecode] = []
 
     run_heartbeat_interval_sec: float = Field(1.0, gt=0)
     worker_heartbeat_interval_sec: float = Field(5.0, gt=0)
@@ -56,9 +62,9 @@ class WorkerSettings(FleetSettings, WireNames, ConsumerDefaults, DlqLimits, Even
     wheel_sync_interval_sec: float = Field(10.0, gt=0)
     wheel_install_timeout_sec: float = Field(180.0, gt=0)
 
-    @field_validator("tags", mode="before")
+    @field_validator("tags", "workflow_callable_allow", "workflow_env_allow", mode="before")
     @classmethod
-    def _split_tags(cls, value: Any) -> Any:
+    def _split_commas(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @model_validator(mode="after")

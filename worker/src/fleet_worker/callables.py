@@ -1,0 +1,143 @@
+"""What a workflow file may call: functions of the flow folder and of named modules, tasks of allowed plug-ins."""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyoco import Flow
+from pyoco.core.models import Task
+from pyoco.discovery.plugins import PluginRegistry, iter_entry_points
+from pyoco.dsl.syntax import TaskWrapper
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.workflow import split_callable
+
+from .flows import FlowNotFound, import_file
+
+_SETTING = "PYOCO_WORKFLOW_CALLABLE_ALLOW"
+
+
+class CallableNotAllowed(FlowNotFound):
+    """The file names code that this worker does not execute for strangers."""
+
+    reason = DeadLetterReason.CALLABLE_NOT_ALLOWED
+
+
+class Callables:
+    def __init__(self, *, folders: Iterable[Path], modules: Iterable[str]) -> None:
+        """Every module of the folders is allowed; so are these modules with all below them."""
+        self._folders = list(folders)
+        self._modules = list(modules)
+
+    def load(self, spec: str) -> Callable[..., Any]:
+        """The function that `module:function` means. FlowNotFound if there is none, or none that is allowed."""
+        module_name, name = split_callable(spec)
+        if not self._may_import(module_name):
+            raise CallableNotAllowed(
+                f"callable {spec} is not allowed; add its module to {_SETTING} on the worker, "
+                f"e.g. {_SETTING}={module_name}"
+            )
+        found = getattr(self._import(module_name), name, None)
+        function = (
+            found.task.func if isinstance(found, TaskWrapper) else found.func if isinstance(found, Task) else found
+        )
+        if function is None or isinstance(function, Flow) or not callable(function):
+            kind = "does not exist" if found is None else f"is a {type(found).__name__}, not a function or a task"
+            raise FlowNotFound(f"callable {spec} {kind}")
+        # A module that is allowed may have imported one that is not.
+        home = str(getattr(function, "__module__", None))
+        if not self._is_home(home):
+            raise CallableNotAllowed(
+                f"callable {spec} is not allowed, because it comes from the module {home}; "
+                f"add that to {_SETTING} on the worker, e.g. {_SETTING}={home}"
+            )
+        return function  # type: ignore[no-any-return]
+
+    def load_plugin_task(self, name: str) -> Task:
+        """The task that an allowed plug-in offers under this name."""
+        if (task := self._offers.tasks.get(name)) is not None:
+            return task
+        if others := sorted({entry.module for entry in iter_entry_points() if not self._may_load(entry)}):
+            raise CallableNotAllowed(
+                f"no allowed plug-in offers the task {name}; to allow another, add its module to {_SETTING} on the "
+                f"worker; installed: {', '.join(others)}"
+            )
+        failed = "".join(f"; plug-in {plugin} failed: {error}" for plugin, error in self._offers.failed.items())
+        raise FlowNotFound(f"no plug-in of this worker offers the task {name}{failed}")
+
+    @cached_property
+    def _offers(self) -> "_Offers":
+        offers = _Offers()
+        for entry in iter_entry_points():
+            if self._may_load(entry):
+                offers.add(entry)
+        return offers
+
+    def _may_load(self, entry: EntryPoint) -> bool:
+        return self._may_import(entry.module)
+
+    def _may_import(self, module_name: str) -> bool:
+        return self._is_named(module_name) or any(_find(folder, module_name) for folder in self._folders)
+
+    def _is_home(self, module_name: str) -> bool:
+        file = getattr(sys.modules.get(module_name), "__file__", None)
+        inside = file is not None and any(Path(file).is_relative_to(folder) for folder in self._folders)
+        return inside or self._is_named(module_name)
+
+    def _is_named(self, module_name: str) -> bool:
+        return any(module_name == allowed or module_name.startswith(f"{allowed}.") for allowed in self._modules)
+
+    def _import(self, module_name: str) -> ModuleType:
+        place = next((found for folder in self._folders if (found := _find(folder, module_name))), module_name)
+        try:
+            return import_file(place) if isinstance(place, Path) else importlib.import_module(place)
+        except (Exception, SystemExit) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise FlowNotFound(f"module {module_name} cannot be imported ({said})") from error
+
+
+class _Offers:
+    """What plug-ins register, kept apart from everything else that they do."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, Task] = {}
+        self.failed: dict[str, str] = {}
+
+    def add(self, entry: EntryPoint) -> None:
+        try:
+            entry.load()(PluginRegistry(self, entry.name))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - one bad plug-in must not hide the others
+            self.failed[entry.name] = f"{type(error).__name__}: {error}"
+
+    def _register_task(self, name: str, task: Task) -> None:
+        """Called by Pyoco's registry."""
+        self.tasks.setdefault(name, task)
+
+
+def _find(folder: Path, module_name: str) -> Path | str | None:
+    """The file, or the name to import, if the folder has this module; its own name may stand in front."""
+    for name in (module_name, module_name.removeprefix(f"{folder.name}.")):
+        top, _, below = name.partition(".")
+        # These tell no file from a name that no file can have.
+        if not below and os.path.isfile(file := folder / f"{top}.py"):
+            return file
+        if os.path.isdir(folder / top) and _comes_from(folder, top):
+            return name
+    return None
+
+
+def _comes_from(folder: Path, package: str) -> bool:
+    """A library of the same name would win."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:
+        return False
+    places = spec.submodule_search_locations if spec is not None else None
+    return [Path(place) for place in places or []] == [folder / package]

@@ -1,0 +1,68 @@
+"""A workflow file on its way through agent and runner."""
+
+from collections.abc import Callable
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+
+from .conftest import Desk, WorkerProcess
+
+StartWorker = Callable[..., WorkerProcess]
+
+FILE = """
+flow:
+  graph: {graph}
+tasks:
+  begin: {{callable: tiny:first}}
+  finish: {{callable: flows.tiny:second, inputs: {{first: $node.begin.output}}}}
+  sneak: {{callable: os:getcwd}}
+"""
+
+
+async def submit_file(desk: Desk, file: str, **params: str) -> str:
+    job = desk.job("mine", **params).model_copy(update={"workflow_yaml": file})
+    await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=1.0).encode())
+    await desk.queue(job)
+    return job.run_id
+
+
+async def test_a_workflow_file_is_executed_with_the_params_of_its_job(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1")
+    run = await desk.wait_ended(await submit_file(desk, FILE.format(graph="begin >> finish"), name="Ada"))
+    assert (run.status, run.error, run.flow_name) == (RunStatus.COMPLETED, None, "mine")
+    assert run.tasks == {"begin": "SUCCEEDED", "finish": "SUCCEEDED"}
+    assert run.task_records["finish"]["output"] == "hello Ada"
+    await desk.wait_queue_empty()
+
+
+async def test_a_function_that_is_not_allowed_fails_the_run_and_says_how_to_allow_it(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1")
+    run = await desk.wait_ended(await submit_file(desk, FILE.format(graph="sneak")))
+    assert (run.status, run.reason, run.tasks) == (RunStatus.FAILED, "callable_not_allowed", {})
+    assert run.error == (
+        "callable os:getcwd is not allowed; add its module to PYOCO_WORKFLOW_CALLABLE_ALLOW on the worker, "
+        "e.g. PYOCO_WORKFLOW_CALLABLE_ALLOW=os"
+    )
+    await desk.wait_queue_empty()
+    [letter] = await desk.dead_letters()
+    assert (letter.reason, letter.error) == ("callable_not_allowed", run.error)
+    worker.stop()
+
+    start_worker("w2", PYOCO_WORKFLOW_CALLABLE_ALLOW="os, posix")
+    run = await desk.wait_ended(await submit_file(desk, FILE.format(graph="sneak")))
+    assert (run.status, run.error) == (RunStatus.COMPLETED, None)
+
+
+async def test_a_file_that_no_server_checked_fails_its_run_and_nothing_else(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1")
+    for file in ("", "version: 1", "{" * 5000, "a: &a [*a]", FILE.format(graph="nope"), "\ud7ff\x07"):
+        run = await desk.wait_ended(await submit_file(desk, file))
+        assert (run.status, run.reason, run.attempt) == (RunStatus.FAILED, "flow_not_found", 1), file
+        assert run.error
+    [runner] = worker.runners()
+    assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
+    assert worker.runners() == [runner]
