@@ -3,12 +3,16 @@
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_worker.compaction import compact, compact_records, compact_result, forget_marks, without_tasks
+from fleet_worker.lease import SnapshotWriter
+
+from .conftest import Desk
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=2000),
@@ -105,6 +109,19 @@ def test_without_tasks_the_end_can_always_be_recorded() -> None:
     snapshot = ended(tasks=dict.fromkeys((f"task-{number}" for number in range(5000)), TaskStatus.PENDING))
     assert len(compact(snapshot, 1024).encode()) > 1024
     assert len(without_tasks(compact(snapshot, 1024)).encode()) <= 1024
+
+
+async def test_task_states_stay_above_the_limit_as_long_as_nats_takes_them(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = SnapshotWriter(desk.link, "pyoco_runs", max_bytes=10_000)
+    tasks = dict.fromkeys((f"task-{number}" for number in range(5000)), TaskStatus.SUCCEEDED)
+    assert RunSnapshot.decode(writer.encode(ended(tasks=tasks))).tasks == tasks
+    assert [line.err_id for line in caplog.records if hasattr(line, "err_id")] == ["ERR-PYOCO-0010"]
+    far_too_many = dict.fromkeys((f"task-{number}" for number in range(60_000)), TaskStatus.SUCCEEDED)
+    written = RunSnapshot.decode(writer.encode(ended(tasks=far_too_many)))
+    assert (written.status, written.tasks) == (RunStatus.FAILED, {})
+    assert written.model_extra == {"params_truncated": True, "tasks_truncated": True}
 
 
 @settings(deadline=None, max_examples=50)

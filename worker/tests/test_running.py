@@ -14,6 +14,7 @@ from fleet_worker.settings import WorkerSettings
 from .conftest import Desk, WorkerProcess
 
 StartWorker = Callable[..., WorkerProcess]
+LARGE_FLOWS = Path(__file__).parent / "large_flows"
 
 
 async def test_a_run_completes_with_every_field_of_the_contract(desk: Desk, start_worker: StartWorker) -> None:
@@ -22,7 +23,7 @@ async def test_a_run_completes_with_every_field_of_the_contract(desk: Desk, star
     run = await desk.wait_ended(run_id)
     assert (run.status, run.flow_name, run.params) == (RunStatus.COMPLETED, "tiny", {"name": "Ada"})
     assert run.tasks == {"first": TaskStatus.SUCCEEDED, "second": TaskStatus.SUCCEEDED}
-    assert run.task_records["second"]["output"] == "hello Ada"
+    assert run.result == run.task_records["second"]["output"] == "hello Ada"
     assert run.task_records["second"]["inputs"] == {"first": "Ada"}
     assert run.task_records["first"].keys() >= {
         "state",
@@ -61,6 +62,7 @@ async def test_parallel_tasks_overlap_in_time(desk: Desk, start_worker: StartWor
         run.task_records[name]["output"] for name in ("left", "right")
     )
     assert max(left_start, right_start) < min(left_end, right_end)
+    assert run.result == {name: run.task_records[name]["output"] for name in ("left", "right")}
 
 
 async def test_two_runs_at_once_keep_their_output_apart(desk: Desk, start_worker: StartWorker) -> None:
@@ -143,14 +145,37 @@ async def test_odd_results_are_recorded_as_well_as_json_can(desk: Desk, start_wo
     assert output["lock"].startswith("<unlocked _thread.lock")
     assert (output["('a', 1)"], output["large"], output["nan"]) == ([1, 2], str(2**80), None)
     assert output["rude"] == "<Rude whose repr raised RuntimeError>"
+    assert run.result == output
+    opaque = await desk.wait_ended(await desk.submit("opaque"))
+    assert opaque.result.startswith("<unlocked _thread.lock")
 
 
-async def test_a_large_result_is_left_out_and_marked(desk: Desk, start_worker: StartWorker) -> None:
-    start_worker("w1")
+@pytest.mark.parametrize("max_snapshot_bytes", [WorkerSettings().max_run_snapshot_bytes, 50_000_000])
+async def test_output_above_what_nats_takes_is_left_out_and_marked_and_the_run_is_not_executed_again(
+    desk: Desk, start_worker: StartWorker, max_snapshot_bytes: int
+) -> None:
+    start_worker("w1", PYOCO_MAX_RUN_SNAPSHOT_BYTES=str(max_snapshot_bytes))
     run = await desk.wait_ended(await desk.submit("much"))
-    assert (run.status, run.task_records_truncated) == (RunStatus.COMPLETED, True)
-    assert len(run.encode()) <= WorkerSettings().max_run_snapshot_bytes
+    assert (run.status, run.attempt, run.task_records_truncated) == (RunStatus.COMPLETED, 1, True)
+    assert (run.result, run.model_extra) == (None, {"result_truncated": True})
+    assert len(run.encode()) <= min(max_snapshot_bytes, desk.link.max_payload)
     assert run.tasks == {"return_much": TaskStatus.SUCCEEDED}
+    await desk.wait_queue_empty()
+    assert await desk.dead_letters() == []
+
+
+async def test_a_flow_of_ten_thousand_tasks_ends_with_a_snapshot_within_its_limits(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1", "--flows-dir", str(LARGE_FLOWS))
+    run_id = await desk.submit("thousands")
+    run = await desk.wait_ended(run_id, within=60)
+    assert (run.status, run.attempt, run.result) == (RunStatus.COMPLETED, 1, 9_999)
+    assert (len(run.tasks), set(run.tasks.values())) == (10_000, {TaskStatus.SUCCEEDED})
+    assert (run.task_records, run.task_records_truncated) == ({}, True)
+    assert len(run.encode()) <= WorkerSettings().max_run_snapshot_bytes
+    await desk.wait_queue_empty()
+    assert "ERR-PYOCO-0010" not in worker.log
 
 
 async def test_output_beyond_the_limit_is_not_kept(desk: Desk, start_worker: StartWorker) -> None:

@@ -95,6 +95,17 @@ broken = Flow("broken") >> first >> raise_an_error
 
 
 @task
+def break_later(file):
+    """Wait for a file without looking for a cancel, then fail."""
+    while not os.path.exists(file):
+        time.sleep(0.01)
+    raise ValueError("broken at last")
+
+
+breaking = Flow("breaking") >> break_later
+
+
+@task
 def leave():
     sys.exit(3)
 
@@ -137,6 +148,14 @@ def return_much():
 
 
 much = Flow("much") >> return_much
+
+
+@task
+def return_an_object():
+    return threading.Lock()
+
+
+opaque = Flow("opaque") >> return_an_object
 
 
 @task
