@@ -194,6 +194,11 @@ def stream_sequence_of(msg: Msg) -> int:
     return int(_ack_tokens(msg)[2])
 
 
+def stored_at_of(msg: Msg) -> float:
+    """When the stream took the message, in unix seconds."""
+    return int(_ack_tokens(msg)[4]) / 1e9
+
+
 def _durable_of(msg: Msg) -> str:
     return _ack_tokens(msg)[0]
 
