@@ -13,6 +13,9 @@ class RunsMetrics:
         self.runs = Gauge("pyoco_runs_total", "Runs by status.", ["status"], registry=self.registry)
         self.workers_alive = Gauge("pyoco_workers_alive_total", "Workers that are alive.", registry=self.registry)
         self.dead_letters = Gauge("pyoco_dlq_messages_total", "Dead letters in the stream.", registry=self.registry)
+        self.open_letters = Gauge(
+            "pyoco_dlq_open_letters", "Dead letters that nobody has requeued or deleted.", registry=self.registry
+        )
         self.submitted = Counter("pyoco_runs_submitted", "Runs accepted by this process.", registry=self.registry)
         self.ingested = Counter(
             "pyoco_runs_ingested_changes", "Snapshot changes folded into the ledger.", registry=self.registry
