@@ -27,8 +27,9 @@ _WANTED = {
 _MOST_FAULTS = 20
 _MOST_SHOWN = 20
 _MOST_LEVELS = 50
-# Pyoco reads a pipe anew wherever the graph names it: so much text may be read in all.
-_MOST_EXPANDED_CHARACTERS = 1_000_000
+# Pyoco reads a pipe anew wherever the graph names it: so much text may be read in all. 4,096 terms fit in easily,
+# and it allows no more of them.
+_MOST_CHARACTERS = 200_000
 # Expressions go through Python's own parser, which is no friend of very long ones.
 _LONGEST_QUOTED = 2000
 _POSITION = re.compile(r"at position (\d+)")
@@ -129,6 +130,7 @@ class _GraphCheck:
         }
 
     def run(self) -> None:
+        self._refuse_size(sum(len(text) for text in self._texts.values()))
         parsed = {path: self._parse(path) for path in self._texts}
         self._check_pipes(parsed)
         try:
@@ -174,8 +176,11 @@ class _GraphCheck:
             sizes[path] = total
             return total
 
-        if size_of(_GRAPH) > _MOST_EXPANDED_CHARACTERS:
-            raise self._fault(_GRAPH, "the graph is too large when its pipes are written out")
+        self._refuse_size(size_of(_GRAPH))
+
+    def _refuse_size(self, characters: int) -> None:
+        if characters > _MOST_CHARACTERS:
+            raise self._fault(_GRAPH, f"with its pipes written out it has more than {_MOST_CHARACTERS} characters")
 
     def _build(self, graph: Any) -> None:
         from pyoco.core.models import Task
