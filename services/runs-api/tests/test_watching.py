@@ -1,7 +1,6 @@
 """Watching a run: its states arrive, a lost connection loses nothing, and it ends when the run does."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,9 +19,8 @@ from fleet_kit.settings import FleetSettings
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot
+from fleet_testkit.sse import Feed
 from fleet_testkit.waiting import eventually
-
-Event = dict[str, Any]
 
 
 class Bench:
@@ -44,29 +42,16 @@ class Bench:
     @asynccontextmanager
     async def watch(
         self, run_id: str, *, headers: dict[str, str] | None = None, **query: Any
-    ) -> AsyncIterator["Feed"]:
+    ) -> AsyncIterator["WatchFeed"]:
         async with self.client.stream(
             "GET", f"/runs/{run_id}/watch", params=query, headers=headers, timeout=30
         ) as answer:
             assert answer.status_code == 200, await answer.aread()
             assert answer.headers["content-type"].startswith("text/event-stream")
-            yield Feed(answer)
+            yield WatchFeed(answer)
 
 
-class Feed:
-    def __init__(self, answer: httpx.Response) -> None:
-        self._lines = answer.aiter_lines()
-
-    async def next(self) -> Event | None:
-        """The next event; None when the stream has ended."""
-        event: Event = {}
-        async for line in self._lines:
-            if not line:
-                return event
-            name, _, value = line.partition(": ")
-            event[name] = json.loads(value) if name == "data" else value
-        return None
-
+class WatchFeed(Feed):
     async def status(self) -> str:
         event = await self.next()
         assert event is not None

@@ -1,0 +1,70 @@
+"""Output as text: exactly what was said, lines kept whole, and whose they are if that is wanted."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleet_contracts.events import EventKind, RunEvent
+from fleet_runs_api.log_text import LogText
+from fleet_runs_api.timeline import Entry
+
+
+def said(text: str, *, task: str | None = "a", stream: str = "stdout", attempt: int = 1) -> Entry:
+    event = RunEvent(at=1.0, kind=EventKind.LOG, task=task, stream=stream, text=text)
+    return Entry(position=0, attempt=attempt, worker_id="w1", event=event)
+
+
+def text_of(*entries: Entry, prefixed: bool = False) -> str:
+    text = LogText(prefixed=prefixed)
+    return "".join([*(text.add(entry) for entry in entries), text.finish()])
+
+
+@given(st.lists(st.text(alphabet="ab\n\r語😀")))
+def test_one_speaker_is_told_character_by_character(pieces: list[str]) -> None:
+    assert text_of(*(said(piece) for piece in pieces)) == "".join(pieces)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.text(alphabet="xy\n"))))
+def test_what_each_of_several_speakers_said_stays_whole(pieces: list[tuple[str, str]]) -> None:
+    told = text_of(*(said(text, task=task) for task, text in pieces), prefixed=True)
+    for task in "abc":
+        own = "".join(text for speaker, text in pieces if speaker == task)
+        lines = own.removesuffix("\n").split("\n") if own else []
+        prefix = f"[{task}] "
+        assert [line.removeprefix(prefix) for line in told.split("\n") if line.startswith(prefix)] == lines
+
+
+def test_lines_of_tasks_that_talk_at_the_same_time_are_not_mixed() -> None:
+    entries = [said("hel"), said("good", task="b"), said("lo\n"), said("bye\n", task="b"), said("end")]
+    assert text_of(*entries) == "hello\ngoodbye\nend"
+
+
+def test_a_prefix_says_task_attempt_and_stream() -> None:
+    told = text_of(
+        said("one\ntwo"),
+        said("oops\n", stream="stderr"),
+        said("again\n", attempt=2),
+        said("worse\n", attempt=2, stream="stderr"),
+        said("from outside\n", task=None, attempt=2),
+        said("no end", attempt=2),
+        prefixed=True,
+    )
+    assert told.splitlines() == [
+        "[a] one",
+        "[a stderr] oops",
+        "[a] two",
+        "[a attempt 2] again",
+        "[a attempt 2 stderr] worse",
+        "[- attempt 2] from outside",
+        "[a attempt 2] no end",
+    ]
+    assert told.endswith("\n")
+
+
+def test_an_endless_line_is_not_held_back_for_ever() -> None:
+    text = LogText(prefixed=True)
+    piece = "x" * 30_000
+    told = [text.add(said(piece)) for _ in range(10)]
+    assert sum(map(len, told)) > 200_000
+    told += [text.add(said("y\n", task="b")), text.add(said("z\n")), text.finish()]
+    # Whoever comes in between ends it; nothing is lost.
+    assert "".join(told) == f"[a] {piece * 9}\n[b] y\n[a] {piece}z\n"
