@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from typing import Any
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.status import RunStatus, WorkerState
@@ -30,6 +31,8 @@ class Registry:
         self._changed = True
         self._written_at = 0.0
         self._runs: dict[str, float] = {}
+        # What the next write has to say beside the runs in hand.
+        self._news: dict[str, Any] = {}
         now = time.time()
         self._record = WorkerRecord(
             worker_id=settings.worker_id,
@@ -43,21 +46,19 @@ class Registry:
 
     def run_started(self, run_id: str) -> None:
         self._runs[run_id] = time.time()
-        self._note_runs()
+        self._changed = True
 
     def run_ended(self, run_id: str, status: RunStatus | None) -> None:
         """The run is no longer in hand; `status` is None if it did not end here."""
         started_at = self._runs.pop(run_id, None)
         if status is not None and started_at is not None:
-            self._record = self._record.model_copy(
-                update={
-                    "last_run_id": run_id,
-                    "last_run_status": status.value,
-                    "last_run_started_at": started_at,
-                    "last_run_finished_at": time.time(),
-                }
-            )
-        self._note_runs()
+            self._news = {
+                "last_run_id": run_id,
+                "last_run_status": status.value,
+                "last_run_started_at": started_at,
+                "last_run_finished_at": time.time(),
+            }
+        self._changed = True
 
     async def keep(self) -> None:
         """Write changes and heartbeats for ever."""
@@ -68,26 +69,13 @@ class Registry:
             await asyncio.sleep(_WRITE_INTERVAL_SECONDS)
 
     async def say_goodbye(self) -> None:
-        self._record = self._record.model_copy(
-            update={
-                "state": WorkerState.STOPPED_GRACEFUL,
-                "stopped_at": time.time(),
-                "stop_reason": "graceful_shutdown",
-                "current_run_id": None,
-                "current_run_ids": [],
-            }
-        )
+        self._runs.clear()
+        self._news |= {
+            "state": WorkerState.STOPPED_GRACEFUL,
+            "stopped_at": time.time(),
+            "stop_reason": "graceful_shutdown",
+        }
         await self._try_write()
-
-    def _note_runs(self) -> None:
-        self._record = self._record.model_copy(
-            update={
-                "state": WorkerState.RUNNING if self._runs else WorkerState.IDLE,
-                "current_run_id": next(reversed(self._runs), None),
-                "current_run_ids": list(self._runs),
-            }
-        )
-        self._changed = True
 
     async def _try_write(self) -> None:
         try:
@@ -99,6 +87,12 @@ class Registry:
     async def _write(self) -> None:
         self._changed = False
         self._written_at = time.monotonic()
+        runs = {
+            "state": WorkerState.RUNNING if self._runs else WorkerState.IDLE,
+            "current_run_id": next(reversed(self._runs), None),
+            "current_run_ids": list(self._runs),
+        }
+        self._record, self._news = self._record.model_copy(update={**runs, **self._news}), {}
         while True:
             now = time.time()
             record = self._record = self._record.model_copy(update={"last_seen_at": now, "last_heartbeat_at": now})
