@@ -31,7 +31,8 @@ class Database:
         self.url = url
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
         self.writer = self._engine("BEGIN IMMEDIATE", pool_size=1)
-        self.reader = self._engine("BEGIN", pool_size=4)
+        # A plan made for any tenant alike would be a bad one for the smallest.
+        self.reader = self._engine("BEGIN", pool_size=4, options="-c plan_cache_mode=force_custom_plan")
 
     def migrate(self) -> None:
         """Bring the schema up to date; safe when several processes start at once."""
@@ -70,14 +71,14 @@ class Database:
         self.writer.dispose()
         self.reader.dispose()
 
-    def _engine(self, begin: str, *, pool_size: int) -> Engine:
+    def _engine(self, begin: str, *, pool_size: int, options: str = "") -> Engine:
         if not self.is_sqlite:
             return create_engine(
                 self.url,
                 pool_size=pool_size,
                 max_overflow=0,
                 pool_pre_ping=True,
-                connect_args={"options": "-c synchronous_commit=on", "connect_timeout": 5},
+                connect_args={"options": f"-c synchronous_commit=on {options}", "connect_timeout": 5},
             )
         engine = create_engine(
             self.url,

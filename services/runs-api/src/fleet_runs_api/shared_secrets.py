@@ -1,26 +1,21 @@
 """Secrets that all replicas share without being told: the first one to ask makes it, the ledger keeps it."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import secrets
+from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from .database import Database, unavailable_if_away
 from .tables import secrets as _secrets
 
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-class Proposal(NamedTuple):
-    name: str
-    value: str
-
-
-def agree(connection: Connection, proposals: Sequence[Proposal]) -> Sequence[str]:
-    """The value of each secret: the one proposed, unless somebody was first. A batch for the group commit."""
-    insert = _INSERT[connection.dialect.name]
-    for name, value in proposals:
-        connection.execute(insert(_secrets).values(name=name, value=value).on_conflict_do_nothing())
-    names = [proposal.name for proposal in proposals]
-    kept = dict(connection.execute(select(_secrets.c.name, _secrets.c.value).where(_secrets.c.name.in_(names))).all())
-    return [kept[name] for name in names]
+def agree(database: Database, name: str) -> str:
+    """The secret of this name, made now unless somebody was first."""
+    with unavailable_if_away(), database.writer.begin() as connection:
+        proposal = _INSERT[connection.dialect.name](_secrets).values(name=name, value=secrets.token_hex(32))
+        connection.execute(proposal.on_conflict_do_nothing())
+        value: str = connection.execute(select(_secrets.c.value).where(_secrets.c.name == name)).scalar_one()
+        return value

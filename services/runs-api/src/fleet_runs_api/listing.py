@@ -1,0 +1,148 @@
+"""Listing runs: the newest, a walk through all of them, or what has changed. A page costs a page."""
+
+import asyncio
+import time
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection
+
+from fleet_contracts.status import RunStatus
+
+from . import list_queries, paging
+from .cursor import CursorSigner, Difference, Position
+from .database import Database
+from .documents import snapshot_of
+from .errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
+from .fleet_view import FleetView
+from .group_commit import GroupCommit
+from .list_queries import RunFilter
+from .schemas import RunSummary
+from .views import RunViews
+from .waiting import why_waiting
+
+# By how much the clocks of replicas may differ: a difference stays so far behind the present.
+_SETTLING_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """What a caller asks for. An empty cursor begins a walk through everything; None is a plain list."""
+
+    wanted: RunFilter
+    limit: int
+    in_full: bool = False
+    cursor: str | None = None
+    updated_after: float | None = None
+
+    @property
+    def in_pages(self) -> bool:
+        """The caller means to go on from page to page."""
+        return self.cursor is not None or self.updated_after is not None
+
+
+@dataclass(slots=True)
+class Page:
+    # Each a JSON object.
+    items: list[bytes] = field(default_factory=list)
+    next_cursor: str | None = None
+    # How many runs fit the filter, if there are counters for it.
+    total: int | None = None
+    # Of a difference: where the next one begins.
+    updated_until: float | None = None
+
+
+class Listing:
+    def __init__(self, *, database: Database, commits: GroupCommit, views: RunViews, workers: FleetView) -> None:
+        self._database = database
+        self._commits = commits
+        self._views = views
+        self._workers = workers
+        self._signer: CursorSigner | None = None
+
+    def sign_with(self, secret: str) -> None:
+        self._signer = CursorSigner(secret.encode())
+
+    async def page(self, query: ListQuery) -> Page:
+        wanted = query.wanted
+        if wanted.since is not None and wanted.until is not None and wanted.since > wanted.until:
+            raise InvalidListQuery("since is later than until; exchange them")
+        if self._signer is None:
+            raise LedgerUnavailable(reason="the ledger is not open yet")
+        scope = _scope(wanted)
+        start = self._signer.decode(query.cursor, scope=scope) if query.cursor else None
+        if not _goes_with(start, query.updated_after):
+            raise InvalidCursor()
+
+        page = Page()
+        rows, following = await asyncio.to_thread(
+            self._database.read, lambda connection: self._read(connection, query, start, page)
+        )
+        page.items = [self._in_full(row) if query.in_full else self._summary(row) for row in rows]
+        page.next_cursor = self._signer.encode(following, scope=scope) if following else None
+        return page
+
+    def _read(
+        self, connection: Connection, query: ListQuery, start: Position | None, page: Page
+    ) -> tuple[list[Any], Position | None]:
+        wanted = query.wanted
+        if start is None and query.updated_after is not None:
+            start = paging.difference(query.updated_after, until=self._settled_until(connection))
+        if isinstance(start, Difference):
+            page.updated_until = start.until
+            found = paging.changes(connection, wanted, start, limit=query.limit)
+        else:
+            if wanted.is_counted:
+                page.total = int(connection.execute(list_queries.total(wanted)).scalar_one())
+            found = paging.newest(
+                connection, wanted, start, limit=query.limit, patient=not query.in_pages, total=page.total
+            )
+        if not found.seqs:
+            return [], found.following
+        chosen = list_queries.chosen(
+            wanted, found.seqs, changed_until=page.updated_until, with_documents=query.in_full
+        )
+        rows = {row.seq: row for row in connection.execute(chosen)}
+        return [rows[seq] for seq in found.seqs if seq in rows], found.following
+
+    def _settled_until(self, connection: Connection) -> float:
+        """No change that is yet to be committed, here or by a replica, has a time before this one."""
+        settled = self._commits.settled_until()
+        if not self._database.is_sqlite:
+            settled -= float(connection.execute(list_queries.oldest_write_age()).scalar_one())
+        return settled - _SETTLING_SECONDS
+
+    def _summary(self, row: Any) -> bytes:
+        status = RunStatus(row.status)
+        waiting = why_waiting(
+            status=status,
+            tag=row.tag,
+            held=row.worker_id is not None,
+            not_before=row.not_before,
+            deadline_at=row.deadline_at,
+            failures=row.failures,
+            workers=self._workers,
+            now=time.time(),
+        )
+        more = {
+            "tags": orjson.loads(row.tags),
+            "waiting_reason": waiting and waiting.reason,
+            "waiting_detail": waiting and waiting.detail,
+        }
+        return RunSummary.model_validate({**row._mapping, **more}).model_dump_json().encode()
+
+    def _in_full(self, row: Any) -> bytes:
+        return self._views.public(snapshot_of(row), with_records=True)
+
+
+def _scope(wanted: RunFilter) -> bytes:
+    """Tenant and filters, the same whatever order values were named in."""
+    return orjson.dumps([sorted(part) if isinstance(part, tuple) else part for part in astuple(wanted)])
+
+
+def _goes_with(start: Position | None, updated_after: float | None) -> bool:
+    """A cursor of a difference needs no `updated_after`, but may not be given another one."""
+    if start is None or updated_after is None:
+        return True
+    return isinstance(start, Difference) and start.updated_after == updated_after
