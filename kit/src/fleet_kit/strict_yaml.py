@@ -76,7 +76,9 @@ def read_yaml(text: str) -> YamlDocument:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise BadYaml(error.problem or "not valid YAML", mark.line + 1 if mark else 1) from error
+        # What is missing at the end is missing in the last line, not in one after it.
+        line = min(mark.line, text.rstrip().count("\n")) + 1 if mark else 1
+        raise BadYaml(error.problem or "not valid YAML", line) from error
     except yaml.YAMLError as error:
         raise BadYaml(f"not valid YAML: {error}", 1) from error
     if root is None:
