@@ -58,8 +58,10 @@ def measure(wanted: list[str], effort: Effort, folder: Path, peer_env: PeerEnv) 
         session = Session(ours, peer, load, effort)
         for name in wanted:
             say(f"measuring {name}")
+            begun = time.monotonic()
             try:
                 figures += GROUPS[name](session)
+                say(f"{name} took {time.monotonic() - begun:.0f} s")
             except (BenchFailed, AssertionError) as error:
                 say(f"{name} failed: {error}")
                 failed.append(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont  # type: ignore[import-not-found]
 
-_WIDTH, _ROW, _TOP, _BOTTOM = 1200, 30, 70, 30
+_WIDTH, _ROW, _TOP, _BOTTOM = 1200, 30, 78, 30
 _NAMES, _BARS = 20, 470
 _LONGEST_BAR = _WIDTH - _BARS - 130
 _INK, _FAINT, _BETTER, _WORSE = "#222222", "#bbbbbb", "#2f7d4f", "#c2571a"
@@ -20,7 +20,8 @@ def draw(figures: list[dict[str, Any]], chart: Path) -> None:
     image = Image.new("RGB", (_WIDTH, _TOP + _ROW * len(figures) + _BOTTOM), "white")
     pen = ImageDraw.Draw(image)
     title, text = ImageFont.load_default(20), ImageFont.load_default(14)
-    pen.text((_NAMES, 16), "pyoco-fleet beside pyoco-server 0.5.1: how many times better", _INK, title)
+    pen.text((_NAMES, 14), "pyoco-fleet beside pyoco-server 0.5.1: how many times better", _INK, title)
+    pen.text((_NAMES, 42), "ratio, then ours / peer; logarithmic", _INK, text)
 
     logs = [math.log10(figure["ratio"]) for figure in figures]
     low, high = math.floor(min([0.0, *logs])), math.ceil(max([0.1, *logs]))
@@ -39,9 +40,13 @@ def draw(figures: list[dict[str, Any]], chart: Path) -> None:
         pen.text((_NAMES, top + 6), f"{figure['name']} ({figure['unit']})", _INK, text)
         left, right = sorted((x_of(0), x_of(log)))
         pen.rectangle((left, top + 5, max(right, left + 1), top + _ROW - 7), _BETTER if log >= 0 else _WORSE)
-        label = f"{figure['ratio']:.3g}x   {figure['ours']:.4g} / {figure['peer']:.4g}"
+        label = f"{_short(figure['ratio'])}x   {_short(figure['ours'])} / {_short(figure['peer'])}"
         pen.text((right + 6, top + 6), label, _INK, text)
     image.save(chart)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from typing import cast
 
 from .errors import BenchFailed
 
@@ -50,8 +51,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._received += data

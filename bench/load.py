@@ -98,7 +98,10 @@ class LoadProcess:
     """Calls functions of this package in another process, so that measuring does not slow the measured down."""
 
     def __init__(self) -> None:
-        self._pool = multiprocessing.get_context("spawn").Pool(1, initializer=_prepare)
+        # Ctrl-C is for this process, which ends the other one: that one is born ignoring it.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._pool = multiprocessing.get_context("spawn").Pool(1, initializer=raise_open_files_limit)
+        signal.signal(signal.SIGINT, handler)
 
     def __enter__(self) -> "LoadProcess":
         return self
@@ -114,12 +117,6 @@ class LoadProcess:
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
-
-
-def _prepare() -> None:
-    # Ctrl-C is for the process that asked; it ends this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    raise_open_files_limit()
 
 
 def raise_open_files_limit() -> None:

@@ -16,7 +16,7 @@ class Effort:
     submit_seconds: float
     batch_seconds: float
     end_to_end_runs: int
-    five_tags_runs: int
+    five_tags_laps: int
     drain_rounds: int
     drain_runs: int
     writes_runs: int
@@ -30,10 +30,10 @@ QUICK = Effort(
     rounds=2,
     submit_seconds=0.8,
     batch_seconds=1.0,
-    end_to_end_runs=40,
-    five_tags_runs=3,
+    end_to_end_runs=20,
+    five_tags_laps=1,
     drain_rounds=1,
-    drain_runs=600,
+    drain_runs=400,
     writes_runs=100,
     list_seconds=0.5,
     watch_changes=8,
@@ -44,8 +44,8 @@ FULL = Effort(
     rounds=5,
     submit_seconds=4.0,
     batch_seconds=4.0,
-    end_to_end_runs=200,
-    five_tags_runs=10,
+    end_to_end_runs=100,
+    five_tags_laps=4,
     drain_rounds=3,
     drain_runs=2000,
     writes_runs=500,

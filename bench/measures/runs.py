@@ -14,16 +14,15 @@ _WARM_UP_RUNS = 3
 
 
 def measure_end_to_end(session: Session) -> list[Figure]:
-    tag = session.new_tag()
-    runs = session.effort.end_to_end_runs
-    return [_compare(session, "end to end, p50", tags=[tag], runs=runs)]
+    return [_compare(session, "end to end, p50", tags=[session.new_tag()], runs=session.effort.end_to_end_runs)]
 
 
 def measure_tags(session: Session) -> list[Figure]:
     """A worker of five tags beside a worker of one; the runs take turns among the tags."""
     one = [session.new_tag()]
     five = [session.new_tag() for _ in range(5)]
-    runs = 5 * session.effort.five_tags_runs
+    # Whole laps: a tag of which there were more runs would weigh more.
+    runs = len(five) * session.effort.five_tags_laps
     return [
         _compare(session, "end to end, worker with one tag, p50", tags=one, runs=runs),
         _compare(session, "end to end, worker with five tags, p50", tags=five, runs=runs),
@@ -32,10 +31,9 @@ def measure_tags(session: Session) -> list[Figure]:
 
 def _compare(session: Session, name: str, *, tags: Sequence[str], runs: int) -> Figure:
     submits = [submit_request("tiny", tag=tag) for tag in tags]
-    per_round = max(runs // session.effort.rounds, len(tags))
 
     def p50_ms(side: Side) -> float:
-        return 1000 * statistics.median(session.load.call(end_to_end, side.port, submits, runs=per_round))
+        return 1000 * statistics.median(session.load.call(end_to_end, side.port, submits, runs=runs))
 
     with ExitStack() as workers:
         for side in (session.ours, session.peer):
