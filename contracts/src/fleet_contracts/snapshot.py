@@ -169,7 +169,7 @@ class RunSnapshot(Document):
             reason=reason,
         )
 
-    def reopen(self, *, now: float) -> Self:
+    def reopen(self, *, now: float, not_before: float | None = None) -> Self:
         """Somebody asks for an ended run to be tried once more, with all its retries; attempts go on counting."""
         if not self.is_terminal:
             raise IllegalTransition(f"run {self.run_id} is {self.status} and has not ended yet")
@@ -187,7 +187,7 @@ class RunSnapshot(Document):
             interruptions=0,
             end_time=None,
             result=None,
-            not_before=None,
+            not_before=not_before,
             deadline_at=None,
             cancel_requested_at=None,
             cancel_requested_by=None,

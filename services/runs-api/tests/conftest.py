@@ -147,7 +147,7 @@ async def runs_running(settings: RunsSettings) -> AsyncIterator[RunsUnderTest]:
 @pytest.fixture
 def new_run() -> NewRun:
     job = Job(run_id=str(uuid.uuid4()), flow_name="hello", tag="default", submitted_at=time.time())
-    return NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", retry_at=job.submitted_at + 60)
+    return NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", send_at=job.submitted_at + 60)
 
 
 @pytest.fixture

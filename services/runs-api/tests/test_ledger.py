@@ -16,32 +16,30 @@ from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger, migrations, queries
+from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.database import Database
-from fleet_runs_api.ledger import NewRun, Observation, Redispatch, Sent, Withdrawal
-from fleet_runs_api.queries import RunFilter
+from fleet_runs_api.ledger import Acceptance, NewRun, Observation, Redispatch, Sent, Withdrawal
 from fleet_testkit.filling import fill_ledger
-
-ANYBODY = RunFilter(tenant_id="anonymous")
 
 
 def new_run(flow: str = "hello", *, tenant: str | None = None, tag: str = "default") -> NewRun:
     job = Job(
         run_id=str(uuid.uuid4()), flow_name=flow, tag=tag, tags=[tag], submitted_at=time.time(), tenant_id=tenant
     )
-    return NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", retry_at=job.submitted_at + 10)
+    return NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", send_at=job.submitted_at + 10)
 
 
 def accept(database: Database, *runs: NewRun) -> None:
     with database.writer.begin() as connection:
-        ledger.accept(connection, runs)
-        ledger.settle_counts(connection)
+        ledger.accept(connection, [Acceptance(runs)])
+        settle_counts(connection)
 
 
 def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
     groups = [[Observation(s, revision, s.encode().decode())] for s, revision in seen]
     with database.writer.begin() as connection:
         changed = ledger.record(connection, groups)
-        ledger.settle_counts(connection)
+        settle_counts(connection)
         return [count == 1 for count in changed]
 
 
@@ -93,36 +91,16 @@ def test_migrating_twice_changes_nothing(database: Database) -> None:
     assert totals(database) == {"PENDING": 1}
 
 
-def test_an_accepted_run_is_listed_counted_and_waits_in_the_outbox(database: Database) -> None:
+def test_an_accepted_run_is_numbered_counted_and_waits_in_the_outbox(database: Database) -> None:
     first, second = new_run("a"), new_run("b")
     accept(database, first)
     accept(database, second)
-    page = database.read(lambda c: c.execute(queries.page_of_runs(ANYBODY, limit=10)).all())
-    assert [row.run_id for row in page] == [second.job.run_id, first.job.run_id]
+    rows = database.read(lambda c: c.execute(text("SELECT run_id FROM runs ORDER BY seq")).all())
+    assert [row.run_id for row in rows] == [first.job.run_id, second.job.run_id]
     assert totals(database) == {"PENDING": 2}
     due = database.read(lambda c: c.execute(queries.due_outbox(time.time() + 60, limit=10)).all())
     assert [row.run_id for row in due] == [first.job.run_id, second.job.run_id]
     assert database.read(lambda c: c.execute(queries.due_outbox(time.time(), limit=10)).all()) == []
-
-
-def test_filters_find_status_flow_and_tag_of_one_tenant_only(database: Database) -> None:
-    mine, other_flow, other_tag, theirs = (
-        new_run("a"),
-        new_run("b"),
-        new_run("a", tag="gpu"),
-        new_run("a", tenant="acme"),
-    )
-    accept(database, mine, other_flow, other_tag, theirs)
-    observe(database, (running(other_flow), 1))
-
-    def found(wanted: RunFilter) -> set[str]:
-        return {row.run_id for row in database.read(lambda c: c.execute(queries.page_of_runs(wanted, limit=9)).all())}
-
-    assert found(RunFilter("anonymous", flow_name="a", tag="default")) == {mine.job.run_id}
-    assert found(RunFilter("anonymous", tag="gpu")) == {other_tag.job.run_id}
-    assert found(RunFilter("anonymous", status=RunStatus.RUNNING)) == {other_flow.job.run_id}
-    assert found(RunFilter("acme")) == {theirs.job.run_id}
-    assert found(RunFilter("nobody")) == set()
 
 
 def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
@@ -140,7 +118,7 @@ def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Datab
     accept(database, run)
     with database.writer.begin() as connection:
         assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [True]
-        ledger.settle_counts(connection)
+        settle_counts(connection)
     assert totals(database) == {}
     assert database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all()) == []
     [left] = database.read(lambda c: c.execute(queries.due_outbox(6.0, limit=10)).all())
@@ -162,7 +140,7 @@ def test_a_run_that_a_worker_has_is_not_withdrawn(database: Database) -> None:
 def test_counts_of_a_transaction_that_was_rolled_back_are_forgotten(database: Database) -> None:
     run = new_run()
     with database.writer.connect() as connection:
-        ledger.accept(connection, [run])
+        ledger.accept(connection, [Acceptance([run])])
         connection.rollback()
     accept(database, new_run())
     assert totals(database) == counted(database) == {"PENDING": 1}
@@ -188,7 +166,7 @@ def test_a_forgotten_run_is_queued_again_once_and_its_revisions_begin_anew(datab
     run = new_run()
     accept(database, run)
     observe(database, (running(run), 50))
-    again = Redispatch(run.job.run_id, expected_dispatch=1, forgotten=True, now=1.0)
+    again = Redispatch(run.job.run_id, expected_dispatch=1, forgotten=True, now=1.0, reason="job_lost")
     with database.writer.begin() as connection:
         assert ledger.redispatch(connection, [again, again]) == [True, False]
     [due] = database.read(lambda c: c.execute(queries.due_outbox(2.0, limit=10)).all())
@@ -202,18 +180,10 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
     accept(database, run)
     observe(database, (running(run).finish(RunStatus.FAILED, now=9.0), 5))
     with database.writer.begin() as connection:
-        assert ledger.redispatch(connection, [Redispatch(run.job.run_id, 1, True, 1.0)]) == [False]
+        assert ledger.redispatch(connection, [Redispatch(run.job.run_id, 1, True, 1.0, "job_lost")]) == [False]
 
 
 PAGES = {
-    "newest": (queries.page_of_runs(ANYBODY, limit=50), "ix_runs_tenant"),
-    "newest of a small tenant": (queries.page_of_runs(RunFilter("acme"), limit=50), "ix_runs_tenant"),
-    "by status": (
-        queries.page_of_runs(RunFilter("anonymous", status=RunStatus.FAILED), limit=50),
-        "ix_runs_tenant_status",
-    ),
-    "by flow": (queries.page_of_runs(RunFilter("anonymous", flow_name="flow-3"), limit=50), "ix_runs_tenant_flow"),
-    "by tag": (queries.page_of_runs(RunFilter("anonymous", tag="gpu"), limit=50), "ix_runs_tenant_tag"),
     "held": (queries.held_runs(limit=100), "ix_runs_held"),
     "unchecked": (queries.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
 }

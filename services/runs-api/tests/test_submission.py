@@ -11,7 +11,7 @@ from nats.js import api
 from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger
 from fleet_runs_api.database import Database
-from fleet_runs_api.ledger import NewRun
+from fleet_runs_api.ledger import Acceptance, NewRun
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -149,7 +149,7 @@ async def test_a_run_accepted_by_a_process_that_died_is_sent_by_the_next(
     database = Database(settings.runs_database_url)
     database.migrate()
     with database.writer.begin() as connection:
-        ledger.accept(connection, [new_run])
+        ledger.accept(connection, [Acceptance([new_run])])
     database.dispose()
     async with runs_running(settings) as service:
         assert await eventually(service.jobs) == [new_run.job.run_id]

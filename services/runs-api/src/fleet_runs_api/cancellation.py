@@ -14,7 +14,6 @@ from fleet_kit.identity import Identity
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink, WrongRevision
 
-from .errors import RunNotReady
 from .views import RunViews
 
 logger = logging.getLogger(__name__)
@@ -45,16 +44,15 @@ class Cancellation:
         """
         while True:
             live = await self._views.find_live(run_id, tenant_id=caller.tenant_id)
-            if live is None:
-                known = await self._views.find(run_id, tenant_id=caller.tenant_id)
-                if known.is_terminal:
-                    return known
-                raise RunNotReady(run_id=run_id)
-            snapshot, revision = live
+            snapshot, revision = live or await self._views.find_waiting(run_id, tenant_id=caller.tenant_id)
             wanted = snapshot.request_cancel(by=_name_of(caller), now=self._clock(), reason=reason)
             if wanted is not snapshot:
                 try:
-                    revision = await self._runs.update(run_id, wanted.encode(), revision=revision)
+                    revision = (
+                        await self._runs.update(run_id, wanted.encode(), revision=revision)
+                        if live
+                        else await self._runs.create(run_id, wanted.encode())
+                    )
                 except WrongRevision:
                     continue
                 logger.info("cancel requested", extra={"run_id": run_id, "worker_id": wanted.worker_id})

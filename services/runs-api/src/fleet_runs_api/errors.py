@@ -30,12 +30,6 @@ class RunNotFinished(FleetError):
     status = 409
 
 
-class RunNotReady(FleetError):
-    """The run is being put on the queue again; try again in a moment."""
-
-    status = 503
-
-
 class InvalidWorkflow(FleetError):
     """The workflow file cannot be used."""
 
@@ -59,3 +53,31 @@ class SubmitUndecided(FleetError):
     """The first request with this idempotency key is still under way; try again in a moment."""
 
     status = 503
+
+
+class InvalidTimes(FleetError):
+    """The times of the run contradict each other."""
+
+    problem = Problem.INVALID_REQUEST
+
+
+class InvalidListQuery(FleetError):
+    """The list cannot be asked for in this way."""
+
+    problem = Problem.INVALID_LIST_QUERY
+
+
+class InvalidCursor(InvalidListQuery):
+    """The cursor is not valid for this query; start again without it."""
+
+
+class DeadLetterNotFound(FleetError):
+    """There is no such dead letter; look for its id in GET /dlq."""
+
+    status = 404
+
+
+class LetterNotRequeued(FleetError):
+    """The run of this letter cannot be tried again."""
+
+    status = 409

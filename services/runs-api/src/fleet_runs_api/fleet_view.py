@@ -25,6 +25,11 @@ class FleetView:
     def alive_count(self, *, now: float) -> int:
         return sum(self.is_alive(record, now=now) for record in self._records.values())
 
+    def free_slots(self, tag: str, *, now: float) -> int | None:
+        """Idle slots of the live workers of a tag; None if there is no such worker."""
+        serving = [r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)]
+        return sum(max(r.slots - len(r.current_run_ids), 0) for r in serving) if serving else None
+
     def _on_change(self, key: str, value: bytes | None) -> None:
         if value is None:
             self._records.pop(key, None)

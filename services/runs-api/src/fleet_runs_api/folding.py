@@ -15,6 +15,8 @@ class Known:
     status: RunStatus
     attempt: int
     revision: int
+    failures: int = 0
+    reopened: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,20 @@ class Change:
     heartbeat_at: float
     started_at: float | None
     finished_at: float | None
+    failures: int
+    not_before: float | None
+    reopened: int
 
 
 def fold(known: Known, snapshot: RunSnapshot, revision: int) -> Change | None:
     """The change to record, or None when the snapshot is old news or comes after the end.
 
-    Attempts never fall and a terminal state never changes, whatever order the news arrives in.
+    Attempts never fall and a terminal state never changes, whatever order the news arrives in: only a run that
+    was asked to be tried once more leaves its end, and then the ledger knows it first.
     """
-    if revision <= known.revision or known.status.is_terminal:
+    if revision <= known.revision or snapshot.reopened < known.reopened:
+        return None
+    if known.status.is_terminal and snapshot.reopened == known.reopened:
         return None
     if snapshot.status is known.status is RunStatus.PENDING and snapshot.attempt <= known.attempt:
         return None  # the ledger knew it before KV did
@@ -54,4 +62,7 @@ def fold(known: Known, snapshot: RunSnapshot, revision: int) -> Change | None:
         heartbeat_at=snapshot.heartbeat_at,
         started_at=snapshot.start_time,
         finished_at=finished_at,
+        failures=snapshot.failures,
+        not_before=snapshot.not_before,
+        reopened=snapshot.reopened,
     )

@@ -20,6 +20,7 @@ from .errors import LedgerUnavailable
 from .group_commit import GroupCommit
 from .ledger import Observation
 from .metrics import RunsMetrics
+from .relay import Relay
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,12 @@ _GATHER_SECONDS = 0.03
 class Ingest:
     """Replicas share one durable consumer on the bucket's stream, so each change is folded once."""
 
-    def __init__(self, *, link: NatsLink, commits: GroupCommit, names: WireNames, metrics: RunsMetrics) -> None:
+    def __init__(
+        self, *, link: NatsLink, commits: GroupCommit, relay: Relay, names: WireNames, metrics: RunsMetrics
+    ) -> None:
         self._link = link
         self._commits = commits
+        self._relay = relay
         self._names = names
         self._metrics = metrics
         self._puller = Puller(
@@ -89,6 +93,8 @@ class Ingest:
         observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
         if observations:
             self._metrics.ingested.inc(await self._commits.write(ledger.record, observations))
+            if any(seen.snapshot.not_before is not None for seen in observations):
+                self._relay.wake()
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 

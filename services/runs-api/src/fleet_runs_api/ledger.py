@@ -1,40 +1,40 @@
 """Every write to the ledger. Writes come in batches, one function per kind, for the group commit."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Table, Transaction, bindparam, delete, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
+from .counting import Kind, count
 from .folding import Change, Known, fold
+from .history import Decided, DecisionKind, note_attempts, note_decisions
+from .idempotency import Earlier, KeyUse, forget_key, take_key
 from .prepared import Prepared
-from .tables import counts as _counts
+from .tables import attempts as _attempts
+from .tables import decisions as _decisions
 from .tables import documents as _documents
+from .tables import idempotency_keys as _keys
 from .tables import outbox as _outbox
 from .tables import runs as _runs
-
-# What each open transaction has counted; a rolled back one takes its counts with it.
-_counted: WeakKeyDictionary[Transaction, Counter[tuple[str, str]]] = WeakKeyDictionary()
 
 DISPATCH = "dispatch"
 WITHDRAW = "withdraw"
 
-_CHANGE_COLUMNS = tuple(Change.__dataclass_fields__)
+_CHANGE_COLUMNS = (*Change.__dataclass_fields__, "changed_at")
 
 _INSERT_RUN = Prepared(
     insert(_runs),
     (
         "run_id", "tenant_id", "api_key_id", "flow_name", "tag", "tags", "status", "attempt", "workflow_yaml_sha256",
         "submitted_at", "updated_at", "heartbeat_at", "revision", "dispatch", "checked_at", "changed_at", "failures",
-        "reopened", "kv_released",
+        "reopened", "kv_released", "not_before", "deadline_at", "rerun_of",
     ),
 )  # fmt: skip
 _INSERT_DOCUMENT = Prepared(insert(_documents), ("run_id", "job"))
@@ -73,30 +73,22 @@ _NOTE_CHECKED = Prepared(
 )
 
 
-def _adding_counts(dialect_insert: Callable[[Table], Any]) -> Prepared:
-    statement = dialect_insert(_counts)
-    return Prepared(
-        statement.on_conflict_do_update(
-            index_elements=["tenant_id", "status"], set_={"total": _counts.c.total + statement.excluded.total}
-        ),
-        ("tenant_id", "status", "total"),
-    )
-
-
-_ADD_COUNTS = {
-    "sqlite": _adding_counts(sqlite.insert),
-    "postgresql": _adding_counts(postgresql.insert),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class NewRun:
-    """A run to accept. `retry_at` is when the relay may send it if the submitting process does not."""
+    """A run to accept. `send_at` is when the relay may send it if the submitting process does not."""
 
     job: Job
     job_text: str
     tags_text: str
-    retry_at: float
+    send_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Runs to accept together, all or none. With a key they are accepted once, however often they are sent."""
+
+    runs: Sequence[NewRun]
+    key: KeyUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +102,7 @@ class Sent:
 class Withdrawal:
     run_id: str
     now: float
+    key: KeyUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,26 +122,53 @@ class Redispatch:
     expected_dispatch: int
     forgotten: bool
     now: float
+    reason: str
 
 
-def accept(connection: Connection, new: Sequence[NewRun]) -> Sequence[None]:
-    """Accepting a run: its row, its job, its place in the outbox, and the count, in one transaction."""
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """Somebody asks for a failed run to be tried once more, at `due_at`."""
+
+    run_id: str
+    tenant_id: str
+    due_at: float
+    now: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotReopened:
+    """The run is in another state than FAILED; None: there is no such run."""
+
+    status: RunStatus | None
+
+
+def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequence[Earlier | None]:
+    """Accepting runs: their rows, jobs, places in the outbox and counts, in one transaction.
+
+    The result is None, or what was accepted earlier under the same key.
+    """
+    earlier = [take_key(connection, wanted.key) if wanted.key else None for wanted in acceptances]
+    new = [run for wanted, before in zip(acceptances, earlier, strict=True) if before is None for run in wanted.runs]
     pending = RunStatus.PENDING.value
+    # Read inside the transaction: whoever follows changes relies on it.
+    changed_at = time.time()
     rows = []
     for run in new:
         job = run.job
         now = job.submitted_at
         rows.append(
             (
-                job.run_id, job.tenant_id or ANONYMOUS_TENANT, job.api_key_id, job.flow_name, job.tag, run.tags_text,
-                pending, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now, now, 0, 0, 0,
+                job.run_id, _tenant_of(job), job.api_key_id, job.flow_name, job.tag, run.tags_text,
+                pending, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now, changed_at, 0, 0, 0,
+                job.not_before, job.deadline_at, job.rerun_of,
             )
         )  # fmt: skip
     _INSERT_RUN.execute(connection, rows)
     _INSERT_DOCUMENT.execute(connection, [(run.job.run_id, run.job_text) for run in new])
-    _INSERT_OUTBOX.execute(connection, [(DISPATCH, run.job.run_id, 1, run.retry_at) for run in new])
-    _count(connection, ((run.job.tenant_id or ANONYMOUS_TENANT, RunStatus.PENDING, 1) for run in new))
-    return [None] * len(new)
+    _INSERT_OUTBOX.execute(connection, [(DISPATCH, run.job.run_id, 1, run.send_at) for run in new])
+    count(connection, ((Kind(_tenant_of(r.job), r.job.flow_name, r.job.tag), RunStatus.PENDING, 1) for r in new))
+    return earlier
 
 
 def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
@@ -168,7 +188,7 @@ def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Seque
         gone = connection.execute(
             delete(_runs)
             .where(_runs.c.run_id == withdrawal.run_id, _runs.c.status == RunStatus.PENDING, _runs.c.attempt == 0)
-            .returning(_runs.c.tenant_id)
+            .returning(_runs.c.tenant_id, _runs.c.flow_name, _runs.c.tag)
         ).first()
         results.append(gone is not None)
         if gone is None:
@@ -178,29 +198,33 @@ def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Seque
         connection.execute(
             insert(_outbox).values(kind=WITHDRAW, run_id=withdrawal.run_id, dispatch=1, due_at=withdrawal.now)
         )
-        _count(connection, [(gone.tenant_id, RunStatus.PENDING, -1)])
+        if withdrawal.key is not None:
+            forget_key(connection, withdrawal.key)
+        count(connection, [(Kind(*gone), RunStatus.PENDING, -1)])
     return results
 
 
 def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> Sequence[int]:
-    """Fold groups of snapshots into the ledger; how many of each group changed it."""
+    """Fold groups of snapshots into the ledger, with what follows from them; how many of each group changed it."""
     observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
+    columns = ("run_id", "tenant_id", "flow_name", "tag", "status", "attempt", "revision", "failures", "reopened")
     rows = connection.execute(
-        select(_runs.c.run_id, _runs.c.tenant_id, _runs.c.status, _runs.c.attempt, _runs.c.revision)
+        select(*(_runs.c[name] for name in columns))
         .where(_runs.c.run_id.in_(wanted))
         .order_by(_runs.c.run_id)
         .with_for_update()
     )
     known: dict[str, Known] = {}
-    tenants: dict[str, str] = {}
-    for row in rows:
-        known[row.run_id] = Known(RunStatus(row.status), row.attempt, row.revision)
-        tenants[row.run_id] = row.tenant_id
+    kinds: dict[str, Kind] = {}
+    for run_id, tenant_id, flow_name, tag, status, attempt, revision, failures, reopened in rows:
+        known[run_id] = Known(RunStatus(status), attempt, revision, failures, reopened)
+        kinds[run_id] = Kind(tenant_id, flow_name, tag)
 
     changed: set[int] = set()
-    latest: dict[str, tuple[Change, str]] = {}
-    moves: list[tuple[str, RunStatus, int]] = []
+    latest: dict[str, tuple[Change, Observation]] = {}
+    moves: list[tuple[Kind, RunStatus, int]] = []
+    to_retry: dict[str, float] = {}
     for observation in observations:
         run_id = observation.snapshot.run_id
         before = known.get(run_id)
@@ -208,14 +232,23 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
         if before is None or change is None:
             continue
         changed.add(id(observation))
-        latest[run_id] = (change, observation.text)
+        latest[run_id] = (change, observation)
         if change.status is not before.status:
-            moves += [(tenants[run_id], before.status, -1), (tenants[run_id], change.status, 1)]
-        known[run_id] = Known(change.status, change.attempt, change.revision)
+            moves += [(kinds[run_id], before.status, -1), (kinds[run_id], change.status, 1)]
+        if change.status is RunStatus.PENDING and change.failures > before.failures:
+            to_retry[run_id] = change.not_before or change.updated_at
+        known[run_id] = Known(change.status, change.attempt, change.revision, change.failures, change.reopened)
     if latest:
-        _APPLY_CHANGE.execute(connection, [_change_row(run_id, c) for run_id, (c, _) in latest.items()])
-        _KEEP_SNAPSHOT.execute(connection, [(run_id, text) for run_id, (_, text) in latest.items()])
-        _count(connection, moves)
+        now = time.time()
+        _APPLY_CHANGE.execute(connection, [_change_row(run_id, c, now) for run_id, (c, _) in latest.items()])
+        _KEEP_SNAPSHOT.execute(connection, [(run_id, seen.text) for run_id, (_, seen) in latest.items()])
+        for _, seen in latest.values():
+            if seen.snapshot.earlier_attempts:
+                note_attempts(connection, seen.snapshot)
+        for run_id, due_at in to_retry.items():
+            if not known[run_id].status.is_terminal:
+                _queue_again(connection, run_id, due_at=due_at, now=now)
+        count(connection, moves)
     return [sum(id(observation) in changed for observation in group) for group in groups]
 
 
@@ -223,27 +256,86 @@ def redispatch(connection: Connection, wanted: Sequence[Redispatch]) -> Sequence
     """Queue runs again that JetStream has lost. False: somebody else did it already, or the run has ended."""
     results = []
     for item in wanted:
-        values: dict[str, Any] = {"dispatch": _runs.c.dispatch + 1, "job_sequence": None, "checked_at": item.now}
-        if item.forgotten:
-            values["revision"] = 0
-        done = connection.execute(
-            update(_runs)
+        found = connection.execute(
+            select(_runs.c.attempt)
             .where(
                 _runs.c.run_id == item.run_id,
                 _runs.c.dispatch == item.expected_dispatch,
                 _runs.c.finished_at.is_(None),
             )
-            .values(**values)
-        )
-        results.append(done.rowcount == 1)
-        if done.rowcount == 1:
-            connection.execute(delete(_outbox).where(_outbox.c.run_id == item.run_id))
-            connection.execute(
-                insert(_outbox).values(
-                    kind=DISPATCH, run_id=item.run_id, dispatch=item.expected_dispatch + 1, due_at=item.now
-                )
+            .with_for_update()
+        ).first()
+        results.append(found is not None)
+        if found is not None:
+            anew = {"revision": 0} if item.forgotten else {}
+            _queue_again(connection, item.run_id, due_at=item.now, now=item.now, **anew)
+            reason = f"JetStream had lost the run ({item.reason})"
+            note_decisions(
+                connection, [Decided(item.run_id, item.now, DecisionKind.REDISPATCH, found.attempt, reason)]
             )
     return results
+
+
+def reopen(connection: Connection, wanted: Sequence[Reopening]) -> Sequence[RunSnapshot | NotReopened]:
+    """Make failed runs wait again; each one's snapshot as it is to be announced, or why there is none."""
+    results: list[RunSnapshot | NotReopened] = [NotReopened(None)] * len(wanted)
+    # In a fixed order, so that two processes do not wait for each other in a circle.
+    for place in sorted(range(len(wanted)), key=lambda place: wanted[place].run_id):
+        results[place] = _reopen(connection, wanted[place])
+    return results
+
+
+def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopened:
+    row = connection.execute(
+        select(_runs, _documents.c.snapshot)
+        .join(_documents, _documents.c.run_id == _runs.c.run_id)
+        .where(_runs.c.run_id == item.run_id, _runs.c.tenant_id == item.tenant_id)
+        .with_for_update(of=_runs)
+    ).first()
+    if row is None:
+        return NotReopened(None)
+    if row.status != RunStatus.FAILED or row.snapshot is None:
+        return NotReopened(RunStatus(row.status))
+    not_before = item.due_at if item.due_at > item.now else None
+    snapshot = RunSnapshot.decode(row.snapshot.encode()).reopen(now=item.now, not_before=not_before)
+    # Attempts that a peer's worker did not count were counted here.
+    snapshot = snapshot.model_copy(update={"attempt": row.attempt, "reopened": row.reopened + 1})
+    note_attempts(connection, snapshot)
+    _queue_again(
+        connection,
+        item.run_id,
+        due_at=item.due_at,
+        now=item.now,
+        status=RunStatus.PENDING.value,
+        worker_id=None,
+        started_at=None,
+        finished_at=None,
+        failures=0,
+        not_before=not_before,
+        deadline_at=None,
+        reopened=row.reopened + 1,
+        kv_released=0,
+        updated_at=item.now,
+        changed_at=time.time(),
+    )
+    _KEEP_SNAPSHOT.execute(connection, [(item.run_id, snapshot.encode().decode())])
+    reason = f"{item.by} asked for another attempt after: {row.error or row.reason or 'no error was told'}"
+    note_decisions(connection, [Decided(item.run_id, item.now, DecisionKind.REQUEUE, row.attempt, reason)])
+    kind = Kind(row.tenant_id, row.flow_name, row.tag)
+    count(connection, [(kind, RunStatus.FAILED, -1), (kind, RunStatus.PENDING, 1)])
+    return snapshot
+
+
+def _queue_again(connection: Connection, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:
+    """A new dispatch of the run, sent by the relay when it is due; an older one is not sent any more."""
+    dispatch: int = connection.execute(
+        update(_runs)
+        .where(_runs.c.run_id == run_id)
+        .values(dispatch=_runs.c.dispatch + 1, job_sequence=None, checked_at=now, **changes)
+        .returning(_runs.c.dispatch)
+    ).scalar_one()
+    connection.execute(delete(_outbox).where(_outbox.c.run_id == run_id))
+    connection.execute(insert(_outbox).values(kind=DISPATCH, run_id=run_id, dispatch=dispatch, due_at=due_at))
 
 
 def clear_withdrawn(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
@@ -263,32 +355,44 @@ def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) ->
     return [None] * len(checks)
 
 
+def mark_released(connection: Connection, groups: Sequence[Sequence[str]]) -> Sequence[None]:
+    """KV has let go of these ended runs."""
+    run_ids = [run_id for group in groups for run_id in group]
+    ended = _runs.c.finished_at.is_not(None)
+    connection.execute(update(_runs).where(_runs.c.run_id.in_(run_ids), ended).values(kv_released=1))
+    return [None] * len(groups)
+
+
+def purge(connection: Connection, groups: Sequence[Sequence[str]]) -> Sequence[None]:
+    """Forget these ended runs and all that belongs to them."""
+    run_ids = sorted({run_id for group in groups for run_id in group})
+    gone = connection.execute(
+        delete(_runs)
+        .where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
+        .returning(_runs.c.run_id, _runs.c.tenant_id, _runs.c.flow_name, _runs.c.tag, _runs.c.status)
+    ).all()
+    for table in (_documents, _attempts, _decisions):
+        connection.execute(delete(table).where(table.c.run_id.in_([row.run_id for row in gone])))
+    count(connection, ((Kind(row.tenant_id, row.flow_name, row.tag), RunStatus(row.status), -1) for row in gone))
+    return [None] * len(groups)
+
+
+def forget_old_keys(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
+    """Idempotency keys older than this may be used anew."""
+    connection.execute(delete(_keys).where(_keys.c.created_at < max(moments)))
+    return [None] * len(moments)
+
+
 def hasten_outbox(connection: Connection, items: Sequence[None]) -> Sequence[None]:
-    """Make every row due: the process that meant to send it is gone."""
-    connection.execute(update(_outbox).values(due_at=0.0))
+    """Make first dispatches due that wait for no time of their own: the process that meant to send them is gone."""
+    scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
+    connection.execute(update(_outbox).where(~scheduled.exists()).values(due_at=0.0))
     return list(items)
 
 
-def settle_counts(connection: Connection) -> None:
-    """Write what the batches of this transaction have counted; call it last, before the commit.
-
-    The counters are the rows that every process writes: taken last and in a fixed order, they are locked
-    for the shortest time, and two processes never wait for each other in a circle.
-    """
-    transaction = connection.get_transaction()
-    assert transaction is not None
-    totals = _counted.pop(transaction, Counter())
-    rows = [(tenant_id, status, change) for (tenant_id, status), change in sorted(totals.items()) if change]
-    _ADD_COUNTS[connection.dialect.name].execute(connection, rows)
+def _tenant_of(job: Job) -> str:
+    return job.tenant_id or ANONYMOUS_TENANT
 
 
-def _count(connection: Connection, changes: Iterable[tuple[str, RunStatus, int]]) -> None:
-    transaction = connection.get_transaction()
-    assert transaction is not None
-    totals = _counted.setdefault(transaction, Counter())
-    for tenant_id, status, change in changes:
-        totals[tenant_id, status.value] += change
-
-
-def _change_row(run_id: str, change: Change) -> tuple[Any, ...]:
-    return (run_id, *(getattr(change, name) for name in _CHANGE_COLUMNS))
+def _change_row(run_id: str, change: Change, now: float) -> tuple[Any, ...]:
+    return (run_id, *(getattr(change, name) for name in Change.__dataclass_fields__), now)

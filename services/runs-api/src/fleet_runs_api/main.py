@@ -9,10 +9,15 @@ from fastapi import FastAPI
 from fleet_kit.http import create_app
 from fleet_kit.serve import run_service
 
-from .routes import EXPRESS, router
+from .dead_letter_routes import router as dead_letter_router
+from .list_routes import router as list_router
+from .routes import router
 from .service import RunsService
 from .settings import RunsSettings
+from .submit_routes import EXPRESS
+from .submit_routes import router as submit_router
 from .timeline_routes import router as timeline_router
+from .workflow_routes import router as workflow_router
 
 _SWITCH_INTERVAL_SECONDS = 0.0005
 
@@ -30,7 +35,7 @@ def build(settings: RunsSettings) -> FastAPI:
 
     app = create_app(
         component="runs-api",
-        routers=[router, timeline_router],
+        routers=[submit_router, list_router, router, timeline_router, workflow_router, dead_letter_router],
         lifespan=lifespan,
         readiness=readiness,
         express=EXPRESS,

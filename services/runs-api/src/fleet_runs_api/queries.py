@@ -1,48 +1,16 @@
 """Every read of the ledger: each takes one page or one row through an index."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, func, select
 
-from fleet_contracts.status import RunStatus
-
-from .tables import HELD
+from .tables import FINISHED, FINISHED_IN_KV, HELD, WITH_DEADLINE
+from .tables import attempts as _attempts
 from .tables import counts as _counts
+from .tables import decisions as _decisions
 from .tables import documents as _documents
 from .tables import outbox as _outbox
 from .tables import runs as _runs
-
-_SUMMARY_COLUMNS = tuple(
-    _runs.c[name]
-    for name in (
-        "run_id", "flow_name", "tag", "tags", "status", "attempt", "worker_id", "error", "reason",
-        "submitted_at", "updated_at", "heartbeat_at", "started_at", "finished_at", "workflow_yaml_sha256",
-    )
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    tenant_id: str
-    status: RunStatus | None = None
-    flow_name: str | None = None
-    tag: str | None = None
-
-
-def page_of_runs(wanted: RunFilter, *, limit: int, with_documents: bool = False) -> Select[Any]:
-    """The newest runs first; whatever the filter, an index gives them in this order."""
-    columns = _SUMMARY_COLUMNS + ((_documents.c.job, _documents.c.snapshot) if with_documents else ())
-    query = select(*columns).where(_runs.c.tenant_id == wanted.tenant_id)
-    if with_documents:
-        query = query.join(_documents, _documents.c.run_id == _runs.c.run_id)
-    if wanted.status is not None:
-        query = query.where(_runs.c.status == wanted.status.value)
-    if wanted.flow_name is not None:
-        query = query.where(_runs.c.flow_name == wanted.flow_name)
-    if wanted.tag is not None:
-        query = query.where(_runs.c.tag == wanted.tag)
-    return query.order_by(_runs.c.seq.desc()).limit(limit)
 
 
 def totals_by_status() -> Select[Any]:
@@ -60,13 +28,35 @@ def run_with_documents(run_id: str) -> Select[Any]:
 
 def due_outbox(now: float, *, limit: int) -> Select[Any]:
     return (
-        select(_outbox, _documents.c.job, _runs.c.attempt, _runs.c.status)
+        select(
+            _outbox,
+            _documents.c.job,
+            _documents.c.snapshot,
+            _runs.c.attempt,
+            _runs.c.status,
+            _runs.c.updated_at,
+            _runs.c.not_before,
+        )
         .outerjoin(_runs, _runs.c.run_id == _outbox.c.run_id)
         .outerjoin(_documents, _documents.c.run_id == _outbox.c.run_id)
         .where(_outbox.c.due_at <= now)
         .order_by(_outbox.c.due_at)
         .limit(limit)
     )
+
+
+def unsent_first_dispatch(run_id: str) -> Select[Any]:
+    """A row if the run was accepted to be sent at once, and nobody has noted yet that it was."""
+    return (
+        select(_outbox.c.id)
+        .join(_runs, _runs.c.run_id == _outbox.c.run_id)
+        .where(_outbox.c.run_id == run_id, _outbox.c.dispatch == 1, _runs.c.not_before.is_(None))
+    )
+
+
+def next_due() -> Select[Any]:
+    """When the outbox wants to be looked at again."""
+    return select(func.min(_outbox.c.due_at).label("due_at"))
 
 
 def held_runs(*, limit: int) -> Select[Any]:
@@ -83,3 +73,39 @@ def unchecked_runs(before: float, *, limit: int) -> Select[Any]:
         .order_by(_runs.c.checked_at)
         .limit(limit)
     )
+
+
+def overdue_runs(now: float, *, limit: int) -> Select[Any]:
+    return (
+        select(_runs.c.run_id, _runs.c.deadline_at)
+        .where(WITH_DEADLINE, _runs.c.deadline_at <= now)
+        .order_by(_runs.c.deadline_at)
+        .limit(limit)
+    )
+
+
+def finished_runs_in_kv(before: float, *, limit: int) -> Select[Any]:
+    return (
+        select(_runs.c.run_id, _runs.c.revision)
+        .where(FINISHED_IN_KV, _runs.c.finished_at < before)
+        .order_by(_runs.c.finished_at)
+        .limit(limit)
+    )
+
+
+def finished_runs_out_of_kv(before: float, *, limit: int) -> Select[Any]:
+    return (
+        select(_runs.c.run_id)
+        .where(FINISHED, _runs.c.finished_at < before, _runs.c.kv_released == 1)
+        .order_by(_runs.c.finished_at)
+        .limit(limit)
+    )
+
+
+def attempts_of(run_id: str) -> Select[Any]:
+    return select(_attempts).where(_attempts.c.run_id == run_id).order_by(_attempts.c.attempt)
+
+
+def decisions_about(run_id: str, *, limit: int) -> Select[Any]:
+    """The latest ones, the newest first."""
+    return select(_decisions).where(_decisions.c.run_id == run_id).order_by(_decisions.c.id.desc()).limit(limit)

@@ -1,8 +1,10 @@
-"""The relay: carries what the ledger has accepted to JetStream, as often as it takes."""
+"""The relay: carries what the ledger has accepted to JetStream, when it is due and as often as it takes."""
 
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fleet_contracts.job import Job
@@ -10,19 +12,31 @@ from fleet_contracts.names import NATS_MSG_ID, WireNames, job_message_id
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.errors import NatsUnavailable
+from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_kit.logging import problem_fields
-from fleet_kit.nats import NatsLink, WrongRevision
+from fleet_kit.nats import Ack, NatsLink, WrongRevision
 
 from . import ledger, queries
 from .database import Database
+from .documents import waiting_snapshot_of
 from .group_commit import GroupCommit
 from .ledger import Sent
+from .metrics import RunsMetrics
 
 logger = logging.getLogger(__name__)
 
 _PAGE = 200
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A job and the snapshot that must be there before it."""
+
+    job: Job
+    payload: bytes
+    snapshot: RunSnapshot
 
 
 class Relay:
@@ -34,6 +48,7 @@ class Relay:
         database: Database,
         commits: GroupCommit,
         names: WireNames,
+        metrics: RunsMetrics,
         retry_sec: float,
     ) -> None:
         self._link = link
@@ -41,31 +56,52 @@ class Relay:
         self._database = database
         self._commits = commits
         self._names = names
+        self._metrics = metrics
         self._retry_sec = retry_sec
+        self._awake = asyncio.Event()
 
-    async def send(self, job: Job, payload: bytes, snapshot: RunSnapshot, *, dispatch: int) -> int:
-        """Write the snapshot, queue the job; the job's place in the stream. Both are in flight at once.
+    async def send(self, new: Dispatch) -> int:
+        """Write the first snapshot, queue the job; the job's place in the stream. Both are in flight at once.
 
         The server takes them in the order sent; a worker that is faster all the same waits for the snapshot.
         """
-        written = await self._runs.update_nowait(job.run_id, snapshot.encode(), revision=0)
-        queued = await self._link.publish_nowait(
-            self._names.work_subject(job.tag), payload, {NATS_MSG_ID: job_message_id(job.run_id, dispatch)}
-        )
+        written, queued = await self._send_nowait(new)
+        return await self._confirm(new, written, queued)
+
+    async def send_many(self, new: Sequence[Dispatch]) -> None:
+        """The same for many: all are in flight at once. What cannot be sent now stays in the outbox."""
+        flying: list[tuple[Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
         try:
-            await self._link.wait_ack(written)
-        except WrongRevision:
-            # It is there already (this is a repeated send), or there is the marker of a purged one.
-            await self._ensure_snapshot(snapshot)
-        except NatsUnavailable:
-            queued.cancel()
-            raise
-        return (await self._link.wait_ack(queued)).sequence
+            for dispatch in new:
+                written, queued = await self._send_nowait(dispatch)
+                flying.append((dispatch, written, queued))
+        except NatsUnavailable as error:
+            logger.warning("%d of %d runs will be sent later: %s", len(new) - len(flying), len(new), error)
+        for dispatch, written, queued in flying:
+            try:
+                sequence = await self._confirm(dispatch, written, queued)
+            except NatsUnavailable as error:
+                logger.warning("run %s will be sent again: %s", dispatch.job.run_id, error)
+            else:
+                self.sent(dispatch.job.run_id, dispatch=1, job_sequence=sequence)
 
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
         """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
         future = self._commits.write_soon(ledger.mark_sent, Sent(run_id, dispatch, job_sequence), patient=True)
         future.add_done_callback(_log_failure)
+
+    async def announce(self, snapshot: RunSnapshot) -> None:
+        """Have this snapshot in KV, unless there is one that knows more."""
+        while True:
+            entry = await self._runs.get(snapshot.run_id)
+            try:
+                if entry is None:
+                    await self._runs.create(snapshot.run_id, snapshot.encode())
+                elif RunSnapshot.decode(entry.value).reopened < snapshot.reopened:
+                    await self._runs.update(snapshot.run_id, snapshot.encode(), revision=entry.revision)
+                return
+            except WrongRevision:
+                continue
 
     async def remove_traces(self, run_id: str) -> None:
         """Remove what a withdrawn run may have left in KV: now if NATS answers, else when it is back."""
@@ -75,25 +111,80 @@ class Relay:
         except NatsUnavailable:
             logger.info("traces of withdrawn run %s will be removed when NATS is back", run_id)
 
+    def wake(self) -> None:
+        """Something may be due sooner than was known."""
+        self._awake.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            busy = False
+            try:
+                if self._link.down_because is None:
+                    busy = await self.send_due() > 0
+            except FleetError as error:
+                logger.warning("sending was interrupted: %s", error)
+            except Exception:
+                logger.exception("sending failed; the next round tries again")
+            if not busy:
+                await self._pause()
+
     async def send_due(self) -> int:
-        """Send what is still in the outbox; how many rows were dealt with."""
+        """Send what is due in the outbox; how many rows were dealt with."""
         page = await self._database.fetch(queries.due_outbox(time.time(), limit=_PAGE))
         outcomes = await asyncio.gather(*(self._deal_with(row) for row in page))
         return sum(outcomes)
+
+    async def _pause(self) -> None:
+        """Until the next row is due, somebody calls, or a moment has passed."""
+        seconds = _LONGEST_PAUSE_SECONDS
+        try:
+            if self._link.down_because is None:
+                rows = await self._database.fetch(queries.next_due())
+                if rows[0].due_at is not None:
+                    seconds = min(max(rows[0].due_at - time.time(), 0.01), _LONGEST_PAUSE_SECONDS)
+        except FleetError as error:
+            logger.warning("it cannot be seen what is due: %s", error)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._awake.wait()
+        except TimeoutError:
+            return
+        self._awake.clear()
+
+    async def _send_nowait(self, new: Dispatch) -> tuple["asyncio.Future[Ack]", "asyncio.Future[Ack]"]:
+        written = await self._runs.update_nowait(new.job.run_id, new.snapshot.encode(), revision=0)
+        return written, await self._queue_nowait(new.job, new.payload, dispatch=1)
+
+    async def _queue_nowait(self, job: Job, payload: bytes, *, dispatch: int) -> "asyncio.Future[Ack]":
+        return await self._link.publish_nowait(
+            self._names.work_subject(job.tag), payload, {NATS_MSG_ID: job_message_id(job.run_id, dispatch)}
+        )
+
+    async def _confirm(self, new: Dispatch, written: "asyncio.Future[Ack]", queued: "asyncio.Future[Ack]") -> int:
+        try:
+            await self._link.wait_ack(written)
+        except WrongRevision:
+            # It is there already (this is a repeated send), or there is the marker of a purged one.
+            await self.announce(new.snapshot)
+        except NatsUnavailable:
+            queued.cancel()
+            raise
+        return (await self._link.wait_ack(queued)).sequence
 
     async def _deal_with(self, row: Any) -> bool:
         try:
             if row.kind == ledger.WITHDRAW:
                 await self._purge(row.run_id)
                 return True
+            sequence = 0  # withdrawn or ended meanwhile: there is nothing to send
             if row.job is not None and not RunStatus(row.status).is_terminal:
                 payload = row.job.encode()
-                job = Job.decode(payload)
-                now = time.time()
-                snapshot = RunSnapshot.pending(job, now=now).model_copy(update={"attempt": row.attempt})
-                sequence = await self.send(job, payload, snapshot, dispatch=row.dispatch)
-            else:
-                sequence = 0  # withdrawn or ended meanwhile: there is nothing to send
+                # One after the other: a job that comes before a reopened snapshot would be taken for done.
+                await self.announce(waiting_snapshot_of(row))
+                queued = await self._queue_nowait(Job.decode(payload), payload, dispatch=row.dispatch)
+                sequence = (await self._link.wait_ack(queued)).sequence
+                if row.dispatch == 1 and row.not_before is None:
+                    self._metrics.repairs.labels("unsent").inc()
             await self._commits.write(ledger.mark_sent, Sent(row.run_id, row.dispatch, sequence))
             return True
         except NatsUnavailable as error:
@@ -109,12 +200,6 @@ class Relay:
     async def _purge(self, run_id: str) -> None:
         await self._runs.purge(run_id)
         await self._commits.write(ledger.clear_withdrawn, run_id)
-
-    async def _ensure_snapshot(self, snapshot: RunSnapshot) -> None:
-        try:
-            await self._runs.create(snapshot.run_id, snapshot.encode())
-        except WrongRevision:
-            logger.debug("run %s has a snapshot already", snapshot.run_id)
 
 
 def _log_failure(future: "asyncio.Future[None]") -> None:

@@ -1,10 +1,12 @@
 """What comes in and goes out over HTTP."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from fleet_contracts.names import Tag
+from fleet_contracts.retry import RetryPolicy
+from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
 
 # No control characters: they would break logs, and PostgreSQL stores no NUL.
@@ -12,6 +14,16 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 Include = Literal["records", "full", "all"]
+
+
+Moment = Annotated[float, Field(ge=0, le=32503680000, allow_inf_nan=False, description="unix seconds")]
+Span = Annotated[float, Field(ge=0, le=31622400, allow_inf_nan=False, description="seconds")]
+
+
+class Retry(RetryPolicy):
+    """How often and after how long a failed flow is tried again."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class SubmitRun(BaseModel):
@@ -26,6 +38,28 @@ class SubmitRun(BaseModel):
     params: dict[str, Any] = {}
     tag: Tag | None = None
     tags: list[Label] | None = Field(None, max_length=50)
+    retry: Retry | None = None
+    # The run begins at this moment or later; and so much later than now.
+    not_before: Moment | None = None
+    delay_sec: Span | None = None
+    # The run has ended by this moment, or it fails; and so much later than it may begin.
+    deadline_at: Moment | None = None
+    timeout_sec: Annotated[Span, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _say_each_time_once(self) -> Self:
+        for moment, span in (("not_before", "delay_sec"), ("deadline_at", "timeout_sec")):
+            if getattr(self, moment) is not None and getattr(self, span) is not None:
+                raise ValueError(f"give {moment} or {span}, not both")
+        return self
+
+
+class SubmitBatch(BaseModel):
+    """Runs to accept together, all or none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    runs: list[SubmitRun] = Field(min_length=1, max_length=1000)
 
 
 class CancelRun(BaseModel):
@@ -40,6 +74,10 @@ class CancelRun(BaseModel):
 class Submitted(BaseModel):
     run_id: str
     status: RunStatus
+
+
+class SubmittedBatch(BaseModel):
+    runs: list[Submitted]
 
 
 class RunSummary(BaseModel):
@@ -58,3 +96,48 @@ class RunSummary(BaseModel):
     start_time: float | None = Field(validation_alias="started_at")
     end_time: float | None = Field(validation_alias="finished_at")
     workflow_yaml_sha256: str | None
+    failures: int
+    not_before: float | None
+    deadline_at: float | None
+    rerun_of: str | None
+    # Of a run that has not begun: why, in a word and in a sentence.
+    waiting_reason: str | None
+    waiting_detail: str | None
+
+
+class RunPage(BaseModel):
+    """A page of a walk or of a difference."""
+
+    items: list[RunSummary]
+    # Ask for the next page with it; null: this was the last one.
+    next_cursor: str | None
+    # How many runs fit the filter; null where nobody counts them.
+    total: int | None
+    # Of a difference: ask for the next one with `updated_after` set to it.
+    updated_until: float | None
+
+
+class AttemptView(BaseModel):
+    attempt: int
+    # None: it is under way.
+    outcome: AttemptOutcome | None
+    worker_id: str | None
+    started_at: float | None
+    ended_at: float | None
+    error: str | None
+
+
+class DecisionView(BaseModel):
+    at: float
+    kind: str
+    attempt: int
+    reason: str
+
+
+class Attempts(BaseModel):
+    run_id: str
+    status: RunStatus
+    max_attempts: int
+    failures: int
+    attempts: list[AttemptView]
+    decisions: list[DecisionView]

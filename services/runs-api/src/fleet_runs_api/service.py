@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from datetime import datetime
 
+from sqlalchemy import Connection
+
 from fleet_contracts.status import RunStatus
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
@@ -14,15 +16,23 @@ from fleet_kit.wire import dlq_stream_config, events_stream_config, work_stream_
 
 from . import ledger, queries
 from .cancellation import Cancellation
+from .counting import settle_counts
 from .database import Database
+from .dead_letter_groups import settle_groups
+from .dead_letter_ingest import DeadLetterIngest
+from .dead_letters import DeadLetters
 from .errors import LedgerUnavailable
+from .expiry import Expiry
 from .fleet_view import FleetView
 from .following import Following
 from .group_commit import GroupCommit
 from .ingest import Ingest
+from .listing import Listing
 from .metrics import RunsMetrics
 from .relay import Relay
+from .retention import Retention
 from .settings import RunsSettings
+from .shared_secrets import agree
 from .submission import Submission
 from .sweeper import Sweeper
 from .timeline import Timeline
@@ -37,6 +47,7 @@ _LEDGER_RETRY_SECONDS = 1.0
 class RunsService:
     def __init__(self, settings: RunsSettings) -> None:
         self._settings = settings
+        self.workflow_yaml_max_bytes = settings.workflow_yaml_max_bytes
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._ledger_missing: str | None = "not opened yet"
@@ -46,22 +57,35 @@ class RunsService:
         self.metrics = RunsMetrics()
         self.link = NatsLink(settings, name="runs-api")
         self._database = Database(settings.runs_database_url)
-        self._commits = GroupCommit(self._database.writer, before_commit=ledger.settle_counts)
+        self._commits = GroupCommit(self._database.writer, before_commit=_settle)
         runs = Bucket(self.link, settings.runs_kv_bucket)
         self._fleet = FleetView(
             self.link,
             bucket=settings.workers_kv_bucket,
             disconnect_timeout_sec=settings.worker_disconnect_timeout_sec,
         )
-        relay = Relay(
+        self._relay = relay = Relay(
             link=self.link,
             runs=runs,
             database=self._database,
             commits=self._commits,
             names=settings,
+            metrics=self.metrics,
             retry_sec=settings.relay_retry_sec,
         )
-        self._ingest = Ingest(link=self.link, commits=self._commits, names=settings, metrics=self.metrics)
+        self._ingest = Ingest(
+            link=self.link, commits=self._commits, relay=relay, names=settings, metrics=self.metrics
+        )
+        self._dead_letter_ingest = DeadLetterIngest(link=self.link, commits=self._commits, settings=settings)
+        self._expiry = Expiry(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            names=settings,
+            metrics=self.metrics,
+        )
+        self._retention = Retention(settings=settings, link=self.link, database=self._database, commits=self._commits)
         self._sweeper = Sweeper(
             settings=settings,
             link=self.link,
@@ -69,18 +93,29 @@ class RunsService:
             database=self._database,
             commits=self._commits,
             relay=relay,
+            expiry=self._expiry,
             metrics=self.metrics,
         )
-        self.submission = Submission(settings=settings, link=self.link, commits=self._commits, relay=relay)
+        self.submission = Submission(
+            settings=settings, link=self.link, database=self._database, commits=self._commits, relay=relay
+        )
         self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
+        self.listing = Listing(
+            database=self._database, commits=self._commits, views=self.views, workers=self._fleet
+        )
         self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
         self.timeline = Timeline(link=self.link, names=settings, views=self.views)
         self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
         self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings)
+        self.dead_letters = DeadLetters(
+            link=self.link, database=self._database, commits=self._commits, relay=relay
+        )
 
         self.link.after_connect(self._ensure_resources)
         self.link.after_connect(self._fleet.mirror.restart)
         self.link.after_connect(self._ingest.prepare)
+        self.link.after_connect(self._dead_letter_ingest.prepare)
+        self.link.after_connect(self._expiry.listen)
         self.link.after_connect(self.watching.resume)
 
     async def __aenter__(self) -> "RunsService":
@@ -94,10 +129,12 @@ class RunsService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cancellation.stop()
+        await self._expiry.stop()
         await self.following.stop()
         await self.watching.stop()
         await self._fleet.mirror.stop()
         await self._ingest.stop()
+        await self._dead_letter_ingest.stop()
         await self._commits.stop()
         await self.link.__aexit__()
         self._database.dispose()
@@ -115,18 +152,25 @@ class RunsService:
         self.metrics.workers_alive.set(self._fleet.alive_count(now=time.time()))
         stream = await self.link.stream_info(self._settings.dlq_stream)
         self.metrics.dead_letters.set(stream.state.messages)
+        self.metrics.open_letters.set(await self.dead_letters.total_open())
 
     async def _work(self) -> None:
         await self._open_ledger()
         self._tasks += [
             asyncio.create_task(self._ingest.run(self._stop)),
+            asyncio.create_task(self._dead_letter_ingest.run(self._stop)),
+            asyncio.create_task(self._relay.run(self._stop)),
             asyncio.create_task(self._sweeper.run(self._stop)),
+            asyncio.create_task(self._retention.run(self._stop)),
         ]
 
     async def _open_ledger(self) -> None:
         while True:
             try:
                 await asyncio.to_thread(self._database.migrate)
+                secret = await self._cursor_secret()
+                self.listing.sign_with(secret)
+                self.dead_letters.sign_with(secret)
                 break
             except LedgerUnavailable as error:
                 self._ledger_missing = str(error.meta.get("reason", error))
@@ -137,6 +181,11 @@ class RunsService:
             # Nobody else writes this file: what lies in the outbox was meant to be sent by a process that is gone.
             await self._commits.write(ledger.hasten_outbox, None)
         self._ledger_missing = None
+
+    async def _cursor_secret(self) -> str:
+        if (given := self._settings.cursor_secret) is not None:
+            return given.get_secret_value()
+        return await asyncio.to_thread(agree, self._database, "cursor")
 
     async def _ensure_resources(self) -> None:
         js, settings = self.link.jetstream, self._settings
@@ -149,3 +198,9 @@ class RunsService:
         if made != self._made:
             self._made = made
             self._sweeper.suspect_everything()
+
+
+def _settle(connection: Connection) -> None:
+    """The rows that every process writes come last, and always in the same order."""
+    settle_groups(connection)
+    settle_counts(connection)

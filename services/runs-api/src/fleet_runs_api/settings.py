@@ -1,8 +1,9 @@
 """The settings of the runs service."""
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
-from fleet_contracts.names import ConsumerDefaults, WireNames
+from fleet_contracts.names import ConsumerDefaults, Tag, WireNames
+from fleet_contracts.retry import RetryPolicy
 from fleet_kit.settings import HttpSettings
 from fleet_kit.wire import DlqLimits, EventsLimits
 
@@ -19,6 +20,18 @@ class RunsSettings(HttpSettings, WireNames, ConsumerDefaults, DlqLimits, EventsL
     run_lost_after_sec: float = Field(4.0, gt=0)
     # How often an unfinished run is compared with JetStream although nothing seems wrong.
     run_check_interval_sec: float = Field(30.0, gt=0)
+
+    # How failed runs of a tag are tried again unless the submit says otherwise, as JSON.
+    retry_defaults: dict[Tag, RetryPolicy] = {}
+
+    # How long an ended run stays in KV, and in the ledger (0: for ever).
+    runs_kv_retention_sec: float = Field(3600.0, ge=0)
+    runs_retention_sec: float = Field(2592000.0, ge=0)
+    # How long a submit under the same idempotency key is answered as the first one was.
+    idempotency_key_ttl_sec: float = Field(86400.0, gt=0)
+
+    # Signs the cursors of lists. Not set: the replicas make one and keep it in the ledger.
+    cursor_secret: SecretStr | None = None
 
     @model_validator(mode="after")
     def _speak_psycopg(self) -> "RunsSettings":

@@ -1,9 +1,10 @@
-"""Submitting a run: accepted in the ledger first, sent to JetStream second, answered third."""
+"""Submitting runs: accepted in the ledger first, sent to JetStream second, answered third."""
 
+import asyncio
 import logging
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import orjson
 
@@ -15,18 +16,34 @@ from fleet_kit.identity import Identity
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, NatsSilent
 
-from . import ledger
-from .errors import LedgerUnavailable, SubmissionTooLarge
+from . import ledger, queries
+from .database import Database
+from .errors import IdempotencyConflict, LedgerUnavailable, SubmissionTooLarge, SubmitUndecided
 from .group_commit import GroupCommit
-from .ledger import NewRun, Withdrawal
-from .relay import Relay
+from .idempotency import Earlier, KeyUse
+from .jobs import fingerprint, job_again, new_job, with_workflow
+from .ledger import Acceptance, NewRun, Withdrawal
+from .relay import Dispatch, Relay
 from .schemas import SubmitRun
 from .settings import RunsSettings
+from .workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
 # Headers, the fields a claim adds: what a message needs besides the snapshot itself.
 _HEADROOM_BYTES = 4096
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    run_ids: Sequence[str]
+    # The runs were accepted by an earlier request with the same key.
+    replayed: bool = False
+
+    @property
+    def run_id(self) -> str:
+        return self.run_ids[0]
 
 
 class Submission:
@@ -35,66 +52,150 @@ class Submission:
         *,
         settings: RunsSettings,
         link: NatsLink,
+        database: Database,
         commits: GroupCommit,
         relay: Relay,
         clock: Callable[[], float] = time.time,
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self._settings = settings
         self._link = link
+        self._database = database
         self._commits = commits
         self._relay = relay
         self._clock = clock
-        self._new_id = new_id
 
-    async def submit(self, wanted: SubmitRun, caller: Identity) -> Job:
+    async def submit(
+        self,
+        wanted: SubmitRun,
+        caller: Identity,
+        *,
+        workflow: Workflow | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
         """Accept a run and send it on its way. When NATS is away nothing is left behind."""
+        job = new_job(wanted, caller, self._settings, now=self._clock())
+        if workflow is not None:
+            job = with_workflow(job, workflow)
+        use = None
+        if idempotency_key is not None:
+            asked = fingerprint(wanted.model_dump(mode="json"), workflow.sha256 if workflow else None)
+            use = KeyUse(caller.tenant_id, idempotency_key, asked, (job.run_id,), job.submitted_at)
+        return await self._submit(job, use)
+
+    async def rerun(self, job: Job, caller: Identity, *, idempotency_key: str | None = None) -> Receipt:
+        """Submit the job of a run once more, as a new run."""
+        again = job_again(job, caller, now=self._clock())
+        use = None
+        if idempotency_key is not None:
+            asked = fingerprint("rerun", job.run_id)
+            use = KeyUse(caller.tenant_id, idempotency_key, asked, (again.run_id,), again.submitted_at)
+        return await self._submit(again, use)
+
+    async def submit_batch(
+        self, wanted: Sequence[SubmitRun], caller: Identity, *, idempotency_key: str | None = None
+    ) -> Receipt:
+        """Accept all of them in one transaction. From then on they are sent, now or when NATS is back."""
         self._link.require()
-        job = self._job(wanted, caller)
-        payload = job.encode()
-        snapshot = RunSnapshot.pending(job, now=job.submitted_at)
-        self._refuse_if_too_large(len(payload))
-        new = NewRun(
-            job=job,
-            job_text=payload.decode(),
-            tags_text=orjson.dumps(job.tags).decode(),
-            retry_at=job.submitted_at + self._settings.relay_retry_sec,
-        )
-        await self._commits.write(ledger.accept, new)
+        now = self._clock()
+        new = [
+            self._prepare(new_job(one, caller, self._settings, now=now), index) for index, one in enumerate(wanted)
+        ]
+        run_ids = tuple(one.job.run_id for one in new)
+        use = None
+        if idempotency_key is not None:
+            asked = fingerprint([one.model_dump(mode="json") for one in wanted])
+            use = KeyUse(caller.tenant_id, idempotency_key, asked, run_ids, now)
+        if (replay := await self._accept(new, use)) is not None:
+            return replay
+        await self._relay.send_many([one for one in new if one.job.not_before is None])
+        return Receipt(run_ids)
+
+    async def _submit(self, job: Job, use: KeyUse | None) -> Receipt:
+        self._link.require()
+        if use is not None:
+            job = job.model_copy(update={"idempotency_key": use.key})
+        new = self._prepare(job)
+        if (replay := await self._accept([new], use)) is not None:
+            return replay
+        if job.not_before is not None:
+            await self._announce(new)
+            return Receipt([job.run_id])
         try:
-            sequence = await self._relay.send(job, payload, snapshot, dispatch=1)
+            sequence = await self._relay.send(new)
         except NatsUnavailable as error:
-            await self._withdraw(job, error)
+            await self._withdraw(job, use, error)
         else:
             self._relay.sent(job.run_id, dispatch=1, job_sequence=sequence)
-        return job
+        return Receipt([job.run_id])
 
-    def _job(self, wanted: SubmitRun, caller: Identity) -> Job:
-        tag = wanted.tag or self._settings.default_tag
-        return Job(
-            run_id=self._new_id(),
-            flow_name=wanted.flow_name,
-            tag=tag,
-            tags=wanted.tags if wanted.tags is not None else [tag],
-            params=wanted.params,
-            submitted_at=self._clock(),
-            tenant_id=None if caller.is_anonymous else caller.tenant_id,
-            api_key_id=caller.api_key_id,
-        )
+    def _prepare(self, job: Job, index: int | None = None) -> Dispatch:
+        payload = job.encode()
+        self._refuse_if_too_large(job, len(payload), index)
+        return Dispatch(job, payload, RunSnapshot.pending(job, now=job.submitted_at))
 
-    def _refuse_if_too_large(self, job_bytes: int) -> None:
+    async def _accept(self, new: Sequence[Dispatch], use: KeyUse | None) -> Receipt | None:
+        """Accept the runs; or, if their key was used before, the receipt of that time."""
+        retry_sec = self._settings.relay_retry_sec
+        runs = [
+            NewRun(
+                job=one.job,
+                job_text=one.payload.decode(),
+                tags_text=orjson.dumps(one.job.tags).decode(),
+                send_at=one.job.not_before or one.job.submitted_at + retry_sec,
+            )
+            for one in new
+        ]
+        acceptance = Acceptance(runs, use)
+        earlier = await self._commits.write(ledger.accept, acceptance)
+        if earlier is None or use is None:
+            return None
+        deadline = time.monotonic() + self._settings.nats_request_timeout_sec
+        while await self._is_undecided(earlier):
+            if time.monotonic() > deadline:
+                raise SubmitUndecided()
+            await asyncio.sleep(_LOOK_SECONDS)
+            if (earlier := await self._commits.write(ledger.accept, acceptance)) is None:
+                return None  # the first request was withdrawn: this one takes its place
+        if earlier.fingerprint != use.fingerprint:
+            raise IdempotencyConflict(
+                f"the idempotency key {use.key} was used for another request; use a new key for a new request",
+                run_id=earlier.run_ids[0],
+                run_ids=list(earlier.run_ids),
+            )
+        return Receipt(earlier.run_ids, replayed=True)
+
+    async def _is_undecided(self, earlier: Earlier) -> bool:
+        """The first request may still be withdrawn: it was accepted a moment ago and not sent yet."""
+        if len(earlier.run_ids) > 1:
+            return False  # a batch is never withdrawn
+        return bool(await self._database.fetch(queries.unsent_first_dispatch(earlier.run_ids[0])))
+
+    async def _announce(self, new: Dispatch) -> None:
+        """A run that waits for its time is accepted, whatever NATS says: it is announced now or when it is due."""
+        try:
+            await self._relay.announce(new.snapshot)
+        except NatsUnavailable as error:
+            logger.info("run %s will be announced when it is due: %s", new.job.run_id, error)
+        self._relay.wake()
+
+    def _refuse_if_too_large(self, job: Job, job_bytes: int, index: int | None) -> None:
+        # The workflow's text has a limit of its own and never goes into the snapshot.
+        input_bytes = job_bytes - (job.workflow_yaml_bytes or 0)
         most = min(self._settings.max_run_snapshot_bytes, self._link.max_payload) - _HEADROOM_BYTES
-        if job_bytes > most:
+        if input_bytes > most or job_bytes > self._link.max_payload - _HEADROOM_BYTES:
+            place = "" if index is None else f"run {index} of the batch: "
+            meta = {} if index is None else {"index": index}
             raise SubmissionTooLarge(
-                f"the run's input has {job_bytes} bytes, at most {most} are allowed; "
+                f"{place}the run's input has {input_bytes} bytes, at most {most} are allowed; "
                 "keep big data elsewhere and pass a reference to it",
                 limit_bytes=most,
+                **meta,
             )
 
-    async def _withdraw(self, job: Job, error: NatsUnavailable) -> None:
+    async def _withdraw(self, job: Job, use: KeyUse | None, error: NatsUnavailable) -> None:
         """Take the run back and tell the caller, unless a worker has it already: then it was sent after all."""
         try:
-            withdrawn = await self._commits.write(ledger.withdraw, Withdrawal(job.run_id, self._clock()))
+            withdrawn = await self._commits.write(ledger.withdraw, Withdrawal(job.run_id, self._clock(), use))
         except LedgerUnavailable:
             logger.error(
                 "could not withdraw run %s, which could not be sent either; the relay will send it later",

@@ -19,6 +19,7 @@ from fleet_kit.streams import stored_message
 
 from . import ledger, queries
 from .database import Database
+from .expiry import Expiry
 from .group_commit import GroupCommit
 from .ledger import Observation, Redispatch
 from .metrics import RunsMetrics
@@ -41,6 +42,7 @@ class Sweeper:
         database: Database,
         commits: GroupCommit,
         relay: Relay,
+        expiry: Expiry,
         metrics: RunsMetrics,
     ) -> None:
         self._settings = settings
@@ -50,6 +52,7 @@ class Sweeper:
         self._database = database
         self._commits = commits
         self._relay = relay
+        self._expiry = expiry
         self._metrics = metrics
         # Revision of each held run and since when (by our own clock) it has not moved.
         self._unmoved: dict[str, tuple[int, float]] = {}
@@ -77,11 +80,9 @@ class Sweeper:
 
     async def sweep(self) -> bool:
         """One round; True if there is more to do right away."""
-        sent = await self._relay.send_due()
-        if sent:
-            self._metrics.repairs.labels("unsent").inc(sent)
+        await self._expiry.end_overdue()
         await self._take_from_the_lost()
-        return await self._find_forgotten() or sent > 0
+        return await self._find_forgotten()
 
     async def _pause(self, stop: asyncio.Event) -> None:
         self._awake.clear()
@@ -174,14 +175,19 @@ class Sweeper:
             await self._runs.purge(row.run_id)
             await self._send_again(row, "snapshot_unreadable", forgotten=True)
             return
-        if not snapshot.is_terminal and not snapshot.is_held and not await self._has_job(row):
-            # Look once more: the job may have been taken and finished between the two looks.
-            again = await self._runs.get(row.run_id)
-            if again is not None and again.revision == entry.revision:
-                await self._send_again(row, "job_lost", forgotten=False)
-                return
-        await self._record(snapshot, entry)
+        if not await self._record(snapshot, entry) and not snapshot.is_terminal and not snapshot.is_held:
+            await self._check_queue(row, entry)
         await self._commits.write(ledger.note_checked, (row.run_id, time.time()))
+
+    async def _check_queue(self, row: Any, entry: Entry) -> None:
+        """A run that waits has a job that somebody will get."""
+        if await self._has_job(row):
+            await self._expiry.end_if_exhausted(row)
+            return
+        # Look once more: the job may have been taken and finished between the two looks.
+        again = await self._runs.get(row.run_id)
+        if again is not None and again.revision == entry.revision:
+            await self._send_again(row, "job_lost", forgotten=False)
 
     async def _has_job(self, row: Any) -> bool:
         if not row.job_sequence:
@@ -196,11 +202,13 @@ class Sweeper:
     async def _send_again(self, row: Any, reason: str, *, forgotten: bool) -> None:
         done = await self._commits.write(
             ledger.redispatch,
-            Redispatch(row.run_id, expected_dispatch=row.dispatch, forgotten=forgotten, now=time.time()),
+            Redispatch(
+                row.run_id, expected_dispatch=row.dispatch, forgotten=forgotten, now=time.time(), reason=reason
+            ),
         )
         if done:
             self._metrics.repairs.labels(reason).inc()
-            self._awake.set()
+            self._relay.wake()
             logger.warning(
                 "JetStream had lost run %s (%s); it is queued again",
                 row.run_id,
@@ -208,9 +216,10 @@ class Sweeper:
                 extra={"run_id": row.run_id, "reason": reason},
             )
 
-    async def _record(self, snapshot: RunSnapshot, entry: Entry) -> None:
-        """Fold a snapshot in directly: the ingest may have missed it or be behind."""
-        await self._commits.write(ledger.record, [Observation(snapshot, entry.revision, entry.value.decode())])
+    async def _record(self, snapshot: RunSnapshot, entry: Entry) -> bool:
+        """Fold a snapshot in directly, as the ingest may have missed it or be behind; True if it was news."""
+        seen = Observation(snapshot, entry.revision, entry.value.decode())
+        return await self._commits.write(ledger.record, [seen]) > 0
 
     async def _each(self, repair: Callable[[Any], Awaitable[None]], rows: Sequence[Any]) -> None:
         """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""

@@ -1,31 +1,37 @@
-"""What callers see of runs: one run from KV (or the ledger once KV has let go of it), lists from the ledger."""
+"""What callers see of a run: from KV, or from the ledger once KV has let go of it."""
 
 import logging
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
-
-import orjson
 
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import ANONYMOUS_TENANT
-from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.snapshot import AttemptOutcome, RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink
 
 from . import queries
 from .database import Database
+from .documents import snapshot_of, waiting_snapshot_of
 from .errors import RunNotFound
 from .fleet_view import FleetView
-from .queries import RunFilter
-from .schemas import RunSummary
+from .schemas import Attempts, AttemptView, DecisionView
+from .waiting import why_snapshot_waits
 
 logger = logging.getLogger(__name__)
 
 # How a delivery is answered is no business of whoever looks at a run.
 _PRIVATE = {"ack_subject", "worker_instance_id"}
+_MOST_DECISIONS = 500
+_OUTCOMES = {
+    RunStatus.COMPLETED: AttemptOutcome.COMPLETED,
+    RunStatus.FAILED: AttemptOutcome.FAILED,
+    RunStatus.CANCELLED: AttemptOutcome.CANCELLED,
+}
 
 
 class RunViews:
@@ -53,32 +59,72 @@ class RunViews:
         found = _readable(await self._runs.get(run_id))
         return found and _own(found, run_id, tenant_id)
 
-    async def newest(self, wanted: RunFilter, *, limit: int) -> list[RunSummary]:
-        rows = await self._database.fetch(queries.page_of_runs(wanted, limit=limit))
-        return [RunSummary.model_validate({**row._mapping, "tags": orjson.loads(row.tags)}) for row in rows]
-
-    async def newest_in_full(self, wanted: RunFilter, *, limit: int) -> list[RunSnapshot]:
-        rows = await self._database.fetch(queries.page_of_runs(wanted, limit=limit, with_documents=True))
-        return [_snapshot_of(row) for row in rows]
+    async def find_waiting(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int]:
+        """The run as the ledger alone knows it: ended, or waiting although some worker may have had it."""
+        rows = await self._database.fetch(queries.run_with_documents(run_id))
+        if not rows:
+            raise RunNotFound(run_id=run_id)
+        row = rows[0]
+        snapshot = snapshot_of(row) if RunStatus(row.status).is_terminal else waiting_snapshot_of(row)
+        return _own((snapshot, row.revision), run_id, tenant_id)
 
     def public(self, snapshot: RunSnapshot, *, with_records: bool) -> bytes:
         """A snapshot as callers see it, with what is known of its worker."""
         exclude = _PRIVATE if with_records else _PRIVATE | {"task_records"}
-        worker = self._workers.worker(snapshot.worker_id) if snapshot.worker_id else None
-        shown = snapshot
-        if worker is not None:
-            shown = snapshot.model_copy(
-                update={
-                    "worker_alive": self._workers.is_alive(worker, now=time.time()),
-                    "worker_heartbeat_at": worker.last_heartbeat_at,
-                    "worker_tags": worker.tags,
-                }
-            )
+        now = time.time()
+        more: dict[str, Any] = {}
+        if snapshot.worker_id and (worker := self._workers.worker(snapshot.worker_id)) is not None:
+            more["worker_alive"] = self._workers.is_alive(worker, now=now)
+            more["worker_heartbeat_at"] = worker.last_heartbeat_at
+            more["worker_tags"] = worker.tags
+        if (waiting := why_snapshot_waits(snapshot, self._workers, now=now)) is not None:
+            more["waiting_reason"] = waiting.reason
+            more["waiting_detail"] = waiting.detail
+        shown = snapshot.model_copy(update=more) if more else snapshot
         return shown.model_dump_json(exclude=exclude).encode()
+
+    async def job(self, run_id: str, *, tenant_id: str) -> Job:
+        """What the run was asked to do."""
+        rows = await self._database.fetch(queries.run_with_documents(run_id)) if _is_run_id(run_id) else []
+        if not rows or rows[0].tenant_id != tenant_id:
+            raise RunNotFound(run_id=run_id)
+        return Job.decode(rows[0].job.encode())
+
+    async def attempts(self, run_id: str, *, tenant_id: str) -> Attempts:
+        """Every attempt in order, with what was decided about the run."""
+        snapshot = await self.find(run_id, tenant_id=tenant_id)
+        known = {row.attempt: AttemptView.model_validate(row._mapping) for row in await self._attempt_rows(run_id)}
+        for record in snapshot.earlier_attempts:
+            known[record.attempt] = AttemptView(
+                **record.model_dump(include={"attempt", "outcome", "worker_id", "error"}),
+                started_at=record.start_time,
+                ended_at=record.end_time,
+            )
+        if snapshot.worker_id is not None:
+            known[snapshot.attempt] = AttemptView(
+                attempt=snapshot.attempt,
+                outcome=_OUTCOMES.get(snapshot.status),
+                worker_id=snapshot.worker_id,
+                started_at=snapshot.start_time,
+                ended_at=snapshot.end_time,
+                error=snapshot.error,
+            )
+        decided = await self._database.fetch(queries.decisions_about(run_id, limit=_MOST_DECISIONS))
+        return Attempts(
+            run_id=run_id,
+            status=snapshot.status,
+            max_attempts=snapshot.retry.max_attempts if snapshot.retry else 1,
+            failures=snapshot.failures,
+            attempts=[known[number] for number in sorted(known)],
+            decisions=[DecisionView.model_validate(row._mapping) for row in reversed(decided)],
+        )
+
+    async def _attempt_rows(self, run_id: str) -> Sequence[Any]:
+        return await self._database.fetch(queries.attempts_of(run_id))
 
     async def _from_ledger(self, run_id: str) -> tuple[RunSnapshot, int] | None:
         rows = await self._database.fetch(queries.run_with_documents(run_id))
-        return (_snapshot_of(rows[0]), rows[0].revision) if rows else None
+        return (snapshot_of(rows[0]), rows[0].revision) if rows else None
 
 
 def _own(found: tuple[RunSnapshot, int] | None, run_id: str, tenant_id: str) -> tuple[RunSnapshot, int]:
@@ -95,16 +141,6 @@ def _readable(entry: Entry | None) -> tuple[RunSnapshot, int] | None:
     except MalformedMessage as error:
         logger.warning("a snapshot in KV cannot be read, the ledger answers: %s", error)
         return None
-
-
-def _snapshot_of(row: Any) -> RunSnapshot:
-    """The last snapshot seen; before the first, what acceptance alone says."""
-    if row.snapshot is not None:
-        return RunSnapshot.decode(row.snapshot.encode())
-    job = Job.decode(row.job.encode())
-    return RunSnapshot.pending(job, now=row.updated_at).model_copy(
-        update={"status": RunStatus(row.status), "attempt": row.attempt}
-    )
 
 
 def _is_run_id(text: str) -> bool:

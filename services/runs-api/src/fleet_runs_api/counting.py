@@ -1,0 +1,70 @@
+"""The counters: noted while a transaction runs, written once before it commits."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Table, Transaction
+from sqlalchemy.dialects import postgresql, sqlite
+
+from fleet_contracts.status import RunStatus
+
+from .prepared import Prepared
+from .tables import counts as _counts
+from .tables import flow_counts as _flow_counts
+
+
+class Kind(NamedTuple):
+    """What runs are counted by, besides their status."""
+
+    tenant_id: str
+    flow_name: str
+    tag: str
+
+
+# What each open transaction has counted; a rolled back one takes its counts with it.
+_counted: WeakKeyDictionary[Transaction, Counter[tuple[Kind, str]]] = WeakKeyDictionary()
+
+
+def count(connection: Connection, changes: Iterable[tuple[Kind, RunStatus, int]]) -> None:
+    transaction = connection.get_transaction()
+    assert transaction is not None
+    totals = _counted.setdefault(transaction, Counter())
+    for kind, status, change in changes:
+        totals[kind, status.value] += change
+
+
+def settle_counts(connection: Connection) -> None:
+    """Write what the batches of this transaction have counted; call it last, before the commit.
+
+    The counters are the rows that every process writes: taken last and in a fixed order, they are locked
+    for the shortest time, and two processes never wait for each other in a circle.
+    """
+    transaction = connection.get_transaction()
+    assert transaction is not None
+    by_kind = _counted.pop(transaction, Counter())
+    by_tenant: Counter[tuple[str, str]] = Counter()
+    for (kind, status), change in by_kind.items():
+        by_tenant[kind.tenant_id, status] += change
+    name = connection.dialect.name
+    _ADD[name].execute(connection, [(*key, n) for key, n in sorted(by_tenant.items()) if n])
+    _ADD_BY_FLOW[name].execute(connection, [(*kind, status, n) for (kind, status), n in sorted(by_kind.items()) if n])
+
+
+def _adding(table: Table, dialect_insert: Callable[[Table], Any]) -> Prepared:
+    keys = [column.name for column in table.primary_key]
+    statement = dialect_insert(table)
+    return Prepared(
+        statement.on_conflict_do_update(
+            index_elements=keys, set_={"total": table.c.total + statement.excluded.total}
+        ),
+        (*keys, "total"),
+    )
+
+
+_ADD = {"sqlite": _adding(_counts, sqlite.insert), "postgresql": _adding(_counts, postgresql.insert)}
+_ADD_BY_FLOW = {
+    "sqlite": _adding(_flow_counts, sqlite.insert),
+    "postgresql": _adding(_flow_counts, postgresql.insert),
+}

@@ -1,0 +1,72 @@
+"""From what a caller wants to the job that a worker gets: defaults filled in, times made absolute."""
+
+import hashlib
+import uuid
+from typing import Any
+
+import orjson
+
+from fleet_contracts.job import Job
+from fleet_kit.identity import Identity
+
+from .errors import InvalidTimes
+from .schemas import SubmitRun
+from .settings import RunsSettings
+from .workflow import Workflow
+
+
+def new_job(wanted: SubmitRun, caller: Identity, settings: RunsSettings, *, now: float) -> Job:
+    tag = wanted.tag or settings.default_tag
+    not_before = now + wanted.delay_sec if wanted.delay_sec is not None else wanted.not_before
+    deadline_at = wanted.deadline_at
+    if wanted.timeout_sec is not None:
+        deadline_at = max(now, not_before or now) + wanted.timeout_sec
+    if deadline_at is not None and deadline_at <= max(now, not_before or now):
+        raise InvalidTimes("the run's deadline lies before it could begin; give a later deadline_at")
+    return Job(
+        run_id=str(uuid.uuid4()),
+        flow_name=wanted.flow_name,
+        tag=tag,
+        tags=wanted.tags if wanted.tags is not None else [tag],
+        params=wanted.params,
+        submitted_at=now,
+        tenant_id=None if caller.is_anonymous else caller.tenant_id,
+        api_key_id=caller.api_key_id,
+        retry=wanted.retry or settings.retry_defaults.get(tag),
+        not_before=not_before if not_before is not None and not_before > now else None,
+        deadline_at=deadline_at,
+    )
+
+
+def with_workflow(job: Job, workflow: Workflow) -> Job:
+    """The params of a workflow are its own defaults."""
+    return job.model_copy(
+        update={
+            "params": workflow.defaults,
+            "workflow_yaml": workflow.text,
+            "workflow_yaml_sha256": workflow.sha256,
+            "workflow_yaml_bytes": workflow.size_bytes,
+        }
+    )
+
+
+def job_again(job: Job, caller: Identity, *, now: float) -> Job:
+    """The same input as a new run of its own; the times of the first one are past."""
+    return job.model_copy(
+        update={
+            "run_id": str(uuid.uuid4()),
+            "submitted_at": now,
+            "api_key_id": caller.api_key_id,
+            "not_before": None,
+            "deadline_at": now + (job.deadline_at - (job.not_before or job.submitted_at))
+            if job.deadline_at
+            else None,
+            "rerun_of": job.run_id,
+            "idempotency_key": None,
+        }
+    )
+
+
+def fingerprint(*asked: Any) -> str:
+    """The same for the same request, whatever the order of its keys."""
+    return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,74 @@
+"""Why a run has not begun, in a word for programs and a sentence for people."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+
+from .fleet_view import FleetView
+
+
+class WaitingReason(StrEnum):
+    SCHEDULE = "schedule"
+    RETRY = "retry"
+    NO_WORKER = "no_worker"
+    QUEUE = "queue"
+    DEADLINE = "deadline"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    reason: WaitingReason
+    detail: str
+
+
+def why_waiting(
+    *,
+    status: RunStatus,
+    tag: str,
+    held: bool,
+    not_before: float | None,
+    deadline_at: float | None,
+    failures: int,
+    workers: FleetView,
+    now: float,
+) -> Waiting | None:
+    """None for a run that a worker has, or that has ended."""
+    if held or status.is_terminal or status is RunStatus.RUNNING:
+        return None
+    if status is RunStatus.CANCELLING:
+        return Waiting(WaitingReason.CANCEL, "a cancel was requested; the run ends without beginning again")
+    if deadline_at is not None and deadline_at <= now:
+        return Waiting(WaitingReason.DEADLINE, f"its deadline {iso(deadline_at)} has passed; it is about to be ended")
+    if not_before is not None and not_before > now:
+        if failures:
+            again = f"failed {failures} times; the next attempt begins at {iso(not_before)}"
+            return Waiting(WaitingReason.RETRY, again)
+        return Waiting(WaitingReason.SCHEDULE, f"it may begin at {iso(not_before)}")
+    free = workers.free_slots(tag, now=now)
+    if free is None:
+        remedy = f"no live worker serves tag {tag}; start one with: pyoco-worker --tags {tag}"
+        return Waiting(WaitingReason.NO_WORKER, remedy)
+    if free == 0:
+        return Waiting(WaitingReason.QUEUE, f"all workers of tag {tag} are busy; it is in their queue")
+    return Waiting(WaitingReason.QUEUE, f"it is in the queue of tag {tag} and about to be taken")
+
+
+def why_snapshot_waits(snapshot: RunSnapshot, workers: FleetView, *, now: float) -> Waiting | None:
+    return why_waiting(
+        status=snapshot.status,
+        tag=snapshot.tag or "",
+        held=snapshot.is_held,
+        not_before=snapshot.not_before,
+        deadline_at=snapshot.deadline_at,
+        failures=snapshot.failures,
+        workers=workers,
+        now=now,
+    )
+
+
+def iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
