@@ -62,8 +62,8 @@ def measure(wanted: list[str], effort: Effort, folder: Path, peer_env: PeerEnv) 
             try:
                 figures += GROUPS[name](session)
                 say(f"{name} took {time.monotonic() - begun:.0f} s")
-            except (BenchFailed, AssertionError) as error:
-                say(f"{name} failed: {error}")
+            except Exception as error:  # noqa: BLE001 - whatever it is, the other groups can still be measured
+                say(f"{name} failed: {error if isinstance(error, BenchFailed) else repr(error)}")
                 failed.append(name)
     return figures, failed
 

@@ -36,7 +36,7 @@ QUICK = Effort(
     drain_runs=400,
     writes_runs=100,
     list_seconds=0.5,
-    watch_changes=8,
+    watch_changes=10,
     watchers_ours=2000,
     watchers_peer=1000,
 )
@@ -50,7 +50,7 @@ FULL = Effort(
     drain_runs=2000,
     writes_runs=500,
     list_seconds=2.0,
-    watch_changes=20,
+    watch_changes=30,
     watchers_ours=2000,
     watchers_peer=1000,
 )

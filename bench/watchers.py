@@ -5,7 +5,8 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import nats
@@ -43,8 +44,8 @@ class Watcher(asyncio.Protocol):
         while b"\n\n" in self._received:
             block, _, self._received = self._received.partition(b"\n\n")
             if block.startswith(b"HTTP/"):
-                if b" 200 " not in block.partition(b"\n")[0]:
-                    self._fail(f"watching was answered with {block.partition(chr(10).encode())[0].decode()}")
+                if b" 200 " not in block.splitlines()[0]:
+                    self._fail(f"watching was answered with {block[:80]!r}")
             else:
                 if not self.opened.done():
                     self.opened.set_result(None)
@@ -110,17 +111,23 @@ async def _watch(port: int, nats_url: str, run_id: str, *, crowd: Sequence[str],
 
 async def _open(port: int, run_id: str, hear: Callable[[dict[str, Any]], None] | None) -> Watcher:
     _, watcher = await asyncio.get_running_loop().create_connection(lambda: Watcher(run_id, hear), HOST, port)
-    async with asyncio.timeout(_PATIENCE_SECONDS):
+    async with _patience("watching did not begin"):
         await watcher.opened
     return watcher
 
 
 async def _hear_of(heard: asyncio.Queue[tuple[float, float]], changed_at: float) -> float:
+    async with _patience("a watcher did not hear of a change"):
+        while True:
+            updated_at, arrived_at = await heard.get()
+            if updated_at == changed_at:
+                return arrived_at
+
+
+@asynccontextmanager
+async def _patience(what: str) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
-            while True:
-                updated_at, arrived_at = await heard.get()
-                if updated_at == changed_at:
-                    return arrived_at
+            yield
     except TimeoutError as error:
-        raise BenchFailed(f"a watcher did not hear of a change within {_PATIENCE_SECONDS:g} s") from error
+        raise BenchFailed(f"{what} within {_PATIENCE_SECONDS:g} s") from error

@@ -1,7 +1,7 @@
 """How long a run stands still when the worker that executes it is killed and another one is there."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,6 @@ from ..figures import Figure
 from ..load import hammer
 from ..progress import say
 from ..session import Session
-from ..sides import Side
 
 _PATIENCE_SECONDS = 90.0
 
@@ -22,50 +21,53 @@ _PATIENCE_SECONDS = 90.0
 class _Trial:
     """A run that leaves a mark whenever its execution begins."""
 
-    side: Side
     marks: Path
     killed_at: float = 0.0
     took_seconds: float | None = None
 
-    def executions(self) -> int:
-        return len(self.marks.read_text().splitlines()) if self.marks.exists() else 0
+    def has_begun(self) -> bool:
+        return self._executions() > 0
 
     def look(self) -> bool:
-        if self.took_seconds is None and self.executions() > 1:
+        """Whether it has begun once more; the first look that sees it notes the time."""
+        if self.took_seconds is None and self._executions() > 1:
             self.took_seconds = time.monotonic() - self.killed_at
         return self.took_seconds is not None
+
+    def _executions(self) -> int:
+        return len(self.marks.read_text().splitlines()) if self.marks.exists() else 0
 
 
 def measure_takeover(session: Session) -> list[Figure]:
     """Both at the same time: it is waiting that is measured, and the peer's wait is long."""
     tag = session.new_tag()
-    trials = [_Trial(side, side.folder / "marks") for side in (session.ours, session.peer) if side.can_work]
     gate = session.ours.folder / "gate"
+    trials = {side: _Trial(side.folder / "marks") for side in (session.ours, session.peer) if side.can_work}
     with ExitStack() as workers:
-        workers.callback(gate.touch)
-        doomed = []
-        for trial in trials:
-            doomed.append(workers.enter_context(trial.side.worker(tag)))
-            sent = submit_request("held", tag=tag, params={"marks": str(trial.marks), "gate": str(gate)})
-            session.load.call(hammer, trial.side.port, sent, clients=1, seconds=_PATIENCE_SECONDS, count=1)
-            wait_until(lambda trial=trial: trial.executions() == 1, within=30, what="the run executed")  # type: ignore[misc]
-        for trial in trials:
-            workers.enter_context(trial.side.worker(tag))
-        for trial, worker in zip(trials, doomed, strict=True):
-            worker.kill()
-            trial.killed_at = time.monotonic()
-        say("waiting until the runs of the killed workers are taken over")
-        wait_until(lambda: _look_at_all(trials), within=_PATIENCE_SECONDS, what="the takeover")
-        # Before the workers are asked to stop: they would wait for the end of the run.
-        gate.touch()
-    ours, peer = (
-        next((t.took_seconds for t in trials if t.side is side), None) for side in (session.ours, session.peer)
-    )
+        try:
+            doomed = {}
+            for side, trial in trials.items():
+                doomed[side] = workers.enter_context(side.worker(tag))
+                sent = submit_request("held", tag=tag, params={"marks": str(trial.marks), "gate": str(gate)})
+                session.load.call(hammer, side.port, sent, clients=1, seconds=_PATIENCE_SECONDS, count=1)
+                wait_until(trial.has_begun, within=_PATIENCE_SECONDS, what="the run executed")
+            for side in trials:
+                workers.enter_context(side.worker(tag))
+            for side, trial in trials.items():
+                trial.killed_at = time.monotonic()
+                doomed[side].kill()
+            say("waiting until the runs of the killed workers are taken over")
+            wait_until(lambda: _look_at_all(trials.values()), within=_PATIENCE_SECONDS, what="the takeover")
+        finally:
+            # Before the workers are asked to stop: they would wait for the end of the run.
+            gate.touch()
+    took = {side: trial.took_seconds for side, trial in trials.items()}
+    ours = took[session.ours]
     assert ours is not None
-    return [Figure("killed worker's run taken over after", "s", ours, peer)]
+    return [Figure("killed worker's run taken over after", "s", ours, took.get(session.peer))]
 
 
-def _look_at_all(trials: Sequence[_Trial]) -> bool:
+def _look_at_all(trials: Iterable[_Trial]) -> bool:
     # At every one, also when an earlier one still waits: each has its own moment.
     looks = [trial.look() for trial in trials]
     return all(looks)
