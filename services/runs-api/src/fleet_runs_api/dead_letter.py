@@ -1,0 +1,146 @@
+"""What a dead letter says and which letters are of one kind: rules without any SQL."""
+
+import hashlib
+import logging
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fleet_contracts.dead_letter import DeadLetter
+from fleet_contracts.messages import MalformedMessage
+
+logger = logging.getLogger(__name__)
+
+# A message of the stream that is no dead letter at all; whoever may publish there may send anything.
+INVALID_LETTER = "invalid_letter"
+
+_LONGEST_ERROR = 2000
+_LARGEST_COUNT = 2**31 - 1
+_RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# `ValueError` or `package.module.Error`, as an error begins that tells its type.
+_EXCEPTION_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*", re.ASCII)
+
+
+class LetterState(StrEnum):
+    OPEN = "open"
+    REQUEUED = "requeued"
+    # Kept out of everybody's sight, so that a letter that comes once more is known.
+    DELETED = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A message of the dead letter stream."""
+
+    data: bytes
+    subject: str
+    sequence: int
+    stored_at: float
+    # The publisher's own id for it (Nats-Msg-Id).
+    given_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A letter whose every field fits the ledger."""
+
+    message_id: str
+    at: float
+    reason: str
+    error: str | None
+    tenant_id: str | None
+    run_id: str | None
+    flow_name: str | None
+    tag: str | None
+    worker_id: str | None
+    attempt: int | None
+    num_delivered: int | None
+    subject: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A letter whose state has changed."""
+
+    id: int
+    run_id: str | None
+    flow_name: str | None
+    tag: str | None
+    reason: str
+
+    def tell(self, what: str) -> None:
+        """The event of the contracts document: a letter has entered, or was requeued or deleted."""
+        logger.info(
+            "dead letter %d (%s) %s",
+            self.id,
+            self.reason,
+            what,
+            extra={
+                "event": "dlq.transition",
+                "status": what,
+                "run_id": self.run_id,
+                "flow_name": self.flow_name,
+                "tag": self.tag,
+                "reason": self.reason,
+                "meta": {"job_type": self.flow_name, "reason": self.reason, "letter_id": self.id},
+            },
+        )
+
+
+def read_letter(arrived: Arrived, *, tag: str) -> Letter:
+    """What the message says; `tag` is the one of its subject. What cannot be read is a letter about itself."""
+    try:
+        said = DeadLetter.decode(arrived.data)
+    except MalformedMessage as error:
+        said = DeadLetter(timestamp=arrived.stored_at, reason=INVALID_LETTER, error=str(error))
+    run_id = said.run_id if said.run_id and _RUN_ID.fullmatch(said.run_id) else None
+    return Letter(
+        message_id=_message_id(arrived, run_id),
+        # By the server's clock: a publisher's own may say anything.
+        at=arrived.stored_at,
+        reason=_fitting(said.reason, 64) or INVALID_LETTER,
+        error=_fitting(said.error, _LONGEST_ERROR),
+        tenant_id=_fitting(said.tenant_id, 128),
+        run_id=run_id,
+        flow_name=_fitting(said.flow_name, 200),
+        tag=_fitting(said.tag or tag, 64),
+        worker_id=_fitting(said.worker_id, 255),
+        attempt=_countable(said.attempt),
+        num_delivered=_countable(said.num_delivered),
+        subject=_fitting(said.subject or arrived.subject, 255),
+    )
+
+
+def error_type_of(error: str | None, reason: str) -> str:
+    """The name of the exception that an error begins with; without one, the reason."""
+    name = (error or "").partition(":")[0]
+    return name[:200] if _EXCEPTION_NAME.fullmatch(name) else reason
+
+
+def fingerprint_of(reason: str, flow_name: str | None, error_type: str) -> str:
+    """Letters of one kind share it."""
+    return _digest(reason, flow_name or "", error_type)[:32]
+
+
+def _message_id(arrived: Arrived, run_id: str | None) -> str:
+    """The same for every delivery of one letter, and for a letter that its publisher had to send twice.
+
+    A publisher's id may count from the beginning again after JetStream was wiped: it only tells letters of one
+    run apart. Without a run, or without such an id, a letter is told by its place and moment in the stream.
+    """
+    if run_id is not None and arrived.given_id is not None:
+        return _digest(run_id, arrived.given_id)
+    return _digest("", str(arrived.sequence), repr(arrived.stored_at))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _fitting(text: str | None, longest: int) -> str | None:
+    # PostgreSQL stores no NUL.
+    return text.replace("\0", "\ufffd")[:longest] if text else None
+
+
+def _countable(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number <= _LARGEST_COUNT else None

@@ -1,0 +1,113 @@
+"""How many open letters of each kind there are, changed in the transaction that changes the letters."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Transaction, bindparam, case, delete, literal_column, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from .prepared import Prepared
+from .tables import dead_letter_groups as _groups
+
+
+class GroupKey(NamedTuple):
+    tenant_id: str
+    fingerprint: str
+
+
+@dataclass(slots=True)
+class _Change:
+    """What one transaction does to one group."""
+
+    entered: int = 0
+    left: int = 0
+    first_at: float = 0.0
+    last_at: float = 0.0
+    reason: str = ""
+    flow_name: str | None = None
+    error_type: str = ""
+    error: str | None = None
+
+
+# What each open transaction has changed; a rolled back one takes its changes with it.
+_changed: WeakKeyDictionary[Transaction, dict[GroupKey, _Change]] = WeakKeyDictionary()
+
+
+def letters_entered(connection: Connection, rows: Iterable[dict[str, Any]]) -> None:
+    changes = _changes_of(connection)
+    for row in rows:
+        change = changes.setdefault(GroupKey(row["tenant_id"], row["fingerprint"]), _Change())
+        at: float = row["at"]
+        change.first_at = min(change.first_at, at) if change.entered else at
+        if not change.entered or at >= change.last_at:
+            change.last_at = at
+            change.error = row["error"]
+        change.reason, change.flow_name, change.error_type = row["reason"], row["flow_name"], row["error_type"]
+        change.entered += 1
+
+
+def letters_left(connection: Connection, keys: Iterable[GroupKey]) -> None:
+    changes = _changes_of(connection)
+    for key in keys:
+        changes.setdefault(key, _Change()).left += 1
+
+
+def settle_groups(connection: Connection) -> None:
+    """Write what the batches of this transaction have changed; call it last, as with the counters of runs.
+
+    Every process writes these rows: taken last and in a fixed order they are locked for the shortest time, and
+    two processes never wait for each other in a circle.
+    """
+    for key, change in sorted(_changed.pop(_transaction_of(connection), {}).items()):
+        if change.entered:
+            row = (
+                *key, change.reason, change.flow_name, change.error_type, change.error,
+                change.entered, change.first_at, change.last_at,
+            )  # fmt: skip
+            _ADD[connection.dialect.name].execute(connection, [row])
+        if change.left:
+            _SUBTRACT.execute(connection, [(*key, change.left)])
+            _DELETE_EMPTY.execute(connection, [key])
+
+
+def _changes_of(connection: Connection) -> dict[GroupKey, _Change]:
+    return _changed.setdefault(_transaction_of(connection), {})
+
+
+def _transaction_of(connection: Connection) -> Transaction:
+    transaction = connection.get_transaction()
+    assert transaction is not None
+    return transaction
+
+
+def _adding(statement: Any) -> Prepared:
+    new = statement.excluded
+    is_newest = new.last_at >= _groups.c.last_at
+    return Prepared(
+        statement.on_conflict_do_update(
+            index_elements=["tenant_id", "fingerprint"],
+            set_={
+                "total": _groups.c.total + new.total,
+                "first_at": case((new.first_at < _groups.c.first_at, new.first_at), else_=_groups.c.first_at),
+                "last_at": case((is_newest, new.last_at), else_=_groups.c.last_at),
+                "error": case((is_newest, new.error), else_=_groups.c.error),
+            },
+        ),
+        (
+            "tenant_id", "fingerprint", "reason", "flow_name", "error_type", "error",
+            "total", "first_at", "last_at",
+        ),
+    )  # fmt: skip
+
+
+_ADD = {"sqlite": _adding(sqlite.insert(_groups)), "postgresql": _adding(postgresql.insert(_groups))}
+_OF_KEY = (_groups.c.tenant_id == bindparam("b_tenant_id"), _groups.c.fingerprint == bindparam("b_fingerprint"))
+_SUBTRACT = Prepared(
+    update(_groups).where(*_OF_KEY).values(total=_groups.c.total - bindparam("b_left")),
+    ("b_tenant_id", "b_fingerprint", "b_left"),
+)
+_DELETE_EMPTY = Prepared(
+    delete(_groups).where(*_OF_KEY, _groups.c.total <= literal_column("0")), ("b_tenant_id", "b_fingerprint")
+)

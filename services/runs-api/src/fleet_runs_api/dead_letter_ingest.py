@@ -1,0 +1,124 @@
+"""The ingest of dead letters: every message of their stream becomes a letter in the ledger, once."""
+
+import asyncio
+import logging
+import time
+
+from nats.aio.msg import Msg
+from nats.js import api
+from sqlalchemy.exc import DataError, IntegrityError
+
+from fleet_contracts.names import NATS_MSG_ID
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats import NatsLink
+from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
+from fleet_kit.resources import ensure_consumer
+
+from . import dead_letter_ledger
+from .dead_letter import Arrived, Letter, Moved, read_letter
+from .dead_letter_ledger import TooOld
+from .errors import LedgerUnavailable
+from .group_commit import GroupCommit
+from .settings import RunsSettings
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 200
+_PAUSE_SECONDS = 0.5
+_FORGET_EVERY_SECONDS = 60.0
+_FORGET_PAGE = 500
+
+
+class DeadLetterIngest:
+    """Replicas share one durable consumer. A message is acked when its letter is on disk."""
+
+    def __init__(self, *, link: NatsLink, commits: GroupCommit, settings: RunsSettings) -> None:
+        self._link = link
+        self._commits = commits
+        self._settings = settings
+        self._puller = Puller(
+            link, stream=settings.dlq_stream, durables=[settings.dlq_durable()], expires_seconds=5.0
+        )
+        self._forgotten_at = 0.0
+
+    async def prepare(self) -> None:
+        """Make the consumer if it is not there; a hook of the link."""
+        await ensure_consumer(
+            self._link.jetstream,
+            self._settings.dlq_stream,
+            api.ConsumerConfig(
+                durable_name=self._settings.dlq_durable(),
+                # Also what was published before anybody listened.
+                deliver_policy=api.DeliverPolicy.ALL,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=30,
+                max_ack_pending=20 * _BATCH,
+            ),
+        )
+        await self._puller.start()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        messages: list[Msg] = []
+        while not stop.is_set():
+            try:
+                # What could not be written is still in hand: entering a letter twice changes nothing.
+                messages = messages or await self._puller.take(_BATCH)
+                await self._enter(messages)
+                messages = []
+                await self._forget_old()
+            except NatsUnavailable:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except LedgerUnavailable:
+                logger.warning("the ledger is away; dead letters are taken in later", exc_info=True)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except Exception:
+                logger.exception("taking in dead letters failed; it is tried again")
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def stop(self) -> None:
+        await self._puller.stop()
+
+    async def _enter(self, messages: list[Msg]) -> None:
+        letters = [self._read(msg) for msg in messages]
+        # One by one into the same commit: there, a letter that the database refuses fails alone.
+        writes = [self._commits.write_soon(dead_letter_ledger.enter, letter) for letter in letters]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Moved):
+                outcome.tell("entered")
+        for letter, outcome in zip(letters, outcomes, strict=True):
+            if isinstance(outcome, DataError | IntegrityError):
+                logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        for msg in messages:
+            await self._link.send(msg.reply, b"+ACK")
+
+    def _read(self, msg: Msg) -> Letter:
+        arrived = Arrived(
+            data=msg.data,
+            subject=msg.subject,
+            sequence=stream_sequence_of(msg),
+            stored_at=stored_at_of(msg),
+            given_id=(msg.headers or {}).get(NATS_MSG_ID),
+        )
+        return read_letter(arrived, tag=msg.subject.removeprefix(self._settings.dlq_subject("")))
+
+    async def _forget_old(self) -> None:
+        """Letters that nobody needs any more: closed ones once the stream has dropped its message, too.
+
+        Before, the row is what tells a letter apart from a new one if the stream should deliver it again.
+        """
+        if time.monotonic() - self._forgotten_at < _FORGET_EVERY_SECONDS:
+            return
+        settings = self._settings
+        now = time.time()
+        kept_sec = max(settings.runs_retention_sec, settings.dlq_max_age_sec) if settings.runs_retention_sec else None
+        wanted = TooOld(
+            closed_before=now - settings.dlq_max_age_sec,
+            open_before=None if kept_sec is None else now - kept_sec,
+            limit=_FORGET_PAGE,
+        )
+        # A full page means that there may be more: the next round goes on.
+        if await self._commits.write(dead_letter_ledger.forget, wanted) < _FORGET_PAGE:
+            self._forgotten_at = time.monotonic()

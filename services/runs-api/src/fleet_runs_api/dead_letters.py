@@ -1,0 +1,241 @@
+"""Working with dead letters: look through them, have their runs tried once more, delete them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import orjson
+from sqlalchemy import Row
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.identity import Identity
+from fleet_kit.nats import NatsLink
+
+from . import dead_letter_ledger, dead_letter_queries
+from .cursor import CursorSigner, Walk
+from .database import Database
+from .dead_letter_ledger import Deletion, Refused, Requeued, Requeueing, WhyNot
+from .dead_letter_queries import LetterFilter, LetterPage
+from .errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
+from .group_commit import GroupCommit
+from .relay import Relay
+
+logger = logging.getLogger(__name__)
+
+# What is done for a filter is done in commits of this many letters, so that nobody else waits long for theirs.
+_PAGE = 100
+# After so long a request answers with what it has done, and its cursor goes on from there.
+_LONGEST_SECONDS = 5.0
+_MOST_COUNTED = 10_000
+
+
+@dataclass(slots=True)
+class BulkRequeue:
+    """What one request has done, and where the next one goes on."""
+
+    requeued: int = 0
+    refused: list[Refused] = field(default_factory=list)
+    last_due_at: float | None = None
+    remaining: int = 0
+    next_cursor: str | None = None
+
+
+@dataclass(slots=True)
+class BulkDeletion:
+    deleted: int = 0
+    next_cursor: str | None = None
+
+
+class DeadLetters:
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        database: Database,
+        commits: GroupCommit,
+        relay: Relay,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._link = link
+        self._database = database
+        self._commits = commits
+        self._relay = relay
+        self._clock = clock
+        self._signer: CursorSigner | None = None
+
+    def sign_with(self, secret: str) -> None:
+        self._signer = CursorSigner(secret.encode())
+
+    async def newest(
+        self, wanted: LetterFilter, *, limit: int, cursor: str | None
+    ) -> tuple[Sequence[Row[Any]], str | None]:
+        """A page of letters, and the cursor of the next one if there may be one."""
+        scope = _scope("newest", wanted)
+        page = await self._page(wanted, limit=limit, position=self._position(cursor, scope), oldest_first=False)
+        return page.rows, self._cursor(page.next_position, scope)
+
+    async def find(self, letter_id: int, *, tenant_id: str) -> Row[Any]:
+        """The letter and the present state of its run, as the ledger knows it."""
+        rows = await self._database.fetch(dead_letter_queries.letter_with_run(letter_id, tenant_id=tenant_id))
+        if not rows:
+            raise DeadLetterNotFound(letter_id=letter_id)
+        return rows[0]
+
+    async def groups(self, tenant_id: str, *, limit: int) -> Sequence[Row[Any]]:
+        return await self._database.fetch(dead_letter_queries.newest_groups(tenant_id, limit=limit))
+
+    async def total_open(self, tenant_id: str | None = None) -> int:
+        """Of one tenant, or of all."""
+        return int((await self._database.fetch(dead_letter_queries.open_letters(tenant_id)))[0][0])
+
+    async def requeue(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
+        """The run of the letter gets a new attempt, and all its open letters are closed: their ids."""
+        self._link.require()
+        now = self._clock()
+        done = await self._requeue(Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now))
+        for refused in done.refused:
+            if refused.why is WhyNot.NOT_FOUND:
+                raise DeadLetterNotFound(letter_id=letter_id)
+            raise LetterNotRequeued(
+                why_not(refused), letter_id=letter_id, reason=refused.why, run_status=refused.run_status
+            )
+        [run] = done.runs
+        return run, [letter.id for letter in done.letters]
+
+    async def requeue_all(
+        self,
+        wanted: LetterFilter,
+        caller: Identity,
+        *,
+        rate_per_sec: float,
+        limit: int,
+        start_at: float | None,
+        cursor: str | None,
+    ) -> BulkRequeue:
+        """The runs of up to `limit` letters, the oldest first, each a moment after the one before."""
+        self._link.require()
+        scope = _scope("oldest", wanted)
+        position = self._position(cursor, scope)
+        report = BulkRequeue()
+        now = self._clock()
+        spacing = 1 / rate_per_sec
+        due_at = max(now, start_at or 0.0)
+        async for page in self._walk(wanted, limit=limit, position=position):
+            position = page.next_position
+            if not page.rows:
+                continue
+            ids = [row.id for row in page.rows]
+            done = await self._requeue(
+                Requeueing(ids, caller.tenant_id, _name_of(caller), now, due_at=due_at, spacing_seconds=spacing)
+            )
+            report.requeued += len(done.runs)
+            # A letter that is gone since the page was read is nobody's concern.
+            report.refused += [refused for refused in done.refused if refused.why is not WhyNot.NOT_FOUND]
+            if done.last_due_at is not None:
+                report.last_due_at = done.last_due_at
+                due_at = done.last_due_at + spacing
+        report.next_cursor = self._cursor(position, scope)
+        if position is not None:
+            left = dead_letter_queries.count_left(wanted, position=position, most=_MOST_COUNTED)
+            report.remaining = (await self._database.fetch(left))[0][0]
+        return report
+
+    async def delete(self, letter_id: int, caller: Identity) -> None:
+        if not await self._remove([letter_id], caller):
+            raise DeadLetterNotFound(letter_id=letter_id)
+
+    async def delete_all(
+        self, wanted: LetterFilter, caller: Identity, *, limit: int, cursor: str | None
+    ) -> BulkDeletion:
+        """Up to `limit` letters, the oldest first."""
+        scope = _scope("oldest", wanted)
+        position = self._position(cursor, scope)
+        report = BulkDeletion()
+        async for page in self._walk(wanted, limit=limit, position=position):
+            position = page.next_position
+            if page.rows:
+                report.deleted += await self._remove([row.id for row in page.rows], caller)
+        report.next_cursor = self._cursor(position, scope)
+        return report
+
+    async def _walk(self, wanted: LetterFilter, *, limit: int, position: int | None) -> AsyncIterator[LetterPage]:
+        """Pages with `limit` letters in all, as long as there are more and there is time."""
+        ends_at = time.monotonic() + _LONGEST_SECONDS
+        while limit > 0:
+            page = await self._page(wanted, limit=min(limit, _PAGE), position=position, oldest_first=True)
+            yield page
+            limit -= len(page.rows)
+            position = page.next_position
+            if position is None or time.monotonic() > ends_at:
+                return
+
+    async def _page(
+        self, wanted: LetterFilter, *, limit: int, position: int | None, oldest_first: bool
+    ) -> LetterPage:
+        page: LetterPage = await asyncio.to_thread(
+            self._database.read,
+            lambda connection: dead_letter_queries.read_page(
+                connection, wanted, limit=limit, position=position, oldest_first=oldest_first
+            ),
+        )
+        return page
+
+    def _position(self, cursor: str | None, scope: bytes) -> int | None:
+        """The id of the letter that was the last one looked at."""
+        if self._signer is None:
+            raise LedgerUnavailable(reason="the ledger is not open yet")
+        if not cursor:
+            return None
+        position = self._signer.decode(cursor, scope=scope)
+        if not isinstance(position, Walk):
+            raise InvalidCursor()
+        return position.before_seq
+
+    def _cursor(self, position: int | None, scope: bytes) -> str | None:
+        assert self._signer is not None
+        return None if position is None else self._signer.encode(Walk(position), scope=scope)
+
+    async def _requeue(self, wanted: Requeueing) -> Requeued:
+        done = await self._commits.write(dead_letter_ledger.requeue, wanted)
+        for letter in done.letters:
+            letter.tell("requeued")
+        await asyncio.gather(*(self._announce(run) for run in done.runs))
+        self._relay.wake()
+        return done
+
+    async def _announce(self, run: RunSnapshot) -> None:
+        try:
+            await self._relay.announce(run)
+        except NatsUnavailable:
+            logger.info("run %s waits again; KV will tell when NATS is back", run.run_id)
+
+    async def _remove(self, letter_ids: Sequence[int], caller: Identity) -> int:
+        gone = await self._commits.write(dead_letter_ledger.remove, Deletion(letter_ids, caller.tenant_id))
+        for letter in gone:
+            letter.tell("deleted")
+        return len(gone)
+
+
+def why_not(refused: Refused) -> str:
+    """A sentence that says what to do instead."""
+    match refused.why:
+        case WhyNot.NO_RUN:
+            return "This letter belongs to no run; submit a new run."
+        case WhyNot.RUN_GONE:
+            return "The run of this letter is no longer kept; submit a new run."
+        case WhyNot.REQUEUED_ALREADY:
+            return "This letter was requeued already; look at its run, or at the newest letter of that run."
+        case _:
+            return f"The run of this letter is {refused.run_status}; only a FAILED run can be requeued."
+
+
+def _scope(order: str, wanted: LetterFilter) -> bytes:
+    return orjson.dumps(["dead letters", order, *astuple(wanted)])
+
+
+def _name_of(caller: Identity) -> str:
+    return caller.api_key_id or caller.tenant_id
