@@ -346,7 +346,7 @@ async def test_a_result_is_there_when_the_run_has_ended_or_as_far_as_there_is_on
         **{"run_id": run_id, "status": "PENDING", "result": None, "outputs": {}, "truncated": False, "error": None}
     }
     records = {"greet": {"state": "SUCCEEDED", "output": 2**70}, "shout": {"state": "FAILED"}}
-    await bench.end(run_id, result={"said": "hello"}, task_records=records, task_records_truncated=True)
+    await bench.end(run_id, result={"said": "hello"}, task_records=records, result_truncated=True)
     ended = await bench.client.get(f"/runs/{run_id}/result")
     assert ended.json() == {
         **{"run_id": run_id, "status": "COMPLETED", "result": {"said": "hello"}, "outputs": {"greet": 2**70}},

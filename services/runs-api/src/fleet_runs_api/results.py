@@ -24,6 +24,7 @@ def result_of(snapshot: RunSnapshot, *, partial: bool) -> dict[str, Any]:
             for task, record in snapshot.task_records.items()
             if isinstance(record, dict) and "output" in record
         },
-        "truncated": snapshot.task_records_truncated,
+        # A worker marks a result that was too large for the snapshot.
+        "truncated": snapshot.task_records_truncated or bool(getattr(snapshot, "result_truncated", False)),
         "error": snapshot.error,
     }
