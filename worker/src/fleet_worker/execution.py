@@ -42,6 +42,12 @@ _WRITE_INTERVAL_SECONDS = 0.25
 _CRASH_RETRY_SECONDS = 0.2
 _REFUSALS_BEFORE_NAK = 6
 _MAX_BACKOFF_SECONDS = 2.0
+# The run has failed before any of its flow was executed.
+_NO_FLOW = {
+    DeadLetterReason.FLOW_NOT_FOUND,
+    DeadLetterReason.CALLABLE_NOT_ALLOWED,
+    DeadLetterReason.REFERENCE_NOT_ALLOWED,
+}
 
 
 class Ending(Enum):
@@ -293,6 +299,8 @@ class Execution:
                 return last
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, _MAX_BACKOFF_SECONDS)
+            if self._events is not None:
+                await self._events.flush()  # what waited for NATS still comes before the state
 
     async def _tell(self, status: RunStatus) -> None:
         if self._events is not None:
@@ -341,8 +349,7 @@ class Execution:
     def _log_failure(
         self, error: str | None, reason: DeadLetterReason | None, failure: dict[str, str] | None = None
     ) -> None:
-        missing = reason is DeadLetterReason.FLOW_NOT_FOUND
-        problem = Problem.FLOW_NOT_FOUND if missing else Problem.EXECUTION_FAILED
+        problem = Problem.FLOW_NOT_FOUND if reason in _NO_FLOW else Problem.EXECUTION_FAILED
         self._log(logging.ERROR, f"run failed: {error}", reason=reason, **(failure or {}), **problem_fields(problem))
 
     def _log(self, level: int, message: str, **fields: Any) -> None:
