@@ -146,7 +146,7 @@ async def test_a_run_whose_deadline_has_passed_is_not_begun(desk: Desk, start_wo
 async def test_a_run_is_ended_at_its_deadline_and_never_tried_again(desk: Desk, start_worker: StartWorker) -> None:
     worker = start_worker("w1")
     await desk.wait_ended(await desk.submit("tiny"))
-    deadline_at = time.time() + 1.5
+    deadline_at = time.time() + 3.0
     run_id = await submit_with(desk, "stubborn", deadline_at=deadline_at, retry=QUICK)
     await desk.wait_running(run_id)
     [runner] = worker.runners()
@@ -154,7 +154,7 @@ async def test_a_run_is_ended_at_its_deadline_and_never_tried_again(desk: Desk, 
     assert (run.status, run.reason, run.attempt) == (RunStatus.FAILED, "deadline_exceeded", 1)
     assert run.error == "the run's deadline passed while it was running; its process was ended"
     assert run.tasks == {"deaf": TaskStatus.RUNNING}
-    assert 0 <= (run.end_time or 0.0) - deadline_at < 3
+    assert 0 <= (run.end_time or 0.0) - deadline_at < 5
     assert not runner.is_running()
     await desk.wait_queue_empty()
     [letter] = await desk.dead_letters()

@@ -10,6 +10,8 @@ from fleet_contracts.snapshot import RunSnapshot
 _VALUE_CHARACTERS = 512
 _ERROR_CHARACTERS = 1024
 _BULKY = ("inputs", "output", "traceback", "artifacts")
+# What is left of a record without bulk is hardly smaller: many more of them are not worth the try.
+_SMALLEST_RECORD_BYTES = 64
 # Marks of one attempt that are no fields of their own; `claim` does not know them.
 _MARKS_OF_AN_ATTEMPT = ("result_truncated", "tasks_truncated")
 
@@ -17,7 +19,7 @@ _MARKS_OF_AN_ATTEMPT = ("result_truncated", "tasks_truncated")
 def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
     """The snapshot with as little left out as the limit allows; task states always stay."""
     smaller = snapshot
-    for smaller in _smaller_and_smaller(snapshot):
+    for smaller in _smaller_and_smaller(snapshot, max_bytes):
         if len(smaller.encode()) <= max_bytes:
             break
     return smaller
@@ -45,15 +47,15 @@ def compact_records(records: dict[str, Any], max_bytes: int) -> tuple[dict[str, 
     if _size(records) <= max_bytes:
         return records, False
     smaller: dict[str, Any] = {}
-    for smaller in _smaller_records(records):
+    for smaller in _smaller_records(records, max_bytes):
         if _size(smaller) <= max_bytes:
             break
     return smaller, True
 
 
-def _smaller_and_smaller(snapshot: RunSnapshot) -> Iterator[RunSnapshot]:
+def _smaller_and_smaller(snapshot: RunSnapshot, max_bytes: int) -> Iterator[RunSnapshot]:
     yield snapshot
-    for records in _smaller_records(snapshot.task_records):
+    for records in _smaller_records(snapshot.task_records, max_bytes):
         snapshot = snapshot.model_copy(update={"task_records": records, "task_records_truncated": True})
         yield snapshot
     if snapshot.result is not None:
@@ -72,11 +74,12 @@ def _smaller_and_smaller(snapshot: RunSnapshot) -> Iterator[RunSnapshot]:
         yield snapshot.model_copy(update={"params": {}, "params_truncated": True})
 
 
-def _smaller_records(records: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _smaller_records(records: dict[str, Any], max_bytes: int) -> Iterator[dict[str, Any]]:
     if not records:
         return
-    yield {task: _shorten_values(record) for task, record in records.items()}
-    yield {task: _without_bulk(record) for task, record in records.items()}
+    if len(records) * _SMALLEST_RECORD_BYTES <= max_bytes:
+        yield {task: _shorten_values(record) for task, record in records.items()}
+        yield {task: _without_bulk(record) for task, record in records.items()}
     yield {}
 
 
