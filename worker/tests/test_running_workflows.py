@@ -48,6 +48,7 @@ async def test_a_function_that_is_not_allowed_fails_the_run_and_says_how_to_allo
     await desk.wait_queue_empty()
     [letter] = await desk.dead_letters()
     assert (letter.reason, letter.error) == ("callable_not_allowed", run.error)
+    assert [line["run_id"] for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0006"] == [run.run_id]
     worker.stop()
 
     start_worker("w2", PYOCO_WORKFLOW_CALLABLE_ALLOW="os, posix")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
+from pydantic_core import to_json
 
 from fleet_contracts.job import Job
 from fleet_contracts.problems import Problem
@@ -180,7 +181,7 @@ class Submission:
 
     def _refuse_if_too_large(self, job: Job, job_bytes: int, index: int | None) -> None:
         # The workflow's text has a limit of its own and never goes into the snapshot.
-        input_bytes = job_bytes - (job.workflow_yaml_bytes or 0)
+        input_bytes = job_bytes - (len(to_json(job.workflow_yaml)) if job.workflow_yaml is not None else 0)
         most = min(self._settings.max_run_snapshot_bytes, self._link.max_payload) - _HEADROOM_BYTES
         if input_bytes > most or job_bytes > self._link.max_payload - _HEADROOM_BYTES:
             place = "" if index is None else f"run {index} of the batch: "
