@@ -63,7 +63,7 @@ def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int |
     if lowest is not None:
         bounds.append(_runs.c.seq >= lowest)
     parts = [
-        select(_runs.c.seq, fits)
+        select(_runs.c.seq, fits.label("fits"))
         .where(_runs.c.tenant_id == wanted.tenant_id, *value, *bounds)
         .order_by(_runs.c.seq.desc())
         .limit(size)
@@ -79,7 +79,7 @@ def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int |
 def changes(wanted: RunFilter, position: Difference, *, size: int) -> Select[Any]:
     """The next runs by the time of their latest change: `seq`, `changed_at`, and whether it `fits`."""
     return (
-        select(_runs.c.seq, _runs.c.changed_at, _fits(wanted))
+        select(_runs.c.seq, _runs.c.changed_at, _fits(wanted).label("fits"))
         .where(
             _runs.c.tenant_id == wanted.tenant_id,
             tuple_(_runs.c.changed_at, _runs.c.seq) > tuple_(position.changed_at, position.seq),
@@ -108,11 +108,12 @@ def with_id_prefix(wanted: RunFilter, prefix: str) -> Select[Any]:
 def chosen(
     wanted: RunFilter, seqs: Sequence[int], *, changed_until: float | None, with_documents: bool
 ) -> Select[Any]:
-    """These runs, those that still fit: some may have changed since their numbers were read."""
-    columns = _SUMMARY_COLUMNS + ((_documents.c.job, _documents.c.snapshot) if with_documents else ())
-    query = select(*columns).where(_runs.c.seq.in_(seqs), *_conditions(wanted).values())
+    """The runs with these numbers, and whether each still `fits`: it may have changed since its number was read."""
+    fits = and_(_runs.c.tenant_id == wanted.tenant_id, _fits(wanted))
     if changed_until is not None:
-        query = query.where(_runs.c.changed_at <= changed_until)
+        fits = and_(fits, _runs.c.changed_at <= changed_until)
+    columns = _SUMMARY_COLUMNS + ((_documents.c.job, _documents.c.snapshot) if with_documents else ())
+    query = select(*columns, fits.label("fits")).where(_runs.c.seq.in_(seqs))
     return query.join(_documents, _documents.c.run_id == _runs.c.run_id) if with_documents else query
 
 
@@ -177,7 +178,7 @@ def has_conditions(wanted: RunFilter, *, apart_from: str | None = None) -> bool:
 
 def _fits(wanted: RunFilter, *, apart_from: str | None = None) -> ColumnElement[bool]:
     conditions = [condition for name, condition in _conditions(wanted).items() if name != apart_from]
-    return and_(true(), *conditions).label("fits")
+    return and_(true(), *conditions)
 
 
 def _conditions(wanted: RunFilter) -> dict[str, ColumnElement[bool]]:

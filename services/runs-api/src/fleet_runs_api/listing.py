@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
+from functools import cache
 from typing import Any
 
 import orjson
@@ -20,7 +22,7 @@ from .group_commit import GroupCommit
 from .list_queries import RunFilter
 from .schemas import RunSummary
 from .views import RunViews
-from .waiting import why_waiting
+from .waiting import Waiting, why_waiting
 
 # By how much the clocks of replicas may differ: a difference stays so far behind the present.
 _SETTLING_SECONDS = 0.2
@@ -79,7 +81,7 @@ class Listing:
         rows, following = await asyncio.to_thread(
             self._database.read, lambda connection: self._read(connection, query, start, page)
         )
-        page.items = [self._in_full(row) if query.in_full else self._summary(row) for row in rows]
+        page.items = self._in_full(rows) if query.in_full else self._summaries(rows)
         page.next_cursor = self._signer.encode(following, scope=scope) if following else None
         return page
 
@@ -103,7 +105,7 @@ class Listing:
         chosen = list_queries.chosen(
             wanted, found.seqs, changed_until=page.updated_until, with_documents=query.in_full
         )
-        rows = {row.seq: row for row in connection.execute(chosen)}
+        rows = {row.seq: row for row in connection.execute(chosen) if row.fits}
         return [rows[seq] for seq in found.seqs if seq in rows], found.following
 
     def _settled_until(self, connection: Connection) -> float:
@@ -113,27 +115,33 @@ class Listing:
             settled -= float(connection.execute(list_queries.oldest_write_age()).scalar_one())
         return settled - _SETTLING_SECONDS
 
-    def _summary(self, row: Any) -> bytes:
-        status = RunStatus(row.status)
-        waiting = why_waiting(
-            status=status,
-            tag=row.tag,
-            held=row.worker_id is not None,
-            not_before=row.not_before,
-            deadline_at=row.deadline_at,
-            failures=row.failures,
-            workers=self._workers,
-            now=time.time(),
-        )
-        more = {
-            "tags": orjson.loads(row.tags),
-            "waiting_reason": waiting and waiting.reason,
-            "waiting_detail": waiting and waiting.detail,
-        }
-        return RunSummary.model_validate({**row._mapping, **more}).model_dump_json().encode()
+    def _summaries(self, rows: Sequence[Any]) -> list[bytes]:
+        now = time.time()
 
-    def _in_full(self, row: Any) -> bytes:
-        return self._views.public(snapshot_of(row), with_records=True)
+        @cache  # most of a page's runs wait for the same thing
+        def waiting(**known: Any) -> Waiting | None:
+            return why_waiting(**known, workers=self._workers, now=now)
+
+        items = []
+        for row in rows:
+            why = waiting(
+                status=RunStatus(row.status),
+                tag=row.tag,
+                held=row.worker_id is not None,
+                not_before=row.not_before,
+                deadline_at=row.deadline_at,
+                failures=row.failures,
+            )
+            more = {
+                "tags": orjson.loads(row.tags),
+                "waiting_reason": why and why.reason,
+                "waiting_detail": why and why.detail,
+            }
+            items.append(RunSummary.model_validate({**row._mapping, **more}).model_dump_json().encode())
+        return items
+
+    def _in_full(self, rows: Sequence[Any]) -> list[bytes]:
+        return [self._views.public(snapshot_of(row), with_records=True) for row in rows]
 
 
 def _scope(wanted: RunFilter) -> bytes:

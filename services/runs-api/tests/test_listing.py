@@ -1,0 +1,339 @@
+"""Lists over HTTP: arrays, walks with a cursor, and differences; none of them misses a run or shows one twice."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from fleet_contracts.names import HEADER_TENANT_ID
+from fleet_contracts.status import RunStatus
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest, runs_running, runs_settings
+
+Item = dict[str, Any]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def service(
+    request: pytest.FixtureRequest, nats_server: NatsServer, tmp_path: Path
+) -> AsyncIterator[RunsUnderTest]:
+    more = {"runs_database_url": request.getfixturevalue("postgres_url")} if request.param == "postgresql" else {}
+    # Nobody holds the claims of these tests: they are not to be taken back meanwhile.
+    async with runs_running(runs_settings(nats_server, tmp_path, run_lost_after_sec=60.0, **more)) as service:
+        yield service
+
+
+async def ask(service: RunsUnderTest, **query: Any) -> Any:
+    answer = await service.client.get("/runs", params=query)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def walk(service: RunsUnderTest, **query: Any) -> list[Item]:
+    """All pages from the first to the last, as one list."""
+    items: list[Item] = []
+    page = await ask(service, **{"cursor": "", **query})
+    while True:
+        assert len(page["items"]) <= query.get("limit", 50)
+        items += page["items"]
+        if page["next_cursor"] is None:
+            return items
+        page = await ask(service, **{**query, "cursor": page["next_cursor"]})
+
+
+async def finish(service: RunsUnderTest, run_id: str, status: RunStatus = RunStatus.COMPLETED) -> None:
+    await service.claim(run_id)
+    await service.change(run_id, lambda snapshot: snapshot.finish(status, now=time.time()))
+
+
+def ids(items: list[Item]) -> list[str]:
+    return [item["run_id"] for item in items]
+
+
+async def test_a_plain_list_is_an_array_that_tells_the_rest_in_headers(service: RunsUnderTest) -> None:
+    runs = [await service.submit(flow, tag=tag) for flow, tag in (("a", "x"), ("b", "x"), ("b", "y"))]
+    answer = await service.client.get("/runs", params={"limit": 2})
+    assert ids(answer.json()) == [runs[2], runs[1]]
+    assert answer.headers["x-total-count"] == "3"
+    rest = await ask(service, cursor=answer.headers["x-next-cursor"])
+    assert (ids(rest["items"]), rest["next_cursor"], rest["total"]) == ([runs[0]], None, 3)
+    last = await service.client.get("/runs", params={"flow": "b", "tag": "x"})
+    assert (last.headers["x-total-count"], last.headers.get("x-next-cursor")) == ("1", None)
+    searched = await service.client.get("/runs", params={"q": "b"})
+    assert len(searched.json()) == 2
+    assert "x-total-count" not in searched.headers
+
+
+async def test_several_values_of_a_filter_may_be_repeated_or_joined(service: RunsUnderTest) -> None:
+    a, b, c = [await service.submit(flow, tag=f"t-{flow}") for flow in "abc"]
+    await service.change(b, lambda s: s.request_cancel(by=None, now=time.time()))
+    await service.until_listed(b, status="CANCELLING")
+    assert ids(await ask(service, flow=["a", "c"])) == [c, a]
+    assert ids(await ask(service, tag=["t-a", "t-b"])) == ids(await ask(service, tag="t-a,t-b")) == [b, a]
+    assert ids(await ask(service, status=["PENDING", "CANCELLING"], flow=["b", "c"])) == [c, b]
+    assert ids(await ask(service, status="PENDING,RUNNING")) == [c, a]
+    page = await ask(service, status="PENDING,CANCELLING", flow=["a", "b"], cursor="")
+    assert (ids(page["items"]), page["total"]) == ([b, a], 2)
+
+
+async def test_a_summary_tells_the_rules_of_a_run_and_why_it_waits(service: RunsUnderTest) -> None:
+    later = time.time() + 600
+    await service.submit("a", not_before=later, deadline_at=later + 60)
+    await service.submit("b", tag="gpu")
+    waiting, scheduled = await ask(service)
+    assert (scheduled["not_before"], scheduled["deadline_at"]) == (later, later + 60)
+    assert (scheduled["failures"], scheduled["rerun_of"]) == (0, None)
+    assert scheduled["waiting_reason"] == "schedule"
+    assert waiting["waiting_reason"] == "no_worker"
+    assert "gpu" in waiting["waiting_detail"]
+
+
+async def test_pages_may_show_whole_runs(service: RunsUnderTest) -> None:
+    runs = [await service.submit(params={"n": n}) for n in range(3)]
+    items = await walk(service, include="full", limit=2)
+    assert ids(items) == runs[::-1]
+    assert [item["params"] for item in items] == [{"n": 2}, {"n": 1}, {"n": 0}]
+    assert all("task_records" in item and "ack_subject" not in item for item in items)
+    changed = await eventually(lambda: walk(service, include="full", updated_after=0.0, limit=2, cursor=""))
+    assert set(ids(changed)) <= set(runs)
+
+
+async def test_a_cursor_is_good_only_for_its_own_query_and_tenant(service: RunsUnderTest) -> None:
+    for _ in range(3):
+        await service.submit()
+        await service.client.post("/runs", json={"flow_name": "hello"}, headers={HEADER_TENANT_ID: "acme"})
+    cursor = (await ask(service, cursor="", limit=1, flow="hello"))["next_cursor"]
+    assert len((await ask(service, cursor=cursor, limit=2, flow="hello"))["items"]) == 2
+    page = await eventually(lambda: _difference(service, least=3, limit=1))
+    following = page["next_cursor"]
+    assert len((await ask(service, cursor=following))["items"]) == 2
+    assert len((await ask(service, cursor=following, updated_after=1.0))["items"]) == 2
+
+    refused: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({"cursor": cursor}, {}),
+        ({"cursor": cursor, "flow": "hello", "status": "PENDING"}, {}),
+        ({"cursor": cursor, "flow": "hello"}, {HEADER_TENANT_ID: "acme"}),
+        ({"cursor": cursor, "flow": "hello", "updated_after": 1.0}, {}),
+        ({"cursor": cursor[:-2] + "xx", "flow": "hello"}, {}),
+        ({"cursor": "nonsense"}, {}),
+        ({"cursor": following, "updated_after": 2.0}, {}),
+    ]
+    for query, headers in refused:
+        answer = await service.client.get("/runs", params=query, headers=headers)
+        assert answer.status_code == 422, query
+        assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0017"
+        assert answer.json()["detail"] == "The cursor is not valid for this query; start again without it."
+
+
+async def _difference(service: RunsUnderTest, *, least: int, **query: Any) -> Any:
+    """The first page of what has changed since the beginning, once so many runs are told of."""
+    everything = await walk(service, updated_after=1.0)
+    return await ask(service, updated_after=1.0, **query) if len(everything) >= least else None
+
+
+BAD_QUERIES = [
+    *(
+        "updated_after=soon",
+        "updated_after=-1",
+        "updated_after=inf",
+        "since=nan",
+        "until=tomorrow",
+        "since=2&until=1",
+    ),
+    *("status=PENDING,DONE", "tag=a,b.c", "flow=", "flow=%00", "q=", "q=%00"),
+    "workflow_yaml_sha256=" + "0" * 65,
+    "cursor=" + "A" * 501,
+    "&".join(f"flow=f{n}" for n in range(21)),
+]
+
+
+async def test_a_bad_query_is_refused_with_a_sentence_about_its_parameter(service: RunsUnderTest) -> None:
+    for query in BAD_QUERIES:
+        answer = await service.client.get(f"/runs?{query}")
+        assert answer.status_code == 422, query
+        assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0017"
+        assert query.partition("=")[0] in answer.json()["detail"]
+
+
+async def test_differences_tell_each_change_once_and_where_the_next_begins(service: RunsUnderTest) -> None:
+    first, second = await service.submit("a"), await service.submit("b")
+
+    async def changed(after: float, count: int) -> tuple[list[Item], float]:
+        """What has changed by the time that so many runs have."""
+        seen: dict[str, Item] = {}
+
+        async def look() -> bool:
+            nonlocal after
+            page = await ask(service, updated_after=after)
+            assert page["next_cursor"] is None
+            assert page["total"] is None
+            assert page["updated_until"] >= after
+            after = page["updated_until"]
+            seen.update((item["run_id"], item) for item in page["items"])
+            return len(seen) >= count
+
+        await eventually(look, what=f"{count} changes")
+        return list(seen.values()), after
+
+    items, after = await changed(0.0, 2)
+    assert ids(items) == [first, second]
+    await finish(service, second, RunStatus.FAILED)
+    await service.until_listed(second, status="FAILED")
+    items, after = await changed(after, 1)
+    assert [(item["run_id"], item["status"]) for item in items] == [(second, "FAILED")]
+    third = await service.submit("c")
+    items, after = await changed(after, 1)
+    assert ids(items) == [third]
+    assert ids(await walk(service, updated_after=0.0, status="PENDING", limit=1)) == [first, third]
+    assert await ask(service, updated_after=time.time() + 60) == {
+        "items": [],
+        "next_cursor": None,
+        "total": None,
+        "updated_until": pytest.approx(time.time() + 60, abs=5),
+    }
+
+
+async def test_a_difference_waits_for_a_change_whose_commit_takes_long(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await eventually(lambda: walk(service, updated_after=1.0))
+    update = text("UPDATE runs SET changed_at = :now, attempt = 9 WHERE run_id = :run_id")
+    if service.database.is_sqlite:
+        # Its one writer is the service itself: let a batch of its own be slow.
+        commits = service.app.state.service._commits
+        begun, may_end = asyncio.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow_batch(connection: Any, items: Any) -> list[None]:
+            connection.execute(update, {"now": time.time(), "run_id": run_id})
+            loop.call_soon_threadsafe(begun.set)
+            asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(timeout=20)
+            return [None for _ in items]
+
+        writing = commits.write_soon(slow_batch, None)
+        await begun.wait()
+        after = await _poll_for(service, 1.0)
+        may_end.set()
+        await writing
+    else:
+        with service.database.writer.connect() as connection:
+            connection.execute(update, {"now": time.time(), "run_id": run_id})
+            after = await _poll_for(service, 1.0)
+            connection.commit()
+    seen = await eventually(lambda: walk(service, updated_after=after), what="the change that took long")
+    assert [(item["run_id"], item["attempt"]) for item in seen] == [(run_id, 9)]
+
+
+async def _poll_for(service: RunsUnderTest, seconds: float) -> float:
+    """Follow the differences for a while in which nothing can be seen; where the next one begins."""
+    after: float = (await ask(service, updated_after=1.0))["updated_until"]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        page = await ask(service, updated_after=after)
+        assert page["items"] == []
+        after = page["updated_until"]
+    return after
+
+
+class Traffic:
+    """Many at once submit runs, claim and finish them; what was accepted is known at any moment."""
+
+    def __init__(self, *services: RunsUnderTest, clients: int, runs_each: int) -> None:
+        self.accepted: list[str] = []
+        self._services = services
+        self._runs_each = runs_each
+        self._clients = [asyncio.create_task(self._work(number)) for number in range(clients)]
+
+    @property
+    def goes_on(self) -> bool:
+        return not all(client.done() for client in self._clients)
+
+    async def end(self) -> None:
+        await asyncio.gather(*self._clients)
+
+        async def all_known() -> bool:
+            done = self._services[0].rows("SELECT count(*) FROM runs WHERE finished_at IS NOT NULL")[0][0]
+            return bool(done == len(self.accepted))
+
+        await eventually(all_known, within=30, what="the ledger knowing every end")
+
+    async def _work(self, number: int) -> None:
+        service = self._services[number % len(self._services)]
+        for turn in range(self._runs_each):
+            run_id = await service.submit(f"flow-{turn % 3}")
+            self.accepted.append(run_id)
+            await finish(service, run_id, RunStatus.FAILED if turn % 5 == number % 5 else RunStatus.COMPLETED)
+
+
+class Follower:
+    """Knows of the runs what the differences have told."""
+
+    def __init__(self, service: RunsUnderTest) -> None:
+        self.known: dict[str, Item] = {}
+        self.polls = 0
+        self._service = service
+        self._after = 0.0
+
+    async def poll(self) -> None:
+        page = await ask(self._service, updated_after=self._after, limit=7)
+        until, items = page["updated_until"], page["items"]
+        while page["next_cursor"]:
+            page = await ask(self._service, cursor=page["next_cursor"], limit=7)
+            assert page["updated_until"] == until
+            items += page["items"]
+        assert len(set(ids(items))) == len(items), "a run was shown twice in one difference"
+        self.known.update((item["run_id"], item) for item in items)
+        self._after, self.polls = until, self.polls + 1
+
+    async def follow_to_the_end(self, traffic: Traffic) -> None:
+        while traffic.goes_on:
+            await self.poll()
+        await traffic.end()
+        final = {item["run_id"]: item for item in await walk(self._service)}
+
+        async def is_up_to_date() -> bool:
+            await self.poll()
+            return self.known == final
+
+        await eventually(is_up_to_date, what="the follower knowing the final state of all runs")
+        assert self.polls >= 3
+        assert set(self.known) == set(traffic.accepted)
+
+
+async def test_a_walk_under_load_shows_every_run_accepted_before_it_exactly_once(service: RunsUnderTest) -> None:
+    traffic = Traffic(service, clients=6, runs_each=40)
+    walks = 0
+    while traffic.goes_on:
+        accepted = set(traffic.accepted)
+        shown = Counter(ids(await walk(service, limit=7)))
+        assert not accepted - shown.keys(), "a run is missing"
+        assert set(shown.values()) <= {1}, "a run was shown twice"
+        walks += 1
+    await traffic.end()
+    assert walks >= 3
+    final = await walk(service, limit=7)
+    assert set(ids(final)) == set(traffic.accepted)
+    counted = await ask(service, cursor="", flow=["flow-0", "flow-1"], status="FAILED")
+    fitting = [i for i in final if i["flow_name"] in ("flow-0", "flow-1") and i["status"] == "FAILED"]
+    assert counted["total"] == len(fitting)
+
+
+async def test_whoever_follows_differences_ends_with_the_state_of_every_run(service: RunsUnderTest) -> None:
+    await Follower(service).follow_to_the_end(Traffic(service, clients=6, runs_each=40))
+
+
+async def test_replicas_take_each_others_cursors_and_tell_each_others_changes(
+    nats_server: NatsServer, tmp_path: Path, postgres_url: str
+) -> None:
+    settings = runs_settings(nats_server, tmp_path, run_lost_after_sec=60.0, runs_database_url=postgres_url)
+    async with runs_running(settings) as one, runs_running(settings) as other:
+        await Follower(one).follow_to_the_end(Traffic(one, other, clients=6, runs_each=40))
+        page = await ask(one, cursor="", limit=100)
+        rest = await ask(other, cursor=page["next_cursor"], limit=200)
+        assert len({*ids(page["items"]), *ids(rest["items"])}) == 240
