@@ -146,7 +146,7 @@ class Listing:
 
 def _scope(wanted: RunFilter) -> bytes:
     """Tenant and filters, the same whatever order values were named in."""
-    return orjson.dumps([sorted(part) if isinstance(part, tuple) else part for part in astuple(wanted)])
+    return orjson.dumps(["runs", *(sorted(part) if isinstance(part, tuple) else part for part in astuple(wanted))])
 
 
 def _goes_with(start: Position | None, updated_after: float | None) -> bool:
