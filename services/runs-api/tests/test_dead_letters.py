@@ -254,6 +254,30 @@ async def test_a_requeued_run_waits_again_and_gets_a_job_of_its_own(
     assert (await service.client.post(f"/dlq/{third['id']}/requeue")).json()["attempt"] == 2
 
 
+async def test_letters_outlive_the_store_of_nats_and_so_does_what_they_need_to_be_requeued(
+    service: RunsUnderTest, nats_server: NatsServer
+) -> None:
+    run_id = await fail(service)
+    [item] = await until_letters(service, 1)
+    nats_server.kill()
+    nats_server.wipe()
+    nats_server.start()
+
+    async def requeue() -> httpx.Response | None:
+        answer = await service.client.post(f"/dlq/{item['id']}/requeue")
+        return answer if answer.status_code != 503 else None
+
+    answer = await eventually(requeue, within=20, what="NATS being back")
+    assert answer is not None
+    assert (answer.status_code, answer.json()["run_id"]) == (200, run_id)
+    assert await eventually(service.jobs) == [run_id]
+    snapshot = await service.snapshot(run_id)
+    assert (snapshot.status, snapshot.attempt) == (RunStatus.PENDING, 1)
+    # Sequences begin anew: the next letter is another one all the same.
+    await bury(service.link, error="KeyError: new")
+    assert (await until_letters(service, 1))[0]["error"] == "KeyError: new"
+
+
 async def test_a_run_that_has_not_failed_is_not_requeued(service: RunsUnderTest) -> None:
     run_id = await service.submit()
     await bury(service.link, run_id=run_id)

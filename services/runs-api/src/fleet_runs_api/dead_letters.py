@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Row
 
+from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
@@ -210,8 +211,9 @@ class DeadLetters:
     async def _announce(self, run: RunSnapshot) -> None:
         try:
             await self._relay.announce(run)
-        except NatsUnavailable:
-            logger.info("run %s waits again; KV will tell when NATS is back", run.run_id)
+        except (NatsUnavailable, MalformedMessage):
+            # The run waits in the ledger; the relay announces it again when it is due, the sweeper repairs the rest.
+            logger.info("run %s waits again; KV will tell of it later", run.run_id, exc_info=True)
 
     async def _remove(self, letter_ids: Sequence[int], caller: Identity) -> int:
         gone = await self._commits.write(dead_letter_ledger.remove, Deletion(letter_ids, caller.tenant_id))
