@@ -38,7 +38,7 @@ QUICK = Effort(
     list_seconds=0.5,
     watch_changes=10,
     watchers_ours=2000,
-    watchers_peer=1000,
+    watchers_peer=500,
 )
 FULL = Effort(
     rounds=5,

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import time
+from functools import partial
 
 from nats.aio.client import Client
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, inspect, text
 
 from fleet_contracts.names import WireNames, kv_stream, kv_subject
 from fleet_testkit.filling import fill_ledger
@@ -14,7 +16,7 @@ from ..figures import Figure
 from ..load import hammer
 from ..progress import say
 from ..session import Session
-from ..sides import Side
+from ..sides import Ours, Side
 
 # With more than this the peer takes minutes for one list.
 _PEER_AT_MOST = 10_000
@@ -26,17 +28,14 @@ _IN_FLIGHT = 500
 
 def measure_lists(session: Session) -> list[Figure]:
     figures = []
-    try:
+    with _Ledger(session.ours) as ledger:
         for size in _SIZES:
             say(f"filling in {size:,} ended runs")
-            _fill_ours(session, size)
+            ledger.refill(size)
             if size <= _PEER_AT_MOST:
-                session.peer.wire.use(lambda client, size=size: _fill_peer(client, size))  # type: ignore[misc]
+                session.peer.wire.use(partial(_fill_peer, size=size))
             figures += [_measure(session, name, path, size) for name, path in _PATHS.items()]
-    finally:
-        # The other measurements begin with nothing.
-        _fill_ours(session, 0)
-        session.peer.wire.use(_empty_peer)
+    session.peer.wire.use(_empty_peer)
     return figures
 
 
@@ -54,17 +53,33 @@ def _measure(session: Session, name: str, path: str, size: int) -> Figure:
     return session.compare(title, "ms", p50_ms, rounds=1 if size == _PEER_AT_MOST else None)
 
 
-def _fill_ours(session: Session, size: int) -> None:
-    engine = create_engine(f"sqlite:///{session.ours.stack.data_dir}/runs.db")
-    with engine.begin() as connection:
-        for table in ("run_documents", "run_counts", "runs"):
-            connection.execute(text(f"DELETE FROM {table}"))
-        if size:
-            fill_ledger(connection, size)
-    engine.dispose()
+class _Ledger:
+    """Our ledger, filled from outside; what was empty before is empty again at the end."""
+
+    def __init__(self, ours: Ours) -> None:
+        self._engine = create_engine(f"sqlite:///{ours.stack.data_dir}/runs.db")
+
+    def __enter__(self) -> "_Ledger":
+        with self._engine.connect() as connection:
+            tables = inspect(connection).get_table_names()
+            self._empty = [table for table in tables if not connection.scalar(text(f"SELECT 1 FROM {table} LIMIT 1"))]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.refill(0)
+        self._engine.dispose()
+
+    def refill(self, size: int) -> None:
+        with self._engine.begin() as connection:
+            for table in self._empty:
+                connection.execute(text(f"DELETE FROM {table}"))
+            if size:
+                fill_ledger(connection, size)
+                # Ended just now: what ended long ago would be tidied away while it is measured.
+                connection.execute(text("UPDATE runs SET finished_at = :now"), {"now": time.time()})
 
 
-async def _fill_peer(client: Client, size: int) -> None:
+async def _fill_peer(client: Client, *, size: int) -> None:
     """Snapshots as the peer's worker leaves them."""
     js = client.jetstream()
     for first in range(0, size, _IN_FLIGHT):
