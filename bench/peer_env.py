@@ -45,7 +45,10 @@ def prepare_peer(folder: Path) -> PeerEnv:
     version = _version(folder / "bin" / "python")
     has_worker = version >= _OLDEST_FOR_WORKER
     if not has_worker:
-        say("no Python 3.12 or newer was found and the peer's worker hangs on older ones: it is left out")
+        say(
+            "the peer's worker is left out: it hangs on Python older than 3.12 and no other was found; "
+            f"install one and remove {folder} to have it measured"
+        )
     return PeerEnv(folder, has_worker)
 
 

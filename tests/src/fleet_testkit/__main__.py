@@ -17,6 +17,7 @@ PACKAGES = (
     "fleet_gateway",
     "fleet_launcher",
     "fleet_testkit",
+    "bench",
 )
 
 
