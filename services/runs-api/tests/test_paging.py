@@ -163,8 +163,9 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
     with database.reader.connect() as connection:
         for name, (query, index) in PAGES.items():
             plan = explain(connection, query)
-            # PostgreSQL may also walk the newest rows backwards by the primary key: as few rows, another index.
-            assert f"{index} " in plan or "runs_pkey" in plan, f"{name}: {plan}"
+            # Of a tenant that has nearly all runs, PostgreSQL may also walk the primary key: as few rows.
+            walks_key = "runs_pkey" in plan and name in ("newest", "by text")
+            assert f"{index} " in plan or walks_key, f"{name}: {plan}"
             assert "SCAN runs" not in plan, f"{name}: {plan}"
             assert "Seq Scan on runs" not in plan, f"{name}: {plan}"
             # What is sorted is what was read for this page.

@@ -50,7 +50,10 @@ def changes(connection: Connection, wanted: RunFilter, start: Difference, *, lim
 def newest(
     connection: Connection, wanted: RunFilter, start: Walk | None, *, limit: int, patient: bool, total: int | None
 ) -> Found:
-    """The runs accepted before `start`. `total` is how many fit, as far as it is known."""
+    """The runs accepted before `start`, the newest first.
+
+    Somebody patient has no cursor to go on with. `total` is how many runs fit, if that is known.
+    """
     if total == 0:
         return Found([])
     before = start.before_seq if start else None
@@ -83,7 +86,7 @@ def newest(
         limit=limit,
         size=size,
         most=_MOST_WINDOWS_IF_PATIENT if patient else _MOST_WINDOWS,
-        enough=total if start is None else None,
+        enough=total if patient else None,
     )
     return Found(seqs, last and Walk(last.seq))
 
