@@ -36,8 +36,8 @@ class Decided:
 
 _INSERT_DECISION = Prepared(insert(_decisions), ("run_id", "at", "kind", "attempt", "reason"))
 _INSERT_ATTEMPT = {
-    "sqlite": sqlite.insert(_attempts).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(_attempts).on_conflict_do_nothing(),
+    "sqlite": sqlite.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
+    "postgresql": postgresql.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
 }
 
 
@@ -65,8 +65,8 @@ def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
                 ended_at=record.end_time,
                 error=record.error,
             )
-        )
-        if added.rowcount == 1 and (decision := _decision_after(snapshot, record)) is not None:
+        ).first()
+        if added is not None and (decision := _decision_after(snapshot, record)) is not None:
             decided.append(decision)
     if _has_used_up_its_retries(snapshot):
         assert snapshot.retry is not None

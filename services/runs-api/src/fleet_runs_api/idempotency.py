@@ -43,8 +43,9 @@ def take_key(connection: Connection, use: KeyUse) -> Earlier | None:
             created_at=use.now,
         )
         .on_conflict_do_nothing()
-    )
-    if taken.rowcount == 1:
+        .returning(_keys.c.key)
+    ).first()
+    if taken is not None:
         return None
     row = connection.execute(
         select(_keys.c.fingerprint, _keys.c.run_ids).where(_keys.c.tenant_id == use.tenant_id, _keys.c.key == use.key)

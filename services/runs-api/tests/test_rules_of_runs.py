@@ -1,0 +1,420 @@
+"""Retries, schedules, deadlines, exhausted deliveries, retention: what the runs service does without being asked."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js import api
+
+from fleet_contracts.dead_letter import DeadLetter
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_consumer
+from fleet_kit.streams import stored_message
+from fleet_runs_api import ledger
+from fleet_runs_api.counting import settle_counts
+from fleet_runs_api.database import Database
+from fleet_runs_api.ledger import Acceptance, NewRun, NotReopened, Observation, Reopening
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest, runs_running, runs_settings
+
+
+async def shown(service: RunsUnderTest, run_id: str) -> dict[str, Any]:
+    answer = await service.client.get(f"/runs/{run_id}")
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def take_job(service: RunsUnderTest) -> None:
+    """Take all jobs off the queue, as workers do that have dealt with them."""
+    await service.link.jetstream.purge_stream("PYOCO_WORK")
+
+
+async def fail_attempt(service: RunsUnderTest, run_id: str, *, delay: float) -> None:
+    await service.claim(run_id)
+    await take_job(service)
+    await service.change(
+        run_id,
+        lambda s: s.retry_later(
+            now=time.time(), not_before=time.time() + delay, error="ValueError: x", reason="execution_error"
+        ),
+    )
+
+
+async def dead_letters(service: RunsUnderTest) -> list[DeadLetter]:
+    state = (await service.link.stream_info("PYOCO_DLQ")).state
+    found = [
+        await stored_message(service.link, "PYOCO_DLQ", sequence)
+        for sequence in range(max(state.first_seq, 1), state.last_seq + 1)
+    ]
+    return [DeadLetter.decode(message.data) for message in found if message is not None]
+
+
+# Retries -----------------------------------------------------------------------------------------
+
+
+async def test_a_failed_attempt_is_queued_again_when_its_time_has_come(service: RunsUnderTest) -> None:
+    run_id = await service.submit(retry={"max_attempts": 3})
+    await fail_attempt(service, run_id, delay=0.8)
+    failed_at = time.time()
+    waiting = await shown(service, run_id)
+    assert (waiting["status"], waiting["waiting_reason"]) == ("PENDING", "retry")
+    assert "failed 1 times" in waiting["waiting_detail"]
+    assert await service.jobs() == []
+    assert await eventually(service.jobs, within=10) == [run_id]
+    assert 0.6 < time.time() - failed_at < 5
+    assert (await service.snapshot(run_id)).attempt == 1
+
+
+async def test_every_attempt_and_decision_is_recorded(service: RunsUnderTest) -> None:
+    run_id = await service.submit(retry={"max_attempts": 3})
+    await fail_attempt(service, run_id, delay=0.01)
+    await eventually(service.jobs)
+    await service.claim(run_id, worker_id="w2")
+    await take_job(service)
+    await service.change(run_id, lambda s: s.hand_back(now=time.time(), interrupted=True))
+    await eventually(service.jobs, within=20, what="the lost job being queued again")
+    await service.claim(run_id, worker_id="w3")
+    await service.change(run_id, lambda s: s.finish(RunStatus.COMPLETED, now=time.time()))
+    await service.until_listed(run_id, status="COMPLETED", attempt=3)
+    body = (await service.client.get(f"/runs/{run_id}/attempts")).json()
+    assert (body["status"], body["max_attempts"], body["failures"]) == ("COMPLETED", 3, 1)
+    assert [(a["attempt"], a["outcome"], a["worker_id"]) for a in body["attempts"]] == [
+        (1, "failed", "w1"),
+        (2, "interrupted", "w2"),
+        (3, "completed", "w3"),
+    ]
+    assert body["attempts"][0]["error"] == "ValueError: x"
+    assert all(a["started_at"] <= a["ended_at"] for a in body["attempts"])
+    kinds = [d["kind"] for d in body["decisions"]]
+    assert kinds == ["retry", "hand_over", "redispatch"]
+    assert "failure 1 of 3 allowed: ValueError: x" in body["decisions"][0]["reason"]
+
+
+async def test_retries_that_are_used_up_are_a_decision_too(service: RunsUnderTest) -> None:
+    run_id = await service.submit(retry={"max_attempts": 2})
+    await fail_attempt(service, run_id, delay=0.01)
+    await eventually(service.jobs)
+    await service.claim(run_id)
+    await service.change(
+        run_id,
+        lambda s: s.finish(RunStatus.FAILED, now=time.time(), error="ValueError: y", reason="execution_error"),
+    )
+    await service.until_listed(run_id, status="FAILED")
+    decisions = (await service.client.get(f"/runs/{run_id}/attempts")).json()["decisions"]
+    assert [d["kind"] for d in decisions] == ["retry", "give_up"]
+    assert "failure 2 of 2 allowed: ValueError: y" in decisions[1]["reason"]
+
+
+async def test_a_retry_outlives_the_loss_of_the_nats_store(service: RunsUnderTest, nats_server: NatsServer) -> None:
+    run_id = await service.submit(retry={"max_attempts": 3})
+    await fail_attempt(service, run_id, delay=2)
+    await eventually(lambda: service.rows("SELECT * FROM runs WHERE failures = 1"))
+    nats_server.kill()
+    nats_server.wipe()
+    nats_server.start()
+    assert await eventually(service.jobs, within=30) == [run_id]
+    snapshot = await service.snapshot(run_id)
+    assert (snapshot.attempt, snapshot.failures, len(snapshot.earlier_attempts)) == (1, 1, 1)
+
+
+async def test_a_run_that_waits_for_its_retry_can_be_cancelled(service: RunsUnderTest) -> None:
+    run_id = await service.submit(retry={"max_attempts": 3})
+    await fail_attempt(service, run_id, delay=600)
+    await eventually(lambda: service.rows("SELECT * FROM runs WHERE failures = 1"))
+    assert (await service.client.post(f"/runs/{run_id}/cancel")).json()["status"] == "CANCELLING"
+    await service.until_listed(run_id, status="CANCELLED")
+
+
+async def test_a_tag_may_have_a_retry_rule_of_its_own(nats_server: NatsServer, tmp_path: Path) -> None:
+    settings = runs_settings(nats_server, tmp_path, retry_defaults={"flaky": {"max_attempts": 5}})
+    async with runs_running(settings) as service:
+        flaky = await service.snapshot(await service.submit(tag="flaky"))
+        asked = await service.snapshot(await service.submit(tag="flaky", retry={"max_attempts": 2}))
+        plain = await service.snapshot(await service.submit())
+    assert flaky.retry is not None
+    assert asked.retry is not None
+    assert (flaky.retry.max_attempts, asked.retry.max_attempts, plain.retry) == (5, 2, None)
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        {"max_attempts": 0},
+        {"max_attempts": 101},
+        {"base_seconds": -1},
+        {"jitter": 2},
+        {"attempts": 3},
+        {"max_attempts": "x"},
+    ],
+)
+async def test_a_retry_rule_that_makes_no_sense_is_refused(service: RunsUnderTest, retry: dict[str, Any]) -> None:
+    answer = await service.client.post("/runs", json={"flow_name": "hello", "retry": retry})
+    assert answer.status_code == 422
+    assert "retry" in answer.json()["detail"]
+
+
+# Schedules ---------------------------------------------------------------------------------------
+
+
+async def test_a_run_with_a_delay_is_queued_when_its_time_has_come(service: RunsUnderTest) -> None:
+    began = time.time()
+    run_id = await service.submit(delay_sec=1.0)
+    waiting = await shown(service, run_id)
+    assert (waiting["status"], waiting["waiting_reason"]) == ("PENDING", "schedule")
+    assert waiting["not_before"] == pytest.approx(began + 1, abs=0.5)
+    assert await service.jobs() == []
+    assert await eventually(service.jobs, within=10) == [run_id]
+    assert time.time() - began >= 0.95
+
+
+async def test_a_scheduled_run_outlives_a_restart_and_is_not_sent_early(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    settings = runs_settings(nats_server, tmp_path)
+    async with runs_running(settings) as service:
+        soon = await service.submit(delay_sec=1.5)
+        later = await service.submit(not_before=time.time() + 3600)
+    async with runs_running(settings) as service:
+        assert await eventually(service.jobs, within=10) == [soon]
+        assert (await shown(service, later))["waiting_reason"] == "schedule"
+        assert await service.jobs() == [soon]
+
+
+async def test_a_scheduled_run_can_be_cancelled_even_if_kv_has_lost_it(service: RunsUnderTest) -> None:
+    run_id = await service.submit(delay_sec=3600)
+    await service.runs.purge(run_id)
+    assert (await service.client.post(f"/runs/{run_id}/cancel")).json()["status"] == "CANCELLING"
+    await service.until_listed(run_id, status="CANCELLED")
+
+
+async def test_a_moment_in_the_past_means_now(service: RunsUnderTest) -> None:
+    run_id = await service.submit(not_before=1.0)
+    assert await eventually(service.jobs) == [run_id]
+    assert (await service.snapshot(run_id)).not_before is None
+
+
+# Deadlines ---------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_nobody_takes_fails_at_its_deadline(service: RunsUnderTest) -> None:
+    run_id = await service.submit(timeout_sec=0.5)
+    ended = await service.until_listed(run_id, status="FAILED")
+    assert ended["reason"] == "deadline_exceeded"
+    assert "deadline" in ended["error"]
+    (letter,) = await eventually(lambda: dead_letters(service))
+    assert (letter.run_id, letter.reason) == (run_id, "deadline_exceeded")
+    decisions = (await service.client.get(f"/runs/{run_id}/attempts")).json()["decisions"]
+    assert [d["kind"] for d in decisions] == ["expire"]
+
+
+async def test_a_holder_that_goes_on_after_the_deadline_is_ended_by_the_service(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with runs_running(runs_settings(nats_server, tmp_path, run_lost_after_sec=60)) as service:
+        run_id = await service.submit(timeout_sec=0.5)
+        revision = await service.claim(run_id)
+        ended = await service.until_listed(run_id, status="FAILED")
+        assert ended["end_time"] - ended["start_time"] > 4  # it was left to its holder for a while
+        assert (await service.runs.get(run_id)).revision > revision  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"deadline_at": 1.0},
+        {"deadline_at": 99999999999.0},
+        {"delay_sec": 10, "deadline_at": time.time() + 5},
+        {"timeout_sec": 0},
+        {"timeout_sec": -1},
+        {"delay_sec": -1},
+        {"delay_sec": 1, "not_before": 5},
+        {"timeout_sec": 1, "deadline_at": 9999999999},
+        {"not_before": "tomorrow"},
+    ],
+)
+async def test_times_that_make_no_sense_are_refused(service: RunsUnderTest, times: dict[str, Any]) -> None:
+    answer = await service.client.post("/runs", json={"flow_name": "hello", **times})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0002"
+    assert service.rows("SELECT * FROM runs") == []
+
+
+# Why it waits ------------------------------------------------------------------------------------
+
+
+async def test_a_run_without_a_worker_says_so_and_what_to_do(service: RunsUnderTest) -> None:
+    waiting = await shown(service, await service.submit(tag="gpu"))
+    assert waiting["waiting_reason"] == "no_worker"
+    assert waiting["waiting_detail"].startswith("no live worker serves tag gpu; ")
+
+
+async def test_a_run_that_began_waits_for_nothing(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    assert "waiting_reason" not in await shown(service, run_id)
+
+
+# Deliveries --------------------------------------------------------------------------------------
+
+
+async def make_consumer(service: RunsUnderTest, *, max_deliver: int) -> api.ConsumerInfo:
+    return await ensure_consumer(
+        service.link.jetstream,
+        "PYOCO_WORK",
+        api.ConsumerConfig(
+            durable_name="pyoco_workers_default",
+            filter_subject="pyoco.work.default",
+            ack_policy=api.AckPolicy.EXPLICIT,
+            ack_wait=0.5,
+            max_deliver=max_deliver,
+        ),
+    )
+
+
+async def deliver(service: RunsUnderTest, times: int) -> None:
+    """Let the job be delivered so often to somebody who hands it back, and asked for once more."""
+    subscription = await service.link.jetstream.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
+    for _ in range(times):
+        (message,) = await subscription.fetch(1, timeout=5)
+        await message.nak()
+    with pytest.raises(TimeoutError):
+        await subscription.fetch(1, timeout=1)  # the server notices when somebody asks
+    await subscription.unsubscribe()
+
+
+async def test_a_job_that_was_delivered_as_often_as_allowed_ends_its_run_with_a_dead_letter(
+    service: RunsUnderTest,
+) -> None:
+    await make_consumer(service, max_deliver=3)
+    run_id = await service.submit()
+    await deliver(service, 3)
+    ended = await service.until_listed(run_id, status="FAILED")
+    assert ended["reason"] == "deliveries_exhausted"
+    assert "3 times" in ended["error"]
+    (letter,) = await eventually(lambda: dead_letters(service))
+    assert (letter.run_id, letter.reason) == (run_id, "deliveries_exhausted")
+
+    async def gone() -> bool:
+        return await service.jobs() == []
+
+    await eventually(gone, what="the job leaving the queue")
+
+
+async def test_exhausted_deliveries_that_nobody_told_of_are_found_by_the_sweeper(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    settings = runs_settings(nats_server, tmp_path)
+    async with runs_running(settings) as service:
+        await make_consumer(service, max_deliver=1)
+        run_id = await service.submit()
+        await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    # While no runs service is there to hear it.
+    async with RunsOutside(settings) as outside:
+        await deliver(outside, 1)
+    async with runs_running(settings) as service:
+        ended = await service.until_listed(run_id, status="FAILED")
+        assert ended["reason"] == "deliveries_exhausted"
+
+
+class RunsOutside:
+    """NATS alone, without the service."""
+
+    def __init__(self, settings: Any) -> None:
+        self._link = NatsLink(settings, name="outside")
+
+    async def __aenter__(self) -> RunsUnderTest:
+        await self._link.__aenter__()
+        async with asyncio.timeout(10):
+            await self._link.wait_ready()
+        return RunsUnderTest(None, None, self._link, None)  # type: ignore[arg-type]
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._link.__aexit__()
+
+
+# Reopening ---------------------------------------------------------------------------------------
+
+
+def test_only_a_failed_run_of_the_tenant_is_reopened(database: Database, new_run: NewRun) -> None:
+    run_id = new_run.job.run_id
+    running = RunSnapshot.pending(new_run.job, now=1.0).claim(
+        worker_id="w1", worker_instance_id="i1", ack_subject=None, now=2.0
+    )
+    failed = running.finish(RunStatus.FAILED, now=3.0, error="ValueError: x", reason="execution_error")
+
+    def reopen(tenant_id: str = "anonymous") -> Any:
+        with database.writer.begin() as connection:
+            (result,) = ledger.reopen(connection, [Reopening(run_id, tenant_id, 20.0, 10.0, "somebody")])
+            settle_counts(connection)
+        return result
+
+    with database.writer.begin() as connection:
+        ledger.accept(connection, [Acceptance([new_run])])
+        ledger.record(connection, [[Observation(running, 5, running.encode().decode())]])
+        settle_counts(connection)
+    assert reopen() == NotReopened(RunStatus.RUNNING)
+    with database.writer.begin() as connection:
+        ledger.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
+        settle_counts(connection)
+    assert reopen("acme") == NotReopened(None)
+    reopened = reopen()
+    assert (reopened.status, reopened.attempt, reopened.reopened) == (RunStatus.PENDING, 1, 1)
+    assert reopen() == NotReopened(RunStatus.PENDING)
+    # Old news of the end does not end it again.
+    with database.writer.begin() as connection:
+        assert ledger.record(connection, [[Observation(failed, 7, failed.encode().decode())]]) == [0]
+        settle_counts(connection)
+
+
+# Retention ---------------------------------------------------------------------------------------
+
+
+async def test_an_ended_run_leaves_kv_in_time_and_stays_readable(nats_server: NatsServer, tmp_path: Path) -> None:
+    async with runs_running(runs_settings(nats_server, tmp_path, runs_kv_retention_sec=0.5)) as service:
+        run_id = await service.submit(params={"a": 1})
+        waits = await service.submit()
+        await service.claim(run_id)
+        await service.change(run_id, lambda s: s.finish(RunStatus.COMPLETED, now=time.time(), result=42))
+
+        async def released() -> bool:
+            return await service.found(run_id) is None
+
+        await eventually(released, within=15, what="KV letting go of the run")
+        body = await shown(service, run_id)
+        assert (body["status"], body["params"], body["result"]) == ("COMPLETED", {"a": 1}, 42)
+        assert (await service.client.get(f"/runs/{run_id}/attempts")).json()["attempts"][0]["outcome"] == "completed"
+        assert (await service.client.post(f"/runs/{run_id}/cancel")).json()["status"] == "COMPLETED"
+        assert await service.found(waits) is not None
+        state = (await service.link.stream_info("KV_pyoco_runs")).state
+        assert state.messages == 1  # no marker is left behind
+
+
+async def test_runs_that_ended_long_ago_leave_the_ledger_with_all_that_belongs_to_them(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    settings = runs_settings(nats_server, tmp_path, runs_kv_retention_sec=0.3, runs_retention_sec=0.6)
+    async with runs_running(settings) as service:
+        ids = [await service.submit() for _ in range(5)]
+        waits = await service.submit()
+        for run_id in ids:
+            await fail_attempt(service, run_id, delay=0)
+            await service.claim(run_id)
+            await service.change(run_id, lambda s: s.finish(RunStatus.COMPLETED, now=time.time()))
+        await eventually(
+            lambda: service.rows("SELECT run_id FROM runs") == [(waits,)], within=20, what="the ledger forgetting"
+        )
+        for table in ("run_documents", "attempts", "decisions"):
+            left = {row.run_id for row in service.rows(f"SELECT run_id FROM {table}")}
+            assert left <= {waits}, table
+        assert (await service.client.get(f"/runs/{ids[0]}")).status_code == 404
+        assert [tuple(r) for r in service.rows("SELECT status, total FROM run_counts WHERE total <> 0")] == [
+            ("PENDING", 1)
+        ]
+        flows = service.rows("SELECT status, total FROM flow_counts WHERE total <> 0")
+        assert [tuple(r) for r in flows] == [("PENDING", 1)]
