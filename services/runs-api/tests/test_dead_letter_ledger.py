@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -438,8 +437,5 @@ def test_with_100000_letters_every_page_is_read_through_an_index(database: Datab
                     assert "ix_dead_letters" in plan or "dead_letters_pkey" in plan, f"{name}: {plan}"
                     assert "SCAN dead_letters" not in plan, f"{name}: {plan}"
                     assert "Seq Scan" not in plan, f"{name}: {plan}"
-                    begun = time.perf_counter()
-                    connection.execute(query).all()
-                    assert time.perf_counter() - begun < 0.5, f"{name}: {plan}"
         plan = explain(connection, dead_letter_queries.newest_groups("anonymous", limit=50))
         assert "ix_dead_letter_groups_newest" in plan or not database.is_sqlite

@@ -90,6 +90,7 @@ async def test_a_letter_of_the_stream_is_listed_grouped_counted_and_read(service
     [item] = await until_letters(service, 1)
     assert (item["run_id"], item["flow_name"], item["tag"], item["state"]) == (run_id, "hello", "default", "open")
     assert (item["reason"], item["error"], item["error_type"]) == ("execution_error", "ValueError: no", "ValueError")
+    assert item["at"] == pytest.approx(time.time(), abs=60)
     answer = await service.client.get("/dlq/groups")
     [group] = answer.json()["items"]
     assert (group["fingerprint"], group["total"], group["error"]) == (item["fingerprint"], 1, "ValueError: no")
@@ -254,6 +255,21 @@ async def test_a_requeued_run_waits_again_and_gets_a_job_of_its_own(
     assert (await service.client.post(f"/dlq/{third['id']}/requeue")).json()["attempt"] == 2
 
 
+async def test_a_run_that_failed_a_moment_ago_is_requeued_although_the_ledger_has_not_heard_of_it(
+    service: RunsUnderTest,
+) -> None:
+    for _ in range(5):
+        run_id = await service.submit()
+        await service.claim(run_id)
+        await service.until_listed(run_id, status="RUNNING")
+        await bury(service.link, run_id=run_id)
+        [item] = await until_letters(service, 1)
+        await service.change(run_id, lambda s: s.finish(RunStatus.FAILED, now=time.time(), error="no"))
+        answer = await service.client.post(f"/dlq/{item['id']}/requeue")
+        assert (answer.status_code, answer.json().get("status")) == (200, "PENDING"), answer.text
+        assert (await service.snapshot(run_id)).status is RunStatus.PENDING
+
+
 async def test_letters_outlive_the_store_of_nats_and_so_does_what_they_need_to_be_requeued(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:
@@ -389,6 +405,7 @@ async def test_a_query_that_makes_no_sense_is_refused(service: RunsUnderTest, qu
         (b"", "not valid JSON"),
         (b"{}", "name at least one criterion"),
         (b'{"filter": {}}', "name at least one criterion"),
+        (b'{"filter": {"reason": null}}', "name at least one criterion"),
         (b'{"filter": {"resaon": "x"}}', "resaon"),
         (b'{"all": true, "rate_per_sec": 0}', "rate_per_sec"),
         (b'{"all": true, "limit": 1001}', "limit"),

@@ -43,6 +43,7 @@ class WhyNot(StrEnum):
 class Refused:
     letter_id: int
     why: WhyNot
+    run_id: str | None = None
     run_status: RunStatus | None = None
 
 
@@ -162,7 +163,7 @@ def _requeue(connection: Connection, item: Requeueing) -> Requeued:
     for reopening, outcome in zip(wanted, ledger.reopen(connection, wanted), strict=True):
         if isinstance(outcome, NotReopened):
             why = WhyNot.RUN_GONE if outcome.status is None else WhyNot.RUN_NOT_FAILED
-            refused.append(Refused(first_letters[reopening.run_id], why, outcome.status))
+            refused.append(Refused(first_letters[reopening.run_id], why, reopening.run_id, outcome.status))
         else:
             runs.append(outcome)
             last_due_at = reopening.due_at
@@ -199,7 +200,7 @@ def _refusal(letter_id: int, row: Any) -> Refused | None:
         return Refused(letter_id, WhyNot.NO_RUN)
     if row.state == LetterState.REQUEUED:
         status = RunStatus(row.run_status) if row.run_status else None
-        return Refused(letter_id, WhyNot.REQUEUED_ALREADY, status)
+        return Refused(letter_id, WhyNot.REQUEUED_ALREADY, row.run_id, status)
     return None
 
 

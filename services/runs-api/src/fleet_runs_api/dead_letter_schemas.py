@@ -30,9 +30,6 @@ class Criteria(BaseModel):
     until: Moment | None = Field(None, description="letters before this moment, in unix seconds")
 
 
-_CRITERIA = frozenset(Criteria.model_fields)
-
-
 class LetterQuery(Criteria):
     state: StateFilter = "open"
     limit: int = Field(50, ge=1, le=200)
@@ -158,5 +155,5 @@ class LettersDeleted(BaseModel):
 
 
 def _require_criteria(chosen: Criteria, everything: bool) -> None:
-    if not everything and not _CRITERIA & chosen.model_fields_set:
+    if not everything and all(getattr(chosen, name) is None for name in Criteria.model_fields):
         raise ValueError("name at least one criterion, or say with all=true that every letter is meant")

@@ -12,17 +12,20 @@ from sqlalchemy import Row
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
+from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink
 
-from . import dead_letter_ledger, dead_letter_queries
+from . import dead_letter_ledger, dead_letter_queries, ledger
 from .cursor import CursorSigner, Walk
 from .database import Database
 from .dead_letter_ledger import Deletion, Refused, Requeued, Requeueing, WhyNot
 from .dead_letter_queries import LetterFilter, LetterPage
 from .errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
 from .group_commit import GroupCommit
+from .ledger import Observation
 from .relay import Relay
 
 logger = logging.getLogger(__name__)
@@ -56,12 +59,14 @@ class DeadLetters:
         self,
         *,
         link: NatsLink,
+        runs: Bucket,
         database: Database,
         commits: GroupCommit,
         relay: Relay,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
+        self._runs = runs
         self._database = database
         self._commits = commits
         self._relay = relay
@@ -97,7 +102,10 @@ class DeadLetters:
         """The run of the letter gets a new attempt, and all its open letters are closed: their ids."""
         self._link.require()
         now = self._clock()
-        done = await self._requeue(Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now))
+        wanted = Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now)
+        done = await self._requeue(wanted)
+        if await self._catch_up(done.refused):
+            done = await self._requeue(wanted)
         for refused in done.refused:
             if refused.why is WhyNot.NOT_FOUND:
                 raise DeadLetterNotFound(letter_id=letter_id)
@@ -208,6 +216,17 @@ class DeadLetters:
         self._relay.wake()
         return done
 
+    async def _catch_up(self, refused: Sequence[Refused]) -> bool:
+        """The ledger is a moment behind KV. True if a run has failed there, which the ledger knows from now on."""
+        for no in refused:
+            if no.why is not WhyNot.RUN_NOT_FAILED or no.run_id is None:
+                continue
+            entry = await self._runs.get(no.run_id)
+            if entry is not None and (failed := _failed(entry)) is not None:
+                await self._commits.write(ledger.record, [Observation(failed, entry.revision, entry.value.decode())])
+                return True
+        return False
+
     async def _announce(self, run: RunSnapshot) -> None:
         try:
             await self._relay.announce(run)
@@ -233,6 +252,14 @@ def why_not(refused: Refused) -> str:
             return "This letter was requeued already; look at its run, or at the newest letter of that run."
         case _:
             return f"The run of this letter is {refused.run_status}; only a FAILED run can be requeued."
+
+
+def _failed(entry: Entry) -> RunSnapshot | None:
+    try:
+        snapshot = RunSnapshot.decode(entry.value)
+    except MalformedMessage:
+        return None
+    return snapshot if snapshot.status is RunStatus.FAILED else None
 
 
 def _scope(order: str, wanted: LetterFilter) -> bytes:

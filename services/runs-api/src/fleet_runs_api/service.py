@@ -100,15 +100,13 @@ class RunsService:
             settings=settings, link=self.link, database=self._database, commits=self._commits, relay=relay
         )
         self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
-        self.listing = Listing(
-            database=self._database, commits=self._commits, views=self.views, workers=self._fleet
-        )
+        self.listing = Listing(database=self._database, commits=self._commits, views=self.views, workers=self._fleet)
         self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
         self.timeline = Timeline(link=self.link, names=settings, views=self.views)
         self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
         self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings)
         self.dead_letters = DeadLetters(
-            link=self.link, database=self._database, commits=self._commits, relay=relay
+            link=self.link, runs=runs, database=self._database, commits=self._commits, relay=relay
         )
 
         self.link.after_connect(self._ensure_resources)
