@@ -174,7 +174,8 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
         by_id = explain(connection, list_queries.with_id_prefix(replace(MINE, text="deadbeef"), "deadbeef"))
         assert "sqlite_autoindex_runs_1" in by_id or "runs_run_id_key" in by_id, by_id
         chosen = list_queries.chosen(_FAILED, list(range(200)), changed_until=5.0, with_documents=True)
-        assert "INTEGER PRIMARY KEY" in (plan := explain(connection, chosen)) or "using runs_pkey" in plan, plan
+        plan = explain(connection, chosen)
+        assert "INTEGER PRIMARY KEY" in plan or "using runs_pkey" in plan, plan
         for counted in (MINE, _FAILED, replace(_FAILED, flows=("flow-3",), tags=("gpu",))):
             assert "runs" not in explain(connection, list_queries.total(counted))
     bounded_work(database)
