@@ -124,6 +124,8 @@ async def test_a_run_outlives_a_restart_of_nats(
     run = await desk.wait_ended(run_id)
     assert worker.log.count("ERR-PYOCO-0008") == 1
     assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
+    # What happened meanwhile was told before the end was.
+    assert (await desk.events(run_id))[-1].events[-1].status == RunStatus.COMPLETED
     await desk.wait_queue_empty()
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
 
