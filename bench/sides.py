@@ -78,13 +78,12 @@ class Process:
 class Side(ABC):
     """What a measurement needs to know of either side."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
+        self.port = port
+        # For what is not measured; it connects when it is first used.
+        self.client = httpx.Client(base_url=f"http://{HOST}:{port}", timeout=_START_SECONDS)
         self._workers = 0
-
-    @property
-    @abstractmethod
-    def port(self) -> int: ...
 
     @property
     @abstractmethod
@@ -122,7 +121,7 @@ class Side(ABC):
 
     def _lists_worker(self, process: Process) -> bool:
         process.check()
-        answer = httpx.get(f"http://{HOST}:{self.port}/workers")
+        answer = self.client.get("/workers")
         # The peer answers 503 while there is no worker at all.
         return answer.is_success and any(worker["worker_id"] == process.name for worker in answer.json())
 
@@ -131,8 +130,8 @@ class Ours(Side):
     """The embedded stack, everything through its gateway."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
         self.stack = Stack(folder / "data", "--workers", "0", with_worker=False)
+        super().__init__(folder, self.stack.port)
 
     def __enter__(self) -> "Ours":
         self.folder.mkdir()
@@ -147,11 +146,8 @@ class Ours(Side):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.client.close()
         self.stack.down()
-
-    @property
-    def port(self) -> int:
-        return self.stack.port
 
     @property
     def nats_url(self) -> str:
@@ -177,10 +173,9 @@ class Peer(Side):
     """The peer's HTTP gateway and a NATS with the same binary and settings as ours."""
 
     def __init__(self, folder: Path, env: PeerEnv) -> None:
-        super().__init__(folder)
+        super().__init__(folder, free_port())
         self._env = env
         self._nats = NatsServer(folder / "nats")
-        self._port = free_port()
         self._parts = ExitStack()
 
     def __enter__(self) -> "Peer":
@@ -190,7 +185,7 @@ class Peer(Side):
             self._nats.start()
             command = [
                 *(self._env.script("uvicorn"), "pyoco_server.http_api:create_app", "--factory", "--no-access-log"),
-                *("--host", HOST, "--port", str(self._port)),
+                *("--host", HOST, "--port", str(self.port)),
             ]
             env = {"PYOCO_NATS_URL": self._nats.url}
             self._http = Process(command, folder=self.folder, name="http", env=env)
@@ -200,17 +195,14 @@ class Peer(Side):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.client.close()
         self._parts.close()
 
     def _answers(self) -> bool:
         self._http.check()
         with contextlib.suppress(httpx.TransportError):
-            return httpx.get(f"http://{HOST}:{self._port}/health").is_success
+            return self.client.get("/health").is_success
         return False
-
-    @property
-    def port(self) -> int:
-        return self._port
 
     @property
     def nats_url(self) -> str:

@@ -1,11 +1,7 @@
 """How soon a watcher hears of a change, alone and among many who watch other runs."""
 
-import json
 from itertools import count
 
-import httpx
-
-from ..connection import HOST
 from ..figures import Figure
 from ..session import Session
 from ..sides import Side
@@ -47,6 +43,7 @@ def measure_watch(session: Session) -> list[Figure]:
 
 
 def _submit(side: Side, tag: str) -> str:
-    answer = httpx.post(f"http://{HOST}:{side.port}/runs", json={"flow_name": "tiny", "tag": tag})
-    run_id: str = json.loads(answer.raise_for_status().content)["run_id"]
+    run_id: str = (
+        side.client.post("/runs", json={"flow_name": "tiny", "tag": tag}).raise_for_status().json()["run_id"]
+    )
     return run_id
