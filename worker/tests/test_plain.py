@@ -7,6 +7,7 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet_contracts.snapshot import RunSnapshot
 from fleet_worker.frames import Decoder, Done, Progress, Run, encode
 from fleet_worker.plain import json_safe
 
@@ -37,6 +38,18 @@ def test_a_value_that_contains_itself_is_told_all_the_same() -> None:
     loop: list[object] = []
     loop.append(loop)
     assert orjson.dumps(json_safe(loop))
+
+
+@given(st.integers(0, 250))
+def test_no_value_is_so_deep_that_its_snapshot_cannot_be_read(depth: int) -> None:
+    value: object = "the end"
+    for _ in range(depth):
+        value = [value]
+    records = json_safe({"deep": {"state": "SUCCEEDED", "output": json_safe(value)}})
+    snapshot = {"run_id": "r1", "flow_name": "f", "status": "COMPLETED", "heartbeat_at": 1, "updated_at": 1}
+    assert RunSnapshot.decode(orjson.dumps({**snapshot, "task_records": records, "result": json_safe(value)}))
+    if depth <= 32:
+        assert json_safe(value) is value
 
 
 @settings(deadline=None, max_examples=50)

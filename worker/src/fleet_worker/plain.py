@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from pydantic_core import from_json
 
 _MAX_DEPTH = 32
+# The value is told inside of records, records inside of a snapshot.
+_LEVELS_AROUND = 8
 _MAX_INTEGER = 2**63
 
 
@@ -15,10 +18,10 @@ def json_safe(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     try:
-        orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        data = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         return make_plain(value)
-    return value
+    return value if _can_be_read(data) else make_plain(value)
 
 
 def make_plain(value: Any, depth: int = 0) -> Any:
@@ -37,6 +40,17 @@ def make_plain(value: Any, depth: int = 0) -> Any:
         if isinstance(value, list | tuple | set | frozenset):
             return [make_plain(item, depth + 1) for item in value]
     return _describe(value)
+
+
+def _can_be_read(data: bytes) -> bool:
+    """Any depth can be written, but whoever reads a snapshot goes down 200 levels and no further."""
+    if data.count(b"[") + data.count(b"{") <= _MAX_DEPTH:
+        return True
+    try:
+        from_json(b"[" * _LEVELS_AROUND + data + b"]" * _LEVELS_AROUND)
+    except ValueError:
+        return False
+    return True
 
 
 def _key(key: Any) -> str:

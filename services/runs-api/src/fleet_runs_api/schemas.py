@@ -1,8 +1,9 @@
 """What comes in and goes out over HTTP."""
 
+import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from fleet_contracts.names import Tag
 from fleet_contracts.retry import RetryPolicy
@@ -20,6 +21,20 @@ Moment = Annotated[float, Field(ge=0, le=32503680000, allow_inf_nan=False, descr
 Span = Annotated[float, Field(ge=0, le=31622400, allow_inf_nan=False, description="seconds")]
 
 
+def _refuse_infinity(params: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity, but 1e999 is read as one: it would reach the flow as null."""
+    values: list[Any] = [params]
+    while values:
+        match values.pop():
+            case dict() as mapping:
+                values += mapping.values()
+            case list() as items:
+                values += items
+            case float() as number if not math.isfinite(number):
+                raise ValueError("a number is too large for a double; send it as text")
+    return params
+
+
 class Retry(RetryPolicy):
     """How often and after how long a failed flow is tried again."""
 
@@ -35,7 +50,7 @@ class SubmitRun(BaseModel):
     )
 
     flow_name: Name
-    params: dict[str, Any] = {}
+    params: Annotated[dict[str, Any], AfterValidator(_refuse_infinity)] = {}
     tag: Tag | None = None
     tags: list[Label] | None = Field(None, max_length=50)
     retry: Retry | None = None
