@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFont  # type: ignore[import-not-found]
 
 _WIDTH, _ROW, _TOP, _BOTTOM = 1200, 30, 78, 30
 _NAMES, _BARS = 20, 470
-_LONGEST_BAR = _WIDTH - _BARS - 130
+_LONGEST_BAR = _WIDTH - _BARS - 180
 _INK, _FAINT, _BETTER, _WORSE = "#222222", "#bbbbbb", "#2f7d4f", "#c2571a"
 
 
