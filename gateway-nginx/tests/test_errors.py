@@ -32,12 +32,12 @@ def test_a_method_that_files_do_not_have_is_405(shared_gateway):
 @pytest.mark.parametrize(
     ("path", "limit", "problem"),
     [
-        ("/runs", 10_000, None),
-        ("/runs/r1/cancel", 10_000, None),
+        ("/runs", 10_000, Problem.INVALID_REQUEST),
+        ("/runs/r1/cancel", 10_000, Problem.INVALID_REQUEST),
         ("/runs/yaml", 10_000, Problem.WORKFLOW_TOO_LARGE),
-        ("/runs/batch", 20_000, None),
-        ("/workers/w1", 10_000, None),
-        ("/auth/keys", 10_000, None),
+        ("/runs/batch", 20_000, Problem.INVALID_REQUEST),
+        ("/workers/w1", 10_000, Problem.INVALID_REQUEST),
+        ("/auth/keys", 10_000, Problem.INVALID_REQUEST),
         ("/wheels", 30_000 + 1024 * 1024, Problem.INVALID_REQUEST),
     ],
 )

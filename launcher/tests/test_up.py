@@ -174,8 +174,10 @@ def test_an_invalid_setting_is_named_with_its_value_and_what_is_allowed(server: 
 
 
 def test_wrong_arguments_exit_with_one(server: StandinServer) -> None:
-    assert server.run("up", "--port", "100000").returncode == 1
-    assert server.run("nonsense").returncode == 1
+    for arguments in (["up", "--port", "100000"], ["nonsense"]):
+        refused = server.run(*arguments)
+        assert refused.returncode == 1
+        assert refused.stderr.endswith("pyoco-server: invalid command line argument (ERR-PYOCO-0018)\n")
 
 
 def test_status_of_a_stopped_stack_says_so(server: StandinServer) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fleet_contracts.problems import Problem
 from fleet_kit.settings import SettingsError
 
 from .console import Console
@@ -200,8 +201,13 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT_CODE)
     except SystemExit as ending:
+        if ending.code != _USAGE_EXIT_CODE:
+            raise
         # Wrong arguments exit with 1 as every other failure does (seed spec, appendix D).
-        sys.exit(1 if ending.code == _USAGE_EXIT_CODE else ending.code)
+        if sys.argv[1:]:
+            problem = Problem.INVALID_ARGUMENT
+            typer.echo(f"pyoco-server: {problem.message} ({problem.err_id})", err=True)
+        sys.exit(1)
 
 
 def _folder(data_dir: Path | None) -> DataFolder:
