@@ -23,6 +23,13 @@ def wire(stack: Stack) -> Wire:
 
 
 @pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack that wants API keys, without a worker. Tests keep apart by their tenants."""
+    with Stack(tmp_path_factory.mktemp("guarded") / "data", "--auth", "api_key", with_worker=False) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
 def flows_dir() -> Path:
     return Path(__file__).parent / "flows"
 

@@ -1,16 +1,11 @@
 """What a client gets when it asks for something wrong, and what identity it can claim for itself: none."""
 
-import hashlib
-import json
-import time
 import uuid
-from collections.abc import Iterator
 
 import httpx
 import pytest
-from nats.aio.client import Client
 
-from fleet_contracts.scopes import ALL_SCOPES
+from fleet_testkit.api_keys import issue_key
 from fleet_testkit.ledger import ledger_rows
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import read, submit, wait_ended
@@ -29,6 +24,7 @@ def assert_envelope(answer: httpx.Response, *, status: int, code: str, err_id: s
     assert body["error"]["message"] == body["detail"] != ""
     assert body["error"]["meta"]["request_id"] == answer.headers["x-request-id"] != ""
     assert body["error"]["meta"].get("err_id") == err_id
+    assert body["error"]["meta"].get("msg_id") == (err_id and err_id.replace("ERR", "MSG"))
 
 
 @pytest.mark.parametrize(
@@ -39,12 +35,52 @@ def assert_envelope(answer: httpx.Response, *, status: int, code: str, err_id: s
         ("GET", "/runs/no-uuid", {}, (404, "NOT_FOUND", "ERR-PYOCO-0005")),
         ("DELETE", "/runs", {}, (405, "METHOD_NOT_ALLOWED", None)),
         ("POST", "/static/app.js", {}, (405, "METHOD_NOT_ALLOWED", None)),
-        ("POST", "/runs", {"content": b"x" * 1_100_000}, (413, "PAYLOAD_TOO_LARGE", None)),
+        (
+            *("POST", "/runs", {"json": {"flow_name": "hello", "params": {"x": "x" * 10_000_000}}}),
+            (413, "PAYLOAD_TOO_LARGE", "ERR-PYOCO-0002"),
+        ),
+        (
+            *("POST", "/runs/batch", {"content": b"x" * (16 * 1024 * 1024 + 1)}),
+            (413, "PAYLOAD_TOO_LARGE", "ERR-PYOCO-0002"),
+        ),
         (
             *("POST", "/runs", {"json": {"flow_name": "hello", "params": {"x": "x" * 300_000}}}),
             (413, "PAYLOAD_TOO_LARGE", "ERR-PYOCO-0002"),
         ),
         ("POST", "/runs", {"content": b"{"}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
+        ("POST", "/runs", {"content": b"flow_name=hello"}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
+        (
+            *("POST", "/runs", {"content": b'{"flow_name": "hello", "params": {"x": NaN}}'}),
+            (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
+        ),
+        (
+            *("POST", "/runs", {"content": b'{"flow_name": "hello", "params": {"x": [1e999]}}'}),
+            (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
+        ),
+        (
+            *("POST", "/runs", {"content": b'{"flow_name": "hello", "params": {"x": "\\ud800"}}'}),
+            (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
+        ),
+        (
+            *("POST", "/runs", {"content": b'{"flow_name": "hello", "params": {"x": ' + b"[" * 100_000}),
+            (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
+        ),
+        (
+            *("POST", "/runs/batch", {"json": {"runs": [{"flow_name": "hello"}] * 1001}}),
+            (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
+        ),
+        (
+            *("POST", "/runs", {"json": {"flow_name": "hello"}, "headers": {"Idempotency-Key": "a:" + "b" * 9000}}),
+            (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
+        ),
+        (
+            *("POST", "/runs", {"json": {"flow_name": "hello"}, "headers": {"Idempotency-Key": "a" * 40_000}}),
+            (431, "VALIDATION_ERROR", None),
+        ),
+        ("POST", "/runs/yaml", {"json": {}}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
+        ("GET", "/runs/some-run/nothing", {}, (404, "NOT_FOUND", None)),
+        ("PUT", "/runs/some-run/cancel", {}, (405, "METHOD_NOT_ALLOWED", None)),
+        ("DELETE", "/dlq/groups", {}, (404, "NOT_FOUND", None)),
         ("POST", "/runs", {"json": {"params": {}}}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
         (
             *("POST", "/runs", {"json": {"flow_name": "hello", "tag": "a.b"}}),
@@ -92,33 +128,9 @@ def test_identity_headers_of_a_client_are_ignored(stack: Stack) -> None:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A stack that wants API keys."""
-    with Stack(tmp_path_factory.mktemp("guarded") / "data", "--auth", "api_key", with_worker=False) as stack:
-        yield stack
-
-
-@pytest.fixture(scope="module")
 def keys(guarded: Stack) -> dict[str, dict[str, str]]:
-    """The header with a valid key of each of two tenants, once auth knows them."""
-    headers = {tenant: {"X-API-Key": f"{tenant}-{uuid.uuid4().hex}"} for tenant in ("red", "blue")}
-
-    async def issue(client: Client) -> None:
-        bucket = await client.jetstream().key_value("pyoco_auth")
-        for tenant, header in headers.items():
-            record = {
-                "key_id": f"key-of-{tenant}",
-                "tenant_id": tenant,
-                "key_hash": hashlib.sha256(header["X-API-Key"].encode()).hexdigest(),
-                "scopes": sorted(ALL_SCOPES),
-                "created_at": time.time(),
-            }
-            await bucket.put(record["key_id"], json.dumps(record).encode())
-
-    Wire(guarded.nats_url).use(issue)
-    for header in headers.values():
-        wait_until(lambda header=header: guarded.client.get("/runs", headers=header).is_success, what="the key known")
-    return headers
+    """The header with a valid key of each of two tenants."""
+    return {tenant: issue_key(guarded, tenant) for tenant in ("red", "blue")}
 
 
 @pytest.mark.parametrize("path", ["/runs", f"/runs/{uuid.UUID(int=0)}", "/workers", "/metrics"])

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import nats
@@ -101,10 +101,16 @@ class Wire:
             RunEvents.decode(data) for data in self._messages(_NAMES.events_stream, _NAMES.events_subject(run_id))
         ]
 
+    def refusing_snapshots(self) -> AbstractContextManager[None]:
+        """While this lasts, KV takes no snapshot."""
+        return self._refusing(kv_stream(_NAMES.runs_kv_bucket))
+
+    def refusing_dead_letters(self) -> AbstractContextManager[None]:
+        return self._refusing(_NAMES.dlq_stream)
+
     @contextmanager
-    def refusing_snapshots(self) -> Iterator[None]:
-        """While this lasts, KV takes no snapshot: each is larger than the bucket allows."""
-        stream = kv_stream(_NAMES.runs_kv_bucket)
+    def _refusing(self, stream: str) -> Iterator[None]:
+        """While this lasts, every message is larger than the stream allows."""
         before = self._api(f"$JS.API.STREAM.INFO.{stream}", {})["config"]
         self._api(f"$JS.API.STREAM.UPDATE.{stream}", {**before, "max_msg_size": 16})
         try:
