@@ -1,0 +1,397 @@
+"""Whatever happens to a run in whatever order, its state never goes back, it ends once, and ledger and KV agree."""
+
+import asyncio
+import os
+import time
+import uuid
+from collections import Counter, defaultdict
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from fleet_contracts.job import Job
+from fleet_contracts.retry import RetryPolicy
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_consumer
+from fleet_kit.wire import work_consumer_config
+from fleet_runs_api.database import Database
+from fleet_testkit.apps import ANONYMOUS, ServiceProcess
+from fleet_testkit.chronicle import Chronicle, broken_rules
+from fleet_testkit.hands import Hand, hurried_claims
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+from fleet_worker.disposition import Ended, Fenced
+from fleet_worker.settings import WorkerSettings
+
+# The same examples every time, unless somebody asks for so many new ones: what failed is printed either way.
+EXAMPLES = int(os.environ.get("FLEET_INTERLEAVINGS", "0"))
+HANDS = 3
+LOST_AFTER_SECONDS = 0.5
+RETRY = RetryPolicy(base_seconds=0.05, cap_seconds=0.1)
+# Far more than any example needs: nothing may end because of it.
+MAX_DELIVER = 200
+
+
+class Verb(StrEnum):
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    REQUEUE = "requeue"
+    # The job is delivered again although it is held, or published once more.
+    REDELIVER = "redeliver"
+    DUPLICATE = "duplicate"
+    CLAIM = "claim"
+    # By a runner that does not listen to a cancel.
+    CLAIM_DEAF = "claim, deaf"
+    HEARTBEAT = "heartbeat"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CRASH = "crash"
+    STOP = "stop"
+    KILL = "kill"
+    # Long enough that a holder who is silent counts as lost.
+    WAIT = "wait"
+
+
+# Whoever is to do one of these and holds nothing takes a job first.
+OF_A_HOLDER = {Verb.HEARTBEAT, Verb.COMPLETE, Verb.FAIL, Verb.CRASH, Verb.STOP, Verb.KILL}
+
+
+@dataclass(frozen=True)
+class Act:
+    verb: Verb
+    # Whose act it is, and on which run; both are taken modulo how many there are.
+    hand: int
+    run: int
+
+
+# What leads somewhere comes more often.
+VERBS = [
+    *[Verb.FAIL] * 6,
+    *[Verb.CLAIM, Verb.REQUEUE, Verb.HEARTBEAT] * 4,
+    *[Verb.REDELIVER, Verb.DUPLICATE, Verb.KILL, Verb.CRASH] * 2,
+    *[Verb.SUBMIT, Verb.CANCEL, Verb.CLAIM_DEAF, Verb.COMPLETE, Verb.STOP, Verb.WAIT],
+]
+ACTS = st.builds(Act, st.sampled_from(VERBS), st.integers(0, HANDS - 1), st.integers(0, 1))
+# The acts of one step happen at once.
+STEPS = st.lists(st.lists(ACTS, min_size=1, max_size=4), min_size=8, max_size=24)
+# Stories that have nothing to do with each other are played together: most of their time they wait.
+STORIES = st.lists(STEPS, min_size=4, max_size=4)
+
+
+class World:
+    """The services, the connections of the hands and the chronicle, for as many examples as are wanted."""
+
+    def __init__(self, nats_url: str, database_url: str, folder: Path, *, replicas: int) -> None:
+        self.nats_url = nats_url
+        self.folder = folder
+        self.database = Database(database_url)
+        self.chronicle = Chronicle("pyoco_runs")
+        self.services: list[httpx.AsyncClient] = []
+        self.links: list[NatsLink] = []
+        # What has happened, over all examples.
+        self.seen: Counter[str] = Counter()
+        self._database_url = database_url
+        self._replicas = replicas
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> "World":
+        for number in range(self._replicas):
+            folder = self.folder / f"replica-{number}"
+            folder.mkdir()
+            service = ServiceProcess(
+                "fleet_runs_api",
+                folder,
+                PYOCO_NATS_URL=self.nats_url,
+                PYOCO_RUNS_DATABASE_URL=self._database_url,
+                PYOCO_SWEEP_INTERVAL_SEC="0.1",
+                PYOCO_RUN_LOST_AFTER_SEC=str(LOST_AFTER_SECONDS),
+                PYOCO_RUN_CHECK_INTERVAL_SEC="0.3",
+            )
+            client = await self._open.enter_async_context(service.serving())
+            client.headers.update(ANONYMOUS)
+            client.timeout = httpx.Timeout(30)
+            self.services.append(client)
+        for number in range(HANDS + 1):
+            link = NatsLink(WorkerSettings(nats_url=self.nats_url), name=f"hand-{number}")
+            self.links.append(await self._open.enter_async_context(link))
+            await link.wait_ready()
+        await self.chronicle.follow(self.links[HANDS].client)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
+        self.database.dispose()
+
+    def rows(self, sql: str, **values: Any) -> list[Any]:
+        return list(self.database.read(lambda connection: connection.execute(text(sql), values).all()))
+
+
+class Story:
+    """Runs and hands of its own, under a tag of its own."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.tag = uuid.uuid4().hex
+        self.link = world.links[HANDS]
+        self.runs = Bucket(self.link, "pyoco_runs")
+        self.settings = [
+            WorkerSettings(
+                nats_url=world.nats_url,
+                worker_id=f"hand-{number}",
+                tags=[self.tag],
+                consumer_ack_wait_sec=1.0,
+                consumer_max_deliver=MAX_DELIVER,
+                ack_progress_interval_sec=0.2,
+                run_heartbeat_interval_sec=0.001,
+                run_lost_after_sec=LOST_AFTER_SECONDS,
+                cancel_grace_period_sec=0.1,
+                nak_delay_sec=0.1,
+            )
+            for number in range(HANDS)
+        ]
+        self.hands = [Hand(world.links[n], self.settings[n], world.folder) for n in range(HANDS)]
+        self.run_ids: list[str] = []
+        self.requeued: Counter[str] = Counter()
+        # When a cancel was recorded, by what callers were told, per life of each run.
+        self.cancelled_at: dict[tuple[str, int], set[float]] = defaultdict(set)
+
+    async def play(self, steps: list[list[Act]]) -> None:
+        settings = self.settings[0]
+        await ensure_consumer(
+            self.link.jetstream, settings.work_stream, work_consumer_config(settings, settings, self.tag)
+        )
+        try:
+            for hand in self.hands:
+                await hand.open()
+            await self.submit(0)
+            for step in steps:
+                await asyncio.gather(*(self.act(act) for act in step))
+            await self.bring_to_rest()
+            await self.check()
+        finally:
+            for hand in self.hands:
+                await hand.close()
+
+    async def act(self, act: Act) -> None:
+        hand = self.hands[act.hand]
+        if act.verb in OF_A_HOLDER and not hand.held:
+            await hand.take()
+        run_id = self.run_ids[act.run % len(self.run_ids)]
+        match act.verb:
+            case Verb.SUBMIT:
+                await self.submit(act.hand)
+            case Verb.CANCEL:
+                await self.cancel(run_id, act.hand)
+            case Verb.REQUEUE:
+                await self.requeue(run_id, act.hand)
+            case Verb.REDELIVER:
+                await self.redeliver(run_id)
+            case Verb.DUPLICATE:
+                await self.link.publish(self.settings[0].work_subject(self.tag), self.job(run_id).encode())
+            case Verb.CLAIM | Verb.CLAIM_DEAF:
+                await hand.take(heeds_cancel=act.verb is Verb.CLAIM)
+            case Verb.HEARTBEAT:
+                await hand.tend()
+            case Verb.COMPLETE:
+                await hand.end(RunStatus.COMPLETED)
+            case Verb.FAIL:
+                await hand.end(RunStatus.FAILED)
+            case Verb.CRASH:
+                await hand.crash()
+            case Verb.STOP:
+                await hand.stop()
+            case Verb.KILL:
+                await hand.kill()
+            case Verb.WAIT:
+                await asyncio.sleep(1.5 * LOST_AFTER_SECONDS)
+
+    def service(self, number: int) -> httpx.AsyncClient:
+        """Callers of a fleet do not choose the replica that answers them."""
+        return self.world.services[number % len(self.world.services)]
+
+    async def submit(self, number: int) -> None:
+        # Every other run may fail twice.
+        retry = RETRY.model_copy(update={"max_attempts": 1 + len(self.run_ids) % 2})
+        body = {"flow_name": "scripted", "tag": self.tag, "retry": retry.model_dump()}
+        answer = await self.service(number).post("/runs", json=body)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        self.run_ids.append(answer.json()["run_id"])
+
+    async def cancel(self, run_id: str, number: int) -> None:
+        answer = await self.service(number).post(f"/runs/{run_id}/cancel")
+        assert answer.status_code == httpx.codes.OK, answer.text
+        told = RunSnapshot.decode(answer.content)
+        if told.cancel_requested_at is not None:
+            self.cancelled_at[run_id, told.reopened].add(told.cancel_requested_at)
+
+    async def requeue(self, run_id: str, number: int) -> None:
+        service = self.service(number)
+        letters = await service.get("/dlq", params={"run_id": run_id})
+        for letter in letters.json()["items"]:
+            answer = await service.post(f"/dlq/{letter['id']}/requeue")
+            assert answer.status_code in (httpx.codes.OK, httpx.codes.CONFLICT), answer.text
+            self.requeued[run_id] += answer.is_success
+
+    async def redeliver(self, run_id: str) -> None:
+        """As if AckWait were over while the holder goes on."""
+        held = await self.snapshot(run_id)
+        if held.ack_subject is not None:
+            await self.link.send(held.ack_subject, b"-NAK")
+
+    async def snapshot(self, run_id: str) -> RunSnapshot:
+        entry = await self.runs.get(run_id)
+        assert entry is not None, f"run {run_id} was accepted and is gone"
+        return RunSnapshot.decode(entry.value)
+
+    def job(self, run_id: str) -> Job:
+        return Job(run_id=run_id, flow_name="scripted", tag=self.tag, tags=[self.tag], submitted_at=time.time())
+
+    # The end -------------------------------------------------------------------------------------
+
+    async def bring_to_rest(self) -> None:
+        """The hands that live finish what is left, until nothing is."""
+        await eventually(self.is_over, within=20, what="the end of every run and job")
+        await eventually(self.disagreements_are_gone, within=10, what="ledger and KV agreeing")
+
+    async def is_over(self) -> bool:
+        await asyncio.gather(*(self.work_off(hand) for hand in self.hands))
+        if not all([(await self.snapshot(run_id)).is_terminal for run_id in self.run_ids]):
+            return False
+        settings = self.settings[0]
+        subject = settings.work_subject(self.tag)
+        work = await self.link.jetstream.stream_info(settings.work_stream, subjects_filter=subject)
+        return not (work.state.subjects or {}).get(subject)
+
+    async def work_off(self, hand: Hand) -> None:
+        await hand.tend()
+        await hand.end(RunStatus.COMPLETED)
+        await hand.take()
+
+    async def disagreements_are_gone(self) -> bool:
+        return not await self.disagreements()
+
+    async def disagreements(self) -> list[str]:
+        """What the ledger says and KV does not, of each run and in the totals."""
+        found = []
+        rows = self.world.rows(
+            "SELECT run_id, status, attempt, failures, reopened FROM runs WHERE tag = :tag", tag=self.tag
+        )
+        ledger = {row.run_id: tuple(row)[1:] for row in rows}
+        if ledger.keys() != set(self.run_ids):
+            found.append(f"accepted: {sorted(self.run_ids)}, in the ledger: {sorted(ledger)}")
+        for run_id in self.run_ids:
+            s = await self.snapshot(run_id)
+            live = (s.status, s.attempt, s.failures, s.reopened)
+            if ledger.get(run_id) != live:
+                found.append(f"run {run_id}: KV {live}, ledger {ledger.get(run_id)}")
+        return found
+
+    async def check(self) -> None:
+        world = self.world
+        entries = {run_id: await self.runs.get(run_id) for run_id in self.run_ids}
+        await eventually(
+            lambda: all(
+                e is not None and world.chronicle.of(i)[-1].revision == e.revision for i, e in entries.items()
+            ),
+            what="the chronicle complete",
+        )
+        for run_id in self.run_ids:
+            wrong = [*broken_rules(world.chronicle.of(run_id)), *await self.broken_promises(run_id)]
+            assert not wrong, "\n".join([*wrong, *self.account_of(run_id)])
+        miscounted = [row for table in ("run_counts", "flow_counts") for row in self.miscounted(table)]
+        assert not miscounted, miscounted
+
+    async def broken_promises(self, run_id: str) -> list[str]:
+        """What is wrong between the run's history and what was told about it."""
+        pages = self.world.chronicle.of(run_id)
+        last = pages[-1].snapshot
+        reports = [report for hand in self.hands for report in hand.reports if report.run_id == run_id]
+        ends = Counter((p.snapshot.attempt, p.snapshot.status) for p in pages if p.snapshot.is_terminal)
+        told = Counter((r.attempt, r.outcome.status) for r in reports if isinstance(r.outcome, Ended) and r.attempt)
+        attempts = (await self.service(0).get(f"/runs/{run_id}/attempts")).json()["attempts"]
+        self.note(run_id, last, [report.outcome for report in reports])
+        wrong = {
+            "a hand told of an end that is not written": told - ends,
+            "a requeue was lost or done twice": last.reopened != self.requeued[run_id],
+            "two cancels disagree": any(len(moments) > 1 for moments in self.cancelled_at.values()),
+            "attempts are missing": [a["attempt"] for a in attempts] != list(range(1, last.attempt + 1)),
+            "deliveries ran out": last.reason == "deliveries_exhausted",
+        }
+        return [promise for promise, is_broken in wrong.items() if is_broken]
+
+    def miscounted(self, table: str) -> list[Any]:
+        """In one statement, as other examples' runs may still be moving: what the counters say less what there is."""
+        keys = "tenant_id, status" if table == "run_counts" else "tenant_id, flow_name, tag, status"
+        return self.world.rows(
+            f"SELECT {keys}, SUM(n) FROM (SELECT {keys}, total AS n FROM {table}"
+            f" UNION ALL SELECT {keys}, -1 AS n FROM runs) AS both_sides GROUP BY {keys} HAVING SUM(n) <> 0"
+        )
+
+    def note(self, run_id: str, last: RunSnapshot, outcomes: list[Any]) -> None:
+        seen = self.world.seen
+        seen["runs"] += 1
+        seen["attempts"] += last.attempt
+        seen[last.status] += 1
+        seen["reopened"] += last.reopened
+        seen["fenced"] += sum(isinstance(outcome, Fenced) for outcome in outcomes)
+        seen["retried"] += sum(p.snapshot.not_before is not None for p in self.world.chronicle.of(run_id))
+        seen["interrupted"] += sum(r.outcome == "interrupted" for r in last.earlier_attempts)
+
+    def account_of(self, run_id: str) -> list[str]:
+        """The history of a run, to be read by whoever looks for the bug."""
+        reports = [str(r) for hand in self.hands for r in hand.reports if r.run_id == run_id]
+        return [f"run {run_id}:", *(str(page) for page in self.world.chronicle.of(run_id)), *reports]
+
+
+async def play(world: World, stories: list[list[list[Act]]]) -> None:
+    await asyncio.gather(*(Story(world).play(steps) for steps in stories))
+
+
+@pytest.fixture(params=["one service on SQLite", "two replicas on PostgreSQL"])
+def world(request: pytest.FixtureRequest, nats_server: NatsServer, tmp_path: Path) -> World:
+    if "SQLite" in request.param:
+        world = World(nats_server.url, f"sqlite:///{tmp_path}/runs.db", tmp_path, replicas=1)
+    else:
+        world = World(nats_server.url, request.getfixturevalue("postgres_url"), tmp_path, replicas=2)
+    return world
+
+
+def test_whatever_happens_in_whatever_order_a_run_ends_once_and_ledger_and_kv_agree(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with asyncio.Runner() as runner, hurried_claims():
+        runner.run(world.__aenter__())
+
+        @settings(
+            max_examples=EXAMPLES or 10,
+            derandomize=not EXAMPLES,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+        )
+        @given(STORIES)
+        def any_interleaving(stories: list[list[list[Act]]]) -> None:
+            runner.run(play(world, stories))
+
+        try:
+            any_interleaving()
+        finally:
+            runner.run(world.__aexit__())
+    with capsys.disabled():
+        print(f"\n[figures] interleavings: {dict(world.seen)}")
+    # Had nothing of this happened, the test would have shown nothing.
+    happened = {name for name, times in world.seen.items() if times}
+    assert happened >= {*map(str, (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)), "reopened", "fenced"}

@@ -1,0 +1,95 @@
+"""The whole history of every snapshot in KV: each revision that was ever stored, in order, and the rules it obeys."""
+
+import dataclasses
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import api
+
+from fleet_contracts.names import kv_key, kv_stream
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+
+_COPIES = "chronicle"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    revision: int
+    # Of the same run; 0 for its first page.
+    revision_before: int
+    snapshot: RunSnapshot
+
+    def __str__(self) -> str:
+        s = self.snapshot
+        holder = f"{s.worker_id}/{(s.worker_instance_id or '')[:4]}" if s.worker_id else "nobody"
+        counts = f"attempt {s.attempt}, failures {s.failures}, interruptions {s.interruptions}, reopened {s.reopened}"
+        return f"{self.revision:>6} {s.status:<10} {holder:<14} {counts} {s.reason or ''}"
+
+
+class Chronicle:
+    """Has the server send a copy of everything that the bucket stores: a KV watch may leave out what is replaced."""
+
+    def __init__(self, bucket: str) -> None:
+        self._bucket = bucket
+        self._pages: dict[str, list[Page]] = defaultdict(list)
+
+    async def follow(self, client: Client) -> None:
+        js = client.jetstream()
+        config = (await js.stream_info(kv_stream(self._bucket))).config
+        copies = api.RePublish(src=">", dest=f"{_COPIES}.>")
+        await js.update_stream(dataclasses.replace(config, republish=copies))
+        await client.subscribe(f"{_COPIES}.>", cb=self._on_copy)
+
+    def of(self, run_id: str) -> list[Page]:
+        return self._pages[run_id]
+
+    async def _on_copy(self, msg: Msg) -> None:
+        headers = msg.headers or {}
+        key = kv_key(self._bucket, msg.subject.removeprefix(f"{_COPIES}."))
+        page = Page(int(headers["Nats-Sequence"]), int(headers["Nats-Last-Sequence"]), RunSnapshot.decode(msg.data))
+        self._pages[key].append(page)
+
+
+def broken_rules(pages: list[Page]) -> list[str]:
+    """Every rule that the history of one run breaks, in words."""
+    broken = []
+    if not pages or pages[0].revision_before != 0 or pages[0].snapshot.status is not RunStatus.PENDING:
+        broken.append("the history does not begin with a waiting run")
+    for before, after in pairwise(pages):
+        if after.revision_before != before.revision:
+            broken.append(f"a revision between {before.revision} and {after.revision} was not seen")
+        broken += [
+            f"{rule}: {before.revision} -> {after.revision}" for rule in _broken_by(before.snapshot, after.snapshot)
+        ]
+    holders: dict[int, set[str]] = defaultdict(set)
+    for page in pages:
+        if page.snapshot.worker_instance_id is not None:
+            holders[page.snapshot.attempt].add(page.snapshot.worker_instance_id)
+    broken += [f"attempt {number} had two holders" for number, seen in holders.items() if len(seen) > 1]
+    return broken
+
+
+def _broken_by(before: RunSnapshot, after: RunSnapshot) -> list[str]:
+    same_life = after.reopened == before.reopened
+    rules = {
+        "attempts fell": after.attempt < before.attempt,
+        "an attempt was left out": after.attempt > before.attempt + 1,
+        "a new attempt began with no holder": after.attempt > before.attempt and after.worker_instance_id is None,
+        "reopenings fell or were left out": after.reopened not in (before.reopened, before.reopened + 1),
+        "a run was reopened that had not failed": not same_life and before.status is not RunStatus.FAILED,
+        "a reopened run did not wait": not same_life and after.status is not RunStatus.PENDING,
+        "something was written after the end": same_life and before.is_terminal,
+        "failures fell": same_life and after.failures < before.failures,
+        "interruptions fell": same_life and after.interruptions < before.interruptions,
+        "a cancel was forgotten": same_life
+        and before.status is RunStatus.CANCELLING
+        and not (after.is_terminal or after.status is RunStatus.CANCELLING),
+        "a cancel was dated anew": same_life
+        and before.cancel_requested_at is not None
+        and after.cancel_requested_at != before.cancel_requested_at,
+    }
+    return [rule for rule, is_broken in rules.items() if is_broken]

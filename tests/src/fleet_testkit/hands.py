@@ -1,0 +1,212 @@
+"""A worker without runner processes: its own claims, lease, execution and answers, moved step by step by a test."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from fleet_contracts.control import Control
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.job import Job
+from fleet_contracts.status import RunStatus
+from fleet_kit.nats import NatsLink
+from fleet_kit.pull import Puller
+from fleet_worker import claims as claims_module
+from fleet_worker.answers import Answers
+from fleet_worker.claims import Claims
+from fleet_worker.delivery import Delivery
+from fleet_worker.disposition import Outcome
+from fleet_worker.execution import Ending, Execution, Services
+from fleet_worker.frames import Done, Progress, Run, Setup
+from fleet_worker.lease import SnapshotWriter
+from fleet_worker.pool import RunnerPool
+from fleet_worker.registry import Registry
+from fleet_worker.runner_process import RunnerDied, RunnerProcess
+from fleet_worker.settings import WorkerSettings
+
+# How long a step waits for a job, or for the decision about one, before it lets others act.
+_PATIENCE_SECONDS = 0.05
+
+
+class ScriptedRunner:
+    """Where a runner process would be: its run ends when the test says so."""
+
+    def __init__(self, *, heeds_cancel: bool) -> None:
+        self.died = asyncio.Event()
+        self.started = asyncio.Event()
+        self._heeds_cancel = heeds_cancel
+        self._done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+
+    async def run(self, _run: Run, _on_progress: Callable[[Progress], None]) -> Done:
+        self.started.set()
+        return await self._done
+
+    def cancel(self, _run_id: str) -> None:
+        if self._heeds_cancel:
+            self.end(RunStatus.CANCELLED)
+
+    def kill(self) -> None:
+        self.died.set()
+        if not self._done.done():
+            self._done.set_exception(RunnerDied(-9))
+            self._done.exception()  # nobody may be waiting; asking marks it as seen
+
+    def end(self, status: RunStatus) -> None:
+        if not self._done.done():
+            failed = status is RunStatus.FAILED
+            error = "ValueError: as scripted" if failed else None
+            reason = DeadLetterReason.EXECUTION_ERROR if failed else None
+            self._done.set_result(Done(status, events=[], tasks={}, task_records={}, error=error, reason=reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a hand believes to have done with a run."""
+
+    run_id: str
+    attempt: int | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    execution: Execution
+    runner: ScriptedRunner
+
+
+class Hand:
+    """One worker of a tag. It does nothing by itself: every pull, heartbeat and end is a call."""
+
+    def __init__(self, link: NatsLink, settings: WorkerSettings, runs_dir: Path) -> None:
+        self._link = link
+        self._settings = settings
+        self._runs_dir = runs_dir
+        self._answers = Answers(link, settings)
+        durables = [settings.work_durable(tag) for tag in settings.tags]
+        self._puller = Puller(link, stream=settings.work_stream, durables=durables, expires_seconds=_PATIENCE_SECONDS)
+        self._control: Subscription | None = None
+        self._held: dict[str, _Held] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._services = self._new_life()
+        self.reports: list[Report] = []
+
+    async def open(self) -> None:
+        await self._puller.start()
+        subject = self._settings.control_subject(self._settings.worker_id)
+        self._control = await self._link.client.subscribe(subject, cb=self._on_control)
+
+    async def close(self) -> None:
+        await self.kill()
+        await self._puller.stop()
+        if self._control is not None:
+            await self._control.unsubscribe()
+
+    @property
+    def held(self) -> list[str]:
+        return list(self._held)
+
+    async def take(self, *, heeds_cancel: bool = True) -> None:
+        """Pull a job and wait until it is claimed or answered; a decision that takes longer goes on alone."""
+        for msg in await self._puller.take(1):
+            runner = ScriptedRunner(heeds_cancel=heeds_cancel)
+            working = self._spawn(self._work(msg, runner))
+            started = asyncio.create_task(runner.started.wait())
+            await asyncio.wait({working, started}, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            started.cancel()
+
+    async def tend(self) -> None:
+        """What an agent does every moment for what it holds: acks, heartbeat, overdue cancels."""
+        await asyncio.gather(*(held.execution.tend(0.0) for held in list(self._held.values())))
+
+    async def end(self, status: RunStatus) -> None:
+        """The run that was taken first ends."""
+        await self._move(lambda held: held.runner.end(status))
+
+    async def crash(self) -> None:
+        """The runner dies in mid-run."""
+        await self._move(lambda held: held.runner.kill())
+
+    async def stop(self) -> None:
+        """The worker stops in order and gives back what it holds."""
+        for held in self._held.values():
+            held.execution.end(Ending.STOPPING)
+        await self._settled()
+
+    async def kill(self) -> None:
+        """Kill -9, and another life under the same name: whatever was in hand or in mid-write is left as it is."""
+        tasks, self._tasks = self._tasks, set()
+        self._held = {}
+        self._services = self._new_life()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _new_life(self) -> Services:
+        instance_id = uuid.uuid4().hex
+        settings = self._settings
+        writer = SnapshotWriter(self._link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
+        return Services(
+            link=self._link,
+            settings=settings,
+            claims=Claims(writer, settings, instance_id=instance_id, stopping=asyncio.Event()),
+            pool=RunnerPool(Setup(None, None, str(self._runs_dir)), slots=1),  # never started
+            registry=Registry(self._link, settings, instance_id=instance_id),
+            runs_dir=self._runs_dir,
+        )
+
+    async def _work(self, msg: Msg, runner: ScriptedRunner) -> None:
+        """As the agent does it."""
+        delivery = Delivery.of(msg)
+        job = Job.decode(delivery.data)
+        mine = self._held
+        if (held := mine.get(job.run_id)) is not None:
+            held.execution.also_answers(delivery)
+            return
+        execution = Execution(self._services, job, delivery, cast(RunnerProcess, runner))
+        mine[job.run_id] = _Held(execution, runner)
+        try:
+            outcome = await execution.run()
+            self.reports.append(Report(job.run_id, execution.attempt, outcome))
+            await self._answers.give(outcome, execution.deliveries, job=job, attempt=execution.attempt)
+        finally:
+            del mine[job.run_id]
+
+    async def _move(self, how: Callable[[_Held], None]) -> None:
+        for held in self._held.values():
+            if held.runner.started.is_set():
+                how(held)
+                break
+        await self._settled()
+
+    async def _settled(self) -> None:
+        """Let what was set in motion go on for a moment."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _on_control(self, msg: Msg) -> None:
+        if (held := self._held.get(Control.decode(msg.data).run_id)) is not None:
+            self._spawn(held.execution.look())
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+@contextmanager
+def hurried_claims() -> Iterator[None]:
+    """Delays that are made for machines far apart, shortened."""
+    names = {"_HELD_RETRY_SECONDS": 0.3, "_LOOK_INTERVAL_SECONDS": 0.05}
+    before = {name: getattr(claims_module, name) for name in names}
+    for name, seconds in names.items():
+        setattr(claims_module, name, seconds)
+    yield
+    for name, seconds in before.items():
+        setattr(claims_module, name, seconds)
