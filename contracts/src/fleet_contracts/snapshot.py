@@ -42,18 +42,19 @@ class AttemptRecord(Document):
 
 
 class RunSnapshot(Document):
+    # Factories for what is empty: a snapshot is made for every run, and a default would be copied deeply.
     run_id: str
     flow_name: str
     status: RunStatus
-    params: dict[str, Any] = {}
-    tasks: dict[str, TaskStatus] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
+    tasks: dict[str, TaskStatus] = Field(default_factory=dict)
     heartbeat_at: float
     updated_at: float
 
     tag: str | None = None
-    tags: list[str] = []
+    tags: list[str] = Field(default_factory=list)
     worker_id: str | None = None
-    task_records: dict[str, Any] = {}
+    task_records: dict[str, Any] = Field(default_factory=dict)
     task_records_truncated: bool = False
     start_time: float | None = None
     end_time: float | None = None
@@ -85,7 +86,7 @@ class RunSnapshot(Document):
     # How often the flow itself has failed; interruptions are not among them.
     failures: int = Field(0, ge=0)
     # Attempts that are over while the run goes on; the one in hand is in the fields above.
-    earlier_attempts: list[AttemptRecord] = []
+    earlier_attempts: list[AttemptRecord] = Field(default_factory=list)
     # Nobody may begin before: a schedule, or the wait before a retry.
     not_before: float | None = None
     deadline_at: float | None = None

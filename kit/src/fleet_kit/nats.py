@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,9 @@ class NatsLink:
         self._down_because: str | None = "not connected yet"
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[str, asyncio.Future[Ack]] = {}
+        # The same in the order of sending, with the moment each may be given up; one timer watches them all.
+        self._unanswered: deque[tuple[float, str, asyncio.Future[Ack]]] = deque()
+        self._giving_up: asyncio.TimerHandle | None = None
         self._answers: dict[str, _Answers] = {}
         self._tokens = itertools.count()
         self._reply_prefix = ""
@@ -129,6 +133,8 @@ class NatsLink:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._fail_pending("the process is stopping")
+        if self._giving_up is not None:
+            self._giving_up.cancel()
         if self._client.is_connected:
             try:
                 async with asyncio.timeout(2):
@@ -146,22 +152,38 @@ class NatsLink:
     ) -> asyncio.Future[Ack]:
         """Send now, answer later: many publishes may be in flight. Await the future through `wait_ack`."""
         token = str(next(self._tokens))
-        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Ack] = loop.create_future()
         self._pending[token] = future
-        future.add_done_callback(lambda _: self._pending.pop(token, None))
         try:
             await self._client.publish(subject, payload, reply=self._reply_prefix + token, headers=headers)
         except _OUTAGES as error:
-            future.cancel()
+            del self._pending[token]
             raise self.unavailable(error) from error
+        unanswered = self._unanswered
+        while unanswered and unanswered[0][2].done():
+            self._pending.pop(unanswered.popleft()[1], None)
+        unanswered.append((loop.time() + self._settings.nats_request_timeout_sec, token, future))
+        if self._giving_up is None:
+            self._giving_up = loop.call_at(unanswered[0][0], self._give_up, loop)
         return future
 
     async def wait_ack(self, future: asyncio.Future[Ack]) -> Ack:
-        try:
-            async with asyncio.timeout(self._settings.nats_request_timeout_sec):
-                return await future
-        except TimeoutError as error:
-            raise NatsSilent() from error
+        """JetStream's ack; NatsSilent if it did not come in time."""
+        return await future
+
+    def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Nobody waits longer than the request timeout for an ack."""
+        now = loop.time()
+        unanswered = self._unanswered
+        while unanswered and (unanswered[0][2].done() or unanswered[0][0] <= now):
+            _, token, future = unanswered.popleft()
+            self._pending.pop(token, None)
+            if not future.done():
+                future.set_exception(NatsSilent())
+                # Nobody may be waiting any more; asking marks the exception as seen.
+                future.exception()
+        self._giving_up = loop.call_at(unanswered[0][0], self._give_up, loop) if unanswered else None
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""
@@ -256,7 +278,7 @@ class NatsLink:
             return
 
     async def _on_ack(self, msg: Msg) -> None:
-        future = self._pending.get(msg.subject[len(self._reply_prefix) :])
+        future = self._pending.pop(msg.subject[len(self._reply_prefix) :], None)
         if future is None or future.done():
             return
         if msg.headers and msg.headers.get("Status") == "503":

@@ -18,7 +18,7 @@ from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger, migrations, queries
 from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.database import Database
-from fleet_runs_api.ledger import Acceptance, NewRun, Observation, Redispatch, Sent, Withdrawal
+from fleet_runs_api.ledger import Acceptance, NewRun, Observation, Redispatch, Sent, TakeDue, Withdrawal
 from fleet_testkit.filling import fill_ledger
 
 
@@ -41,6 +41,13 @@ def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
         changed = ledger.record(connection, groups)
         settle_counts(connection)
         return [count == 1 for count in changed]
+
+
+def take_due(database: Database, now: float) -> list[Any]:
+    """What the relay would take at that moment; it is left due as it was."""
+    with database.writer.begin() as connection:
+        (ids,) = ledger.take_due(connection, [TakeDue(now, until=now, limit=10)])
+    return list(database.read(lambda c: c.execute(queries.outbox_rows(ids)).all()))
 
 
 def totals(database: Database, tenant: str = "anonymous") -> dict[str, int]:
@@ -98,9 +105,9 @@ def test_an_accepted_run_is_numbered_counted_and_waits_in_the_outbox(database: D
     rows = database.read(lambda c: c.execute(text("SELECT run_id FROM runs ORDER BY seq")).all())
     assert [row.run_id for row in rows] == [first.job.run_id, second.job.run_id]
     assert totals(database) == {"PENDING": 2}
-    due = database.read(lambda c: c.execute(queries.due_outbox(time.time() + 60, limit=10)).all())
+    due = take_due(database, time.time() + 60)
     assert [row.run_id for row in due] == [first.job.run_id, second.job.run_id]
-    assert database.read(lambda c: c.execute(queries.due_outbox(time.time(), limit=10)).all()) == []
+    assert take_due(database, time.time()) == []
 
 
 def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
@@ -108,7 +115,7 @@ def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
     accept(database, run)
     with database.writer.begin() as connection:
         ledger.mark_sent(connection, [Sent(run.job.run_id, 1, 42)])
-    assert database.read(lambda c: c.execute(queries.due_outbox(time.time() + 60, limit=10)).all()) == []
+    assert take_due(database, time.time() + 60) == []
     [row] = database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all())
     assert row.job_sequence == 42
 
@@ -121,11 +128,11 @@ def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Datab
         settle_counts(connection)
     assert totals(database) == {}
     assert database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all()) == []
-    [left] = database.read(lambda c: c.execute(queries.due_outbox(6.0, limit=10)).all())
+    [left] = take_due(database, 6.0)
     assert (left.kind, left.run_id) == (ledger.WITHDRAW, run.job.run_id)
     with database.writer.begin() as connection:
         ledger.clear_withdrawn(connection, [run.job.run_id])
-    assert database.read(lambda c: c.execute(queries.due_outbox(6.0, limit=10)).all()) == []
+    assert take_due(database, 6.0) == []
 
 
 def test_a_run_that_a_worker_has_is_not_withdrawn(database: Database) -> None:
@@ -139,9 +146,9 @@ def test_a_run_that_a_worker_has_is_not_withdrawn(database: Database) -> None:
 
 def test_counts_of_a_transaction_that_was_rolled_back_are_forgotten(database: Database) -> None:
     run = new_run()
-    with database.writer.connect() as connection:
+    with database.writer.connect() as connection, connection.begin() as transaction:
         ledger.accept(connection, [Acceptance([run])])
-        connection.rollback()
+        transaction.rollback()
     accept(database, new_run())
     assert totals(database) == counted(database) == {"PENDING": 1}
 
@@ -169,7 +176,7 @@ def test_a_forgotten_run_is_queued_again_once_and_its_revisions_begin_anew(datab
     again = Redispatch(run.job.run_id, expected_dispatch=1, forgotten=True, now=1.0, reason="job_lost")
     with database.writer.begin() as connection:
         assert ledger.redispatch(connection, [again, again]) == [True, False]
-    [due] = database.read(lambda c: c.execute(queries.due_outbox(2.0, limit=10)).all())
+    [due] = take_due(database, 2.0)
     assert (due.run_id, due.dispatch, due.attempt) == (run.job.run_id, 2, 1)
     second = running(run).model_copy(update={"attempt": 2})
     assert observe(database, (second, 3)) == [True]
@@ -209,3 +216,16 @@ def explain(connection: Connection, query: Select[Any]) -> str:
     compiled = query.compile(connection, compile_kwargs={"literal_binds": True})
     prefix = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
     return "\n".join(str(row[-1]) for row in connection.execute(text(f"{prefix} {compiled}".replace(":", "\\:"))))
+
+
+def test_what_one_relay_has_taken_no_other_takes_until_it_is_due_again(database: Database) -> None:
+    accept(database, *(new_run() for _ in range(5)))
+    later = time.time() + 60
+    with database.writer.begin() as connection:
+        first, second = ledger.take_due(
+            connection, [TakeDue(later, until=later + 10, limit=3), TakeDue(later, until=later + 10, limit=3)]
+        )
+        assert (len(first), len(second)) == (3, 2)
+        assert set(first).isdisjoint(second)
+        assert ledger.take_due(connection, [TakeDue(later + 5, until=later + 20, limit=9)]) == [[]]
+        assert ledger.take_due(connection, [TakeDue(later + 10, until=later + 20, limit=9)]) == [first + second]

@@ -1,6 +1,8 @@
 """Submitting: on disk and on the queue before the answer; nothing left behind when that is impossible."""
 
 import asyncio
+import time
+import uuid
 from pathlib import Path
 
 import httpx
@@ -11,6 +13,7 @@ from nats.js import api
 from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger
 from fleet_runs_api.database import Database
+from fleet_runs_api.jobs import new_run_id
 from fleet_runs_api.ledger import Acceptance, NewRun
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
@@ -186,3 +189,15 @@ async def test_existing_streams_keep_their_settings(nats_server: NatsServer, tmp
         assert (await service.link.stream_info("PYOCO_WORK")).config.max_msgs == 77
         assert (await service.link.stream_info("KV_pyoco_runs")).config.max_msgs_per_subject == 5
     await client.close()
+
+
+def test_run_ids_are_uuids_that_grow_with_time() -> None:
+    ids = []
+    for _ in range(3):
+        ids.append(new_run_id())
+        begun = time.time_ns() // 1_000_000
+        while time.time_ns() // 1_000_000 == begun:
+            pass
+    assert ids == sorted(ids)
+    assert {uuid.UUID(run_id).version for run_id in ids} == {7}
+    assert len({new_run_id() for _ in range(10_000)}) == 10_000

@@ -63,10 +63,6 @@ _KEEP_SNAPSHOT = Prepared(
     update(_documents).where(_documents.c.run_id == bindparam("b_run_id")).values(snapshot=bindparam("b_snapshot")),
     ("b_run_id", "b_snapshot"),
 )
-_POSTPONE = Prepared(
-    update(_outbox).where(_outbox.c.id == bindparam("b_id")).values(due_at=bindparam("b_due_at")),
-    ("b_id", "b_due_at"),
-)
 _NOTE_CHECKED = Prepared(
     update(_runs).where(_runs.c.run_id == bindparam("b_run_id")).values(checked_at=bindparam("b_checked_at")),
     ("b_run_id", "b_checked_at"),
@@ -96,6 +92,13 @@ class Sent:
     run_id: str
     dispatch: int
     job_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDue:
+    now: float
+    until: float
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,10 +347,22 @@ def clear_withdrawn(connection: Connection, run_ids: Sequence[str]) -> Sequence[
     return [None] * len(run_ids)
 
 
-def postpone(connection: Connection, entries: Sequence[tuple[int, float]]) -> Sequence[None]:
-    """Try these outbox rows again at a later time."""
-    _POSTPONE.execute(connection, entries)
-    return [None] * len(entries)
+def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequence[int]]:
+    """Take outbox rows that are due; nobody else takes them until then, by when they are sent or due again."""
+    taken = []
+    for item in wanted:
+        due = (
+            select(_outbox.c.id)
+            .where(_outbox.c.due_at <= item.now)
+            .order_by(_outbox.c.due_at)
+            .limit(item.limit)
+            .with_for_update(skip_locked=True)
+        )
+        rows = connection.execute(
+            update(_outbox).where(_outbox.c.id.in_(due)).values(due_at=item.until).returning(_outbox.c.id)
+        )
+        taken.append(sorted(row.id for row in rows))
+    return taken
 
 
 def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) -> Sequence[None]:

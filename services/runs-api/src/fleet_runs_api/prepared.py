@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Executable
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ClauseElement
 
 
@@ -24,8 +25,17 @@ class Prepared:
     def execute(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
+        # The driver would begin no transaction by itself.
+        assert connection.in_transaction()
         sql, arrange = self._for(connection)
-        connection.exec_driver_sql(sql, [arrange(row) for row in rows])
+        values = [arrange(row) for row in rows]
+        cursor = connection.connection.cursor()
+        try:
+            cursor.executemany(sql, values)
+        except connection.dialect.loaded_dbapi.Error as error:
+            raise _named(error, sql, connection) from error
+        finally:
+            cursor.close()
 
     def _for(self, connection: Connection) -> tuple[str, Any]:
         dialect = connection.dialect
@@ -42,3 +52,14 @@ class Prepared:
 
     def _as_named(self, row: tuple[Any, ...]) -> dict[str, Any]:
         return dict(zip(self._columns, row, strict=True))
+
+
+def _named(error: Exception, sql: str, connection: Connection) -> BaseException:
+    """The driver's complaint as the same complaint would look had SQLAlchemy executed the statement."""
+    dialect = connection.dialect
+    lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)  # type: ignore[arg-type]
+    if lost:
+        connection.invalidate(error)
+    return DBAPIError.instance(
+        sql, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
+    )

@@ -1,5 +1,6 @@
 """Every read of the ledger: each takes one page or one row through an index."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, select
@@ -26,7 +27,8 @@ def run_with_documents(run_id: str) -> Select[Any]:
     )
 
 
-def due_outbox(now: float, *, limit: int) -> Select[Any]:
+def outbox_rows(ids: Sequence[int]) -> Select[Any]:
+    """Outbox rows with what is needed to send them, in the order of acceptance."""
     return (
         select(
             _outbox,
@@ -35,13 +37,11 @@ def due_outbox(now: float, *, limit: int) -> Select[Any]:
             _runs.c.attempt,
             _runs.c.status,
             _runs.c.updated_at,
-            _runs.c.not_before,
         )
         .outerjoin(_runs, _runs.c.run_id == _outbox.c.run_id)
         .outerjoin(_documents, _documents.c.run_id == _outbox.c.run_id)
-        .where(_outbox.c.due_at <= now)
-        .order_by(_outbox.c.due_at)
-        .limit(limit)
+        .where(_outbox.c.id.in_(ids))
+        .order_by(_outbox.c.id)
     )
 
 

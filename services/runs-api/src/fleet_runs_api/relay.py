@@ -21,12 +21,11 @@ from . import ledger, queries
 from .database import Database
 from .documents import waiting_snapshot_of
 from .group_commit import GroupCommit
-from .ledger import Sent
-from .metrics import RunsMetrics
+from .ledger import Sent, TakeDue
 
 logger = logging.getLogger(__name__)
 
-_PAGE = 200
+_PAGE = 500
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
@@ -48,7 +47,6 @@ class Relay:
         database: Database,
         commits: GroupCommit,
         names: WireNames,
-        metrics: RunsMetrics,
         retry_sec: float,
     ) -> None:
         self._link = link
@@ -56,7 +54,6 @@ class Relay:
         self._database = database
         self._commits = commits
         self._names = names
-        self._metrics = metrics
         self._retry_sec = retry_sec
         self._awake = asyncio.Event()
 
@@ -67,23 +64,6 @@ class Relay:
         """
         written, queued = await self._send_nowait(new)
         return await self._confirm(new, written, queued)
-
-    async def send_many(self, new: Sequence[Dispatch]) -> None:
-        """The same for many: all are in flight at once. What cannot be sent now stays in the outbox."""
-        flying: list[tuple[Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
-        try:
-            for dispatch in new:
-                written, queued = await self._send_nowait(dispatch)
-                flying.append((dispatch, written, queued))
-        except NatsUnavailable as error:
-            logger.warning("%d of %d runs will be sent later: %s", len(new) - len(flying), len(new), error)
-        for dispatch, written, queued in flying:
-            try:
-                sequence = await self._confirm(dispatch, written, queued)
-            except NatsUnavailable as error:
-                logger.warning("run %s will be sent again: %s", dispatch.job.run_id, error)
-            else:
-                self.sent(dispatch.job.run_id, dispatch=1, job_sequence=sequence)
 
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
         """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
@@ -117,39 +97,59 @@ class Relay:
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            busy = False
+            seconds = _LONGEST_PAUSE_SECONDS
             try:
                 if self._link.down_because is None:
-                    busy = await self.send_due() > 0
+                    seconds = await self._work()
             except FleetError as error:
                 logger.warning("sending was interrupted: %s", error)
             except Exception:
                 logger.exception("sending failed; the next round tries again")
-            if not busy:
-                await self._pause()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._awake.wait()
+            except TimeoutError:
+                continue
+            self._awake.clear()
 
-    async def send_due(self) -> int:
-        """Send what is due in the outbox; how many rows were dealt with."""
-        page = await self._database.fetch(queries.due_outbox(time.time(), limit=_PAGE))
-        outcomes = await asyncio.gather(*(self._deal_with(row) for row in page))
-        return sum(outcomes)
+    async def _work(self) -> float:
+        """Send all that is due; how many seconds until the next row is."""
+        while True:
+            (row,) = await self._database.fetch(queries.next_due())
+            if row.due_at is None:
+                return _LONGEST_PAUSE_SECONDS
+            if (left := float(row.due_at) - time.time()) > 0:
+                return min(left, _LONGEST_PAUSE_SECONDS)
+            await self.send_due()
 
-    async def _pause(self) -> None:
-        """Until the next row is due, somebody calls, or a moment has passed."""
-        seconds = _LONGEST_PAUSE_SECONDS
+    async def send_due(self) -> None:
+        """Take a page of what is due and send it. What cannot be sent is due again later."""
+        now = time.time()
+        taken = await self._commits.write(ledger.take_due, TakeDue(now, until=now + self._retry_sec, limit=_PAGE))
+        rows = await self._database.fetch(queries.outbox_rows(taken))
+        fresh = [row for row in rows if _is_fresh(row)]
+        rest = [row for row in rows if not _is_fresh(row)]
+        await asyncio.gather(self._send_fresh(fresh), *(self._deal_with(row) for row in rest))
+
+    async def _send_fresh(self, rows: Sequence[Any]) -> None:
+        """First dispatches, all in flight at once: snapshot and job of each, as a submit sends them."""
+        flying: list[tuple[Any, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
         try:
-            if self._link.down_because is None:
-                rows = await self._database.fetch(queries.next_due())
-                if rows[0].due_at is not None:
-                    seconds = min(max(rows[0].due_at - time.time(), 0.01), _LONGEST_PAUSE_SECONDS)
-        except FleetError as error:
-            logger.warning("it cannot be seen what is due: %s", error)
-        try:
-            async with asyncio.timeout(seconds):
-                await self._awake.wait()
-        except TimeoutError:
-            return
-        self._awake.clear()
+            for row in rows:
+                job = Job.decode(payload := row.job.encode())
+                new = Dispatch(job, payload, RunSnapshot.pending(job, now=row.updated_at))
+                flying.append((row, new, *await self._send_nowait(new)))
+        except NatsUnavailable as error:
+            self._say_later(rows[len(flying)].run_id, error)
+        marks = []
+        for row, new, written, queued in flying:
+            try:
+                sequence = await self._confirm(new, written, queued)
+            except NatsUnavailable as error:
+                self._say_later(row.run_id, error)
+            else:
+                marks.append(self._commits.write_soon(ledger.mark_sent, Sent(row.run_id, 1, sequence)))
+        await asyncio.gather(*marks)
 
     async def _send_nowait(self, new: Dispatch) -> tuple["asyncio.Future[Ack]", "asyncio.Future[Ack]"]:
         written = await self._runs.update_nowait(new.job.run_id, new.snapshot.encode(), revision=0)
@@ -171,11 +171,11 @@ class Relay:
             raise
         return (await self._link.wait_ack(queued)).sequence
 
-    async def _deal_with(self, row: Any) -> bool:
+    async def _deal_with(self, row: Any) -> None:
         try:
             if row.kind == ledger.WITHDRAW:
                 await self._purge(row.run_id)
-                return True
+                return
             sequence = 0  # withdrawn or ended meanwhile: there is nothing to send
             if row.job is not None and not RunStatus(row.status).is_terminal:
                 payload = row.job.encode()
@@ -183,23 +183,32 @@ class Relay:
                 await self.announce(waiting_snapshot_of(row))
                 queued = await self._queue_nowait(Job.decode(payload), payload, dispatch=row.dispatch)
                 sequence = (await self._link.wait_ack(queued)).sequence
-                if row.dispatch == 1 and row.not_before is None:
-                    self._metrics.repairs.labels("unsent").inc()
             await self._commits.write(ledger.mark_sent, Sent(row.run_id, row.dispatch, sequence))
-            return True
         except NatsUnavailable as error:
-            logger.warning(
-                "could not send run %s, trying again: %s",
-                row.run_id,
-                error,
-                extra={"run_id": row.run_id, **problem_fields(Problem.NATS_UNAVAILABLE)},
-            )
-            await self._commits.write(ledger.postpone, (row.id, time.time() + self._retry_sec))
-            return False
+            self._say_later(row.run_id, error)
+
+    def _say_later(self, run_id: str, error: NatsUnavailable) -> None:
+        logger.warning(
+            "could not send run %s, trying again: %s",
+            run_id,
+            error,
+            extra={"run_id": run_id, **problem_fields(Problem.NATS_UNAVAILABLE)},
+        )
 
     async def _purge(self, run_id: str) -> None:
         await self._runs.purge(run_id)
         await self._commits.write(ledger.clear_withdrawn, run_id)
+
+
+def _is_fresh(row: Any) -> bool:
+    """A run that was never sent, as far as the ledger knows."""
+    return bool(
+        row.kind == ledger.DISPATCH
+        and row.dispatch == 1
+        and row.snapshot is None
+        and row.job is not None
+        and not RunStatus(row.status).is_terminal
+    )
 
 
 def _log_failure(future: "asyncio.Future[None]") -> None:

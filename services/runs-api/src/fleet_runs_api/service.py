@@ -70,7 +70,6 @@ class RunsService:
             database=self._database,
             commits=self._commits,
             names=settings,
-            metrics=self.metrics,
             retry_sec=settings.relay_retry_sec,
         )
         self._ingest = Ingest(

@@ -95,7 +95,7 @@ class Submission:
     async def submit_batch(
         self, wanted: Sequence[SubmitRun], caller: Identity, *, idempotency_key: str | None = None
     ) -> Receipt:
-        """Accept all of them in one transaction. From then on they are sent, now or when NATS is back."""
+        """Accept all of them in one transaction. From then on the relay sends them, now or when NATS is back."""
         self._link.require()
         now = self._clock()
         new = [
@@ -106,9 +106,9 @@ class Submission:
         if idempotency_key is not None:
             asked = fingerprint([one.model_dump(mode="json") for one in wanted])
             use = KeyUse(caller.tenant_id, idempotency_key, asked, run_ids, now)
-        if (replay := await self._accept(new, use)) is not None:
+        if (replay := await self._accept(new, use, send_at=now)) is not None:
             return replay
-        await self._relay.send_many([one for one in new if one.job.not_before is None])
+        self._relay.wake()
         return Receipt(run_ids)
 
     async def _submit(self, job: Job, use: KeyUse | None) -> Receipt:
@@ -116,7 +116,9 @@ class Submission:
         if use is not None:
             job = job.model_copy(update={"idempotency_key": use.key})
         new = self._prepare(job)
-        if (replay := await self._accept([new], use)) is not None:
+        # The relay sends it if this process does not come to it.
+        send_at = job.submitted_at + self._settings.relay_retry_sec
+        if (replay := await self._accept([new], use, send_at=send_at)) is not None:
             return replay
         if job.not_before is not None:
             await self._announce(new)
@@ -134,15 +136,14 @@ class Submission:
         self._refuse_if_too_large(job, len(payload), index)
         return Dispatch(job, payload, RunSnapshot.pending(job, now=job.submitted_at))
 
-    async def _accept(self, new: Sequence[Dispatch], use: KeyUse | None) -> Receipt | None:
+    async def _accept(self, new: Sequence[Dispatch], use: KeyUse | None, *, send_at: float) -> Receipt | None:
         """Accept the runs; or, if their key was used before, the receipt of that time."""
-        retry_sec = self._settings.relay_retry_sec
         runs = [
             NewRun(
                 job=one.job,
                 job_text=one.payload.decode(),
                 tags_text=orjson.dumps(one.job.tags).decode(),
-                send_at=one.job.not_before or one.job.submitted_at + retry_sec,
+                send_at=one.job.not_before or send_at,
             )
             for one in new
         ]
