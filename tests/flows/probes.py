@@ -1,7 +1,9 @@
 """Flows whose effects a test can see from outside."""
 
 import ctypes
+import functools
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -60,3 +62,54 @@ def short_step(marks, label):
 
 
 chain = Flow("chain") >> short_step[400]
+
+
+def _numbered(number):
+    def step():
+        return None
+
+    step.__name__ = f"step_{number}"
+    return task(step)
+
+
+# More task states than a small snapshot has room for.
+crowd = functools.reduce(lambda flow, step: flow >> step, map(_numbered, range(100)), Flow("crowd"))
+
+
+@task
+def unspeakable():
+    return {"lock": threading.Lock(), "half": "\udcff", "nothing": float("nan"), ("a", 1): 2**80}
+
+
+@task
+def bottomless():
+    """JSON can hold it, but few readers go down that far."""
+    return functools.reduce(lambda inside, _: [inside], range(230), "the end")
+
+
+speechless = Flow("speechless") >> unspeakable >> bottomless
+
+
+@task
+def follow_script(marks, script):
+    """The n-th execution does what the n-th word says: "fail", "hang", or anything else to return it."""
+    _leave_mark(marks, "execution")
+    word = script[len(Path(marks).read_text().split()) - 1]
+    if word == "fail":
+        raise ValueError("as scripted")
+    if word == "hang":
+        time.sleep(60)
+    return word
+
+
+scripted = Flow("scripted") >> follow_script
+
+
+@task
+def fail_after(marks, label, seconds):
+    _leave_mark(marks, label)
+    time.sleep(seconds)
+    raise ValueError("as wanted")
+
+
+failing_late = Flow("failing_late") >> fail_after
