@@ -156,6 +156,25 @@ def test_a_task_that_holds_the_gil_for_longer_than_ack_wait_is_delivered_once(
     assert wire.dead_letters("busy") == []
 
 
+def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
+    stack: Stack, flows_dir: Path, tmp_path: Path
+) -> None:
+    with WorkerProcess(stack.nats_url, tmp_path, "speechless", tag="speechless", flows_dir=flows_dir):
+        run_id = submit(stack.client, "speechless", tag="speechless")
+        [ended] = wait_ended(stack.client, [run_id])
+    assert (ended["status"], ended["attempt"]) == ("COMPLETED", 1)
+    told = stack.client.get(f"/runs/{run_id}/result").json()
+    odd = told["outputs"]["unspeakable"]
+    assert odd["lock"].startswith("<unlocked _thread.lock")
+    assert (odd["half"], odd["nothing"], odd["('a', 1)"]) == ("\\udcff", None, str(2**80))
+    assert "the end" in str(told["result"])
+    # The ledger can read it, too.
+    wait_until(
+        lambda: stack.client.get("/runs", params={"q": run_id}).json()[0]["status"] == "COMPLETED",
+        what="the run listed as COMPLETED",
+    )
+
+
 def test_every_line_that_services_and_worker_log_is_json(stack: Stack) -> None:
     run(stack, "dag", seconds=0.3)
     for part in ("auth", "runs-api", "workers-api", "wheels-api", "worker-1"):

@@ -1,0 +1,349 @@
+"""The spec's table of ERR and MSG ids, from end to end: every problem is caused, and told where the table says."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import sysconfig
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet_contracts.problems import Problem
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import code_of_status
+from fleet_testkit.ledger import accepted_run_ids
+from fleet_testkit.log_lines import log_lines
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.runs import submit, wait_ended, wait_status
+from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import wait_until
+from fleet_testkit.wire import Wire
+from fleet_testkit.worker_process import WorkerProcess
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [file for pattern in ("*/src/**/*.py", "services/*/src/**/*.py") for file in ROOT.glob(pattern)]
+
+# Nothing in the code causes these yet; a test below fails as soon as something does.
+NOT_YET = {
+    Problem.GATEWAY_UNREACHABLE: "told by a client that finds no gateway; there is no client yet",
+    Problem.WORKER_NOT_FOUND: "PATCH /workers/{worker_id} comes with issue 4",
+    Problem.WHEEL_VERSION_REFUSED: "POST /wheels comes with issue 4",
+    Problem.WHEEL_NOT_FOUND: "GET /wheels/{wheel_name} comes with issue 4",
+    Problem.WHEEL_SYNC_FAILED: "workers that fetch wheels come with issue 4",
+}
+
+# An answer over HTTP, a line of a log, or what a command or process says on stderr.
+Evidence = httpx.Response | dict[str, Any] | str
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where problems are caused."""
+
+    stack: Stack
+    guarded: Stack
+    # A stack whose NATS a test may take away.
+    brittle: Stack
+    brittle_nats: NatsServer
+    wire: Wire
+    flows_dir: Path
+    folder: Path
+
+    def worker(self, tag: str, **env: str) -> WorkerProcess:
+        return WorkerProcess(self.stack.nats_url, self.folder, tag, tag=tag, flows_dir=self.flows_dir, **env)
+
+    def mark(self, tag: str, *, seconds: float) -> str:
+        """A run that takes so long."""
+        marks = str(self.folder / "marks")
+        return submit(self.stack.client, "marked", tag=tag, marks=marks, label=tag, seconds=seconds)
+
+
+@pytest.fixture(scope="module")
+def brittle_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path_factory.mktemp("brittle-nats"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def brittle(tmp_path_factory: pytest.TempPathFactory, brittle_nats: NatsServer) -> Iterator[Stack]:
+    quick = {"PYOCO_NATS_REQUEST_TIMEOUT_SEC": "2", "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.2"}
+    folder = tmp_path_factory.mktemp("brittle") / "data"
+    with Stack(folder, "--nats-url", brittle_nats.url, with_nats=False, env=quick) as stack:
+        yield stack
+
+
+@pytest.fixture
+def ground(
+    stack: Stack,
+    guarded: Stack,
+    brittle: Stack,
+    brittle_nats: NatsServer,
+    wire: Wire,
+    flows_dir: Path,
+    tmp_path: Path,
+) -> Ground:
+    return Ground(stack, guarded, brittle, brittle_nats, wire, flows_dir, tmp_path)
+
+
+def line_of(problem: Problem, log: Callable[[], str], **fields: Any) -> dict[str, Any]:
+    """The first line of a log that tells of the problem."""
+    # A ledger that is locked is waited for, by every batch of writes for ten seconds.
+    lines = wait_until(
+        lambda: log_lines(log(), err_id=problem.err_id, **fields), within=60, what=f"{problem.err_id} in the log"
+    )
+    return lines[0]
+
+
+# Over HTTP ----------------------------------------------------------------------------------------
+
+
+def bad_body(ground: Ground, _: Problem) -> Evidence:
+    return ground.stack.client.post("/runs", json={"flow": "hello"})
+
+
+def missing_run(ground: Ground, _: Problem) -> Evidence:
+    return ground.stack.client.get(f"/runs/{uuid.uuid4()}")
+
+
+def no_key(ground: Ground, _: Problem) -> Evidence:
+    return ground.guarded.client.get("/runs")
+
+
+def unknown_key(ground: Ground, _: Problem) -> Evidence:
+    return ground.guarded.client.get("/runs", headers={"X-API-Key": "nobody's"})
+
+
+def large_workflow(ground: Ground, _: Problem) -> Evidence:
+    file = {"workflow": b"# " + b"x" * 262_144}
+    return ground.stack.client.post("/runs/yaml", data={"flow_name": "hello"}, files=file)
+
+
+def bad_list_query(ground: Ground, _: Problem) -> Evidence:
+    return ground.stack.client.get("/runs", params={"cursor": "made up"})
+
+
+def bad_workers_query(ground: Ground, _: Problem) -> Evidence:
+    return ground.stack.client.get("/workers", params={"state": "ASLEEP"})
+
+
+def submit_without_nats(ground: Ground, _: Problem) -> Evidence:
+    ground.brittle_nats.kill()
+    try:
+        return ground.brittle.client.post("/runs", json={"flow_name": "hello"})
+    finally:
+        bring_nats_back(ground)
+
+
+def bring_nats_back(ground: Ground) -> None:
+    ground.brittle_nats.start()
+    ground.brittle.wait_healthy()
+
+
+# In a log -----------------------------------------------------------------------------------------
+
+
+def worker_without_nats(ground: Ground, problem: Problem) -> Evidence:
+    ground.brittle_nats.kill()
+    try:
+        return line_of(problem, lambda: ground.brittle.log("worker-1"))
+    finally:
+        bring_nats_back(ground)
+
+
+def neither_nats_nor_ledger(ground: Ground, problem: Problem) -> Evidence:
+    """The run is in the ledger, NATS does not take it, and then the ledger cannot let go of it either."""
+    before = accepted_run_ids(ground.brittle)
+    ledger = sqlite3.connect(ground.brittle.data_dir / "runs.db", timeout=1, isolation_level=None)
+    ground.brittle_nats.pause()
+    try:
+        with closing(ledger), ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(ground.brittle.client.post, "/runs", json={"flow_name": "hello"})
+            [run_id] = wait_until(lambda: accepted_run_ids(ground.brittle) - before, what="the run in the ledger")
+            ledger.execute("BEGIN IMMEDIATE")  # nobody else can write until this is over
+            line = line_of(problem, lambda: ground.brittle.log("runs-api"), run_id=run_id)
+            ledger.execute("ROLLBACK")
+            assert answer.result().status_code == httpx.codes.SERVICE_UNAVAILABLE
+    finally:
+        ground.brittle_nats.resume()
+    # What the table calls an orphan is no stray here: the outbox still has the run, and it is sent.
+    [ended] = wait_ended(ground.brittle.client, [run_id], within=60)
+    assert ended["status"] == "COMPLETED"
+    return line
+
+
+def unknown_flow(ground: Ground, problem: Problem) -> Evidence:
+    run_id = submit(ground.stack.client, "no-such-flow")
+    return line_of(problem, lambda: ground.stack.log("worker-1"), run_id=run_id, reason="flow_not_found")
+
+
+def raising_flow(ground: Ground, problem: Problem) -> Evidence:
+    run_id = submit(ground.stack.client, "failing")
+    return line_of(problem, lambda: ground.stack.log("worker-1"), run_id=run_id, reason="execution_error")
+
+
+def refused_end(ground: Ground, problem: Problem) -> Evidence:
+    with ground.worker("refused-end") as worker:
+        run_id = ground.mark("refused-end", seconds=1.0)
+        wait_status(ground.stack.client, run_id, RunStatus.RUNNING)
+        with ground.wire.refusing_snapshots():
+            line = line_of(problem, lambda: worker.log, run_id=run_id)
+        wait_ended(ground.stack.client, [run_id])
+    return line
+
+
+def ack_without_nats(ground: Ground, problem: Problem) -> Evidence:
+    run_id = submit(ground.brittle.client, "long", seconds=3)
+    wait_status(ground.brittle.client, run_id, RunStatus.RUNNING)
+    ground.brittle_nats.kill()
+    try:
+        return line_of(problem, lambda: ground.brittle.log("worker-1"), run_id=run_id)
+    finally:
+        bring_nats_back(ground)
+        wait_ended(ground.brittle.client, [run_id])
+
+
+def large_snapshot(ground: Ground, problem: Problem) -> Evidence:
+    with ground.worker("large-snapshot", PYOCO_MAX_RUN_SNAPSHOT_BYTES="1024") as worker:
+        run_id = submit(ground.stack.client, "crowd", tag="large-snapshot")
+        line = line_of(problem, lambda: worker.log, run_id=run_id)
+        [ended] = wait_ended(ground.stack.client, [run_id])
+    assert ended["status"] == "COMPLETED"
+    return line
+
+
+def refused_dead_letter(ground: Ground, problem: Problem) -> Evidence:
+    with ground.wire.refusing_dead_letters():
+        run_id = submit(ground.stack.client, "failing")
+        line = line_of(problem, lambda: ground.stack.log("worker-1"), run_id=run_id)
+    [ended] = wait_ended(ground.stack.client, [run_id])
+    assert ended["status"] == "FAILED"
+    return line
+
+
+def job_without_flow(ground: Ground, problem: Problem) -> Evidence:
+    run_id = str(uuid.uuid4())
+    ground.wire.publish_job(b'{"run_id": "%b"}' % run_id.encode(), tag="default")
+    return line_of(problem, lambda: ground.stack.log("worker-1"), run_id=run_id, reason="invalid_job")
+
+
+def deaf_run(ground: Ground, problem: Problem) -> Evidence:
+    with ground.worker("deaf-run", PYOCO_CANCEL_GRACE_PERIOD_SEC="0.3") as worker:
+        run_id = ground.mark("deaf-run", seconds=120)
+        wait_status(ground.stack.client, run_id, RunStatus.RUNNING)
+        ground.stack.client.post(f"/runs/{run_id}/cancel").raise_for_status()
+        line = line_of(problem, lambda: worker.log, run_id=run_id)
+        [ended] = wait_ended(ground.stack.client, [run_id])
+    assert ended["status"] == "CANCELLED"
+    return line
+
+
+# On stderr ----------------------------------------------------------------------------------------
+
+
+def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
+    """The process says so once, and goes on with its work."""
+    socket, errors = ground.folder / "auth.sock", ground.folder / "stderr"
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
+    own = {"PYOCO_LOAD_DOTENV": "0", "PYOCO_UDS": str(socket), "PYOCO_NATS_URL": ground.stack.nats_url}
+    with Path("/dev/full").open("wb") as full, errors.open("wb") as stderr:
+        auth = subprocess.Popen([sys.executable, "-m", "fleet_auth"], env=outside | own, stdout=full, stderr=stderr)
+    try:
+        wait_until(lambda: problem.err_id in errors.read_text(), within=30, what="a word about the log")
+        wait_until(socket.exists, within=30, what="auth listening")
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://auth") as client:
+            assert client.get("/health").status_code == httpx.codes.OK
+    finally:
+        auth.terminate()
+        auth.wait(timeout=10)
+    assert errors.read_text().count(problem.err_id) == 1
+    return errors.read_text()
+
+
+def bad_arguments(command: str, *arguments: str) -> "Producer":
+    def produce(ground: Ground, _: Problem) -> Evidence:
+        program = str(Path(sysconfig.get_path("scripts")) / command)
+        answer = subprocess.run(
+            [program, *arguments], cwd=ground.folder, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (answer.returncode, answer.stdout) == (1, "")
+        return answer.stderr
+
+    return produce
+
+
+Producer = Callable[[Ground, Problem], Evidence]
+PRODUCERS: dict[Problem, list[Producer]] = {
+    Problem.INVALID_REQUEST: [bad_body],
+    Problem.NATS_UNAVAILABLE: [submit_without_nats, worker_without_nats],
+    Problem.ORPHAN_RUN: [neither_nats_nor_ledger],
+    Problem.RUN_NOT_FOUND: [missing_run],
+    Problem.FLOW_NOT_FOUND: [unknown_flow],
+    Problem.EXECUTION_FAILED: [raising_flow],
+    Problem.TERMINAL_WRITE_FAILED: [refused_end],
+    Problem.IN_PROGRESS_FAILED: [ack_without_nats],
+    Problem.SNAPSHOT_TOO_LARGE: [large_snapshot],
+    Problem.DEAD_LETTER_FAILED: [refused_dead_letter],
+    Problem.INVALID_JOB: [job_without_flow],
+    Problem.LOGGING_FAILED: [log_on_a_full_disk],
+    Problem.API_KEY_REQUIRED: [no_key],
+    Problem.API_KEY_INVALID: [unknown_key],
+    Problem.WORKFLOW_TOO_LARGE: [large_workflow],
+    Problem.INVALID_LIST_QUERY: [bad_list_query],
+    Problem.INVALID_ARGUMENT: [
+        bad_arguments("pyoco-worker", "--slots", "many"),
+        bad_arguments("pyoco-server", "up", "--port", "many"),
+    ],
+    Problem.INVALID_WORKERS_REQUEST: [bad_workers_query],
+    Problem.CANCEL_TIMED_OUT: [deaf_run],
+}
+
+
+def test_every_problem_of_the_table_is_caused_here_or_said_to_be_missing() -> None:
+    assert PRODUCERS.keys() | NOT_YET.keys() == set(Problem)
+    assert not PRODUCERS.keys() & NOT_YET.keys()
+
+
+def test_what_is_said_to_be_missing_is_named_nowhere_in_the_code() -> None:
+    code = "\n".join(file.read_text() for file in SOURCES)
+    named = {problem for problem in NOT_YET if re.search(rf"\bProblem\.{problem.name}\b", code)}
+    assert not named, f"cause them in this file, now that the code tells them: {named}"
+
+
+@pytest.mark.parametrize("problem", [pytest.param(p, id=p.err_id) for p in Problem if p not in NOT_YET])
+def test_a_problem_is_told_with_its_ids_where_the_table_says(ground: Ground, problem: Problem) -> None:
+    told = [producer(ground, problem) for producer in PRODUCERS[problem]]
+    for evidence in told:
+        match evidence:
+            case httpx.Response():
+                assert_answer(evidence, problem)
+            case str():
+                assert problem.err_id in evidence
+            case line:
+                assert (line["err_id"], line["msg_id"]) == (problem.err_id, problem.msg_id)
+                assert line["level"] in ("WARNING", "ERROR")
+                assert line["message"] != ""
+    # The column "output" of the table: answered over HTTP, or not at all.
+    assert any(isinstance(evidence, httpx.Response) for evidence in told) == (problem.http_status is not None)
+
+
+def assert_answer(answer: httpx.Response, problem: Problem) -> None:
+    body = answer.json()
+    assert answer.status_code == problem.http_status, body
+    assert body["ok"] is False
+    assert body["error"]["code"] == code_of_status(answer.status_code)
+    assert body["detail"] == body["error"]["message"] != ""
+    meta = body["error"]["meta"]
+    assert (meta["err_id"], meta["msg_id"]) == (problem.err_id, problem.msg_id)
+    assert meta["retryable"] is problem.retryable
+    assert meta["request_id"] == answer.headers["x-request-id"] != ""
