@@ -1,6 +1,7 @@
 """A run travels all the way: submitted through the gateway, executed by a worker, looked at through the gateway."""
 
 import json
+import uuid
 from itertools import pairwise
 from pathlib import Path
 
@@ -154,6 +155,15 @@ def test_a_task_that_holds_the_gil_for_longer_than_ack_wait_is_delivered_once(
     assert consumer.delivered.consumer_seq == 1
     assert marks.read_text().splitlines() == ["once"]
     assert wire.dead_letters("busy") == []
+
+
+def test_a_whole_number_of_any_size_reaches_the_flow(stack: Stack) -> None:
+    wanted = {"flow_name": "hello", "params": {"name": 2**80}}
+    key = {"Idempotency-Key": f"tests:{uuid.uuid4().hex}:1760000000000"}
+    first, again = (stack.client.post("/runs", json=wanted, headers=key) for _ in range(2))
+    assert first.json()["run_id"] == again.json()["run_id"]
+    [ended] = wait_ended(stack.client, [first.json()["run_id"]])
+    assert ended["task_records"]["greet"]["output"] == f"Hello, {2**80}!"
 
 
 def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(

@@ -1,12 +1,11 @@
 """From what a caller wants to the job that a worker gets: defaults filled in, times made absolute."""
 
 import hashlib
+import json
 import os
 import time
 import uuid
 from typing import Any
-
-import orjson
 
 from fleet_contracts.job import Job
 from fleet_kit.identity import Identity
@@ -82,5 +81,5 @@ def job_again(job: Job, caller: Identity, *, now: float) -> Job:
 
 
 def fingerprint(*asked: Any) -> str:
-    """The same for the same request, whatever the order of its keys."""
-    return hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    """The same for the same request, whatever the order of its keys. Whole numbers may have any size."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
