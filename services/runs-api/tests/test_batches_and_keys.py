@@ -44,6 +44,7 @@ async def test_a_batch_is_accepted_and_queued_in_its_order(service: RunsUnderTes
         ({"flow_name": "hello", "tag": "no tag!"}, "runs.2.tag"),
         ({"flow_name": "hello", "delay_sec": 1, "not_before": 2}, "runs.2"),
         ({"flow_name": "hello", "retry": {"max_attempts": 0}}, "runs.2.retry.max_attempts"),
+        ({"flow_name": "hello", "deadline_at": 1}, "run 2 of the batch: the run's deadline"),
         ("hello", "runs.2"),
     ],
 )

@@ -19,7 +19,7 @@ from fleet_kit.nats import NatsLink, NatsSilent
 
 from . import ledger, queries
 from .database import Database
-from .errors import IdempotencyConflict, LedgerUnavailable, SubmissionTooLarge, SubmitUndecided
+from .errors import IdempotencyConflict, InvalidTimes, LedgerUnavailable, SubmissionTooLarge, SubmitUndecided
 from .group_commit import GroupCommit
 from .idempotency import Earlier, KeyUse
 from .jobs import fingerprint, job_again, new_job, with_workflow
@@ -98,9 +98,7 @@ class Submission:
         """Accept all of them in one transaction. From then on the relay sends them, now or when NATS is back."""
         self._link.require()
         now = self._clock()
-        new = [
-            self._prepare(new_job(one, caller, self._settings, now=now), index) for index, one in enumerate(wanted)
-        ]
+        new = [self._prepare_one_of_many(index, one, caller, now) for index, one in enumerate(wanted)]
         run_ids = tuple(one.job.run_id for one in new)
         use = None
         if idempotency_key is not None:
@@ -131,9 +129,16 @@ class Submission:
             self._relay.sent(job.run_id, dispatch=1, job_sequence=sequence)
         return Receipt([job.run_id])
 
-    def _prepare(self, job: Job, index: int | None = None) -> Dispatch:
+    def _prepare_one_of_many(self, index: int, wanted: SubmitRun, caller: Identity, now: float) -> Dispatch:
+        try:
+            return self._prepare(new_job(wanted, caller, self._settings, now=now))
+        except (InvalidTimes, SubmissionTooLarge) as error:
+            place = f"run {index} of the batch"
+            raise type(error)(f"{place}: {error.message}", index=index, **error.meta) from error
+
+    def _prepare(self, job: Job) -> Dispatch:
         payload = job.encode()
-        self._refuse_if_too_large(job, len(payload), index)
+        self._refuse_if_too_large(job, len(payload))
         return Dispatch(job, payload, RunSnapshot.pending(job, now=job.submitted_at))
 
     async def _accept(self, new: Sequence[Dispatch], use: KeyUse | None, *, send_at: float) -> Receipt | None:
@@ -180,18 +185,15 @@ class Submission:
             logger.info("run %s will be announced when it is due: %s", new.job.run_id, error)
         self._relay.wake()
 
-    def _refuse_if_too_large(self, job: Job, job_bytes: int, index: int | None) -> None:
+    def _refuse_if_too_large(self, job: Job, job_bytes: int) -> None:
         # The workflow's text has a limit of its own and never goes into the snapshot.
         input_bytes = job_bytes - (len(to_json(job.workflow_yaml)) if job.workflow_yaml is not None else 0)
         most = min(self._settings.max_run_snapshot_bytes, self._link.max_payload) - _HEADROOM_BYTES
         if input_bytes > most or job_bytes > self._link.max_payload - _HEADROOM_BYTES:
-            place = "" if index is None else f"run {index} of the batch: "
-            meta = {} if index is None else {"index": index}
             raise SubmissionTooLarge(
-                f"{place}the run's input has {input_bytes} bytes, at most {most} are allowed; "
+                f"the run's input has {input_bytes} bytes, at most {most} are allowed; "
                 "keep big data elsewhere and pass a reference to it",
                 limit_bytes=most,
-                **meta,
             )
 
     async def _withdraw(self, job: Job, use: KeyUse | None, error: NatsUnavailable) -> None:
