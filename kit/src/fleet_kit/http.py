@@ -49,7 +49,7 @@ def create_app(
     `express` maps a method and a path of the routers to a function that answers it past the framework: the
     same answer, for the few requests of which there are thousands a second.
     """
-    app = FastAPI(title=f"pyoco-fleet {component}", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = _App(title=f"pyoco-fleet {component}", lifespan=lifespan, docs_url=None, redoc_url=None)
     all_routers = [*routers, _health_routes(readiness, registry)]
     for router in all_routers:
         app.include_router(router)
@@ -86,14 +86,28 @@ def create_app(
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(FleetError, on_fleet_error)
-    if express:
-        app.add_middleware(
-            ExpressLane,
-            answers=express,
-            on_errors={FleetError: on_fleet_error, RequestValidationError: on_invalid_request},
-        )
     app.add_middleware(RequestMiddleware)
+    app.express = {
+        place: RequestMiddleware(
+            ExpressLane(answer, {FleetError: on_fleet_error, RequestValidationError: on_invalid_request})
+        )
+        for place, answer in (express or {}).items()
+    }
     return app
+
+
+class _App(FastAPI):
+    """FastAPI, but a few busy requests are answered past it: its layers cost as much as the answer itself."""
+
+    express: Mapping[tuple[str, str], ASGIApp] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self.express.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if answer is None:
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        await answer(scope, receive, send)
 
 
 class JsonResponse(JSONResponse):
@@ -183,27 +197,20 @@ class RequestMiddleware:
 
 
 class ExpressLane:
-    """Answers a few busy requests at once; everything else takes the framework's way."""
+    """Answers one kind of request by one function, its failures as everywhere else."""
 
     def __init__(
         self,
-        app: ASGIApp,
-        *,
-        answers: Mapping[tuple[str, str], Express],
+        answer: Express,
         on_errors: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]],
     ) -> None:
-        self._app = app
-        self._answers = answers
+        self._answer = answer
         self._on_errors = on_errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._answers.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        if answer is None:
-            await self._app(scope, receive, send)
-            return
         request = Request(scope, receive, send)
         try:
-            response = await answer(request)
+            response = await self._answer(request)
         except tuple(self._on_errors) as error:
             handler = next(h for kind, h in self._on_errors.items() if isinstance(error, kind))
             response = await handler(request, error)

@@ -44,6 +44,8 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
         log_config=None,
         access_log=False,
         server_header=False,
+        # Nobody reads the client's address from the scope; who asks is told by the gateway's own headers.
+        proxy_headers=False,
         backlog=2048,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,

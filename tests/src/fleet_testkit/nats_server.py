@@ -71,8 +71,9 @@ class NatsServer:
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGCONT)
         self._process.send_signal(how)
+        # A paused server hears of it only now, and says nothing more before.
+        self._process.send_signal(signal.SIGCONT)
         self._process.wait(timeout=10)
         self._process = None
 
