@@ -1,10 +1,13 @@
 """What the sweeper repairs: wiped stores, lost jobs, vanished workers."""
 
+import asyncio
 import time
 from pathlib import Path
 
 from fleet_contracts.status import RunStatus
-from fleet_kit.resources import ensure_consumer
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_bucket, ensure_consumer
 from fleet_kit.wire import work_consumer_config
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.nats_server import NatsServer
@@ -122,6 +125,40 @@ async def test_a_cancelled_run_of_a_vanished_worker_ends_cancelled(service: Runs
     await service.change(run_id, lambda s: s.request_cancel(by=None, now=time.time()))
     await service.until_listed(run_id, status="CANCELLED")
     assert (await service.snapshot(run_id)).status is RunStatus.CANCELLED
+
+
+async def test_a_cancelled_run_that_nobody_holds_ends_without_a_worker(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    # As if the process that recorded it had died right then, or its holder had stopped and handed it back.
+    await service.change(run_id, lambda s: s.request_cancel(by=None, now=time.time()))
+    await service.until_listed(run_id, status="CANCELLED")
+    assert (await service.snapshot(run_id)).status is RunStatus.CANCELLED
+    assert await repairs(service, "cancel_unfinished") == 1
+    assert await repairs(service, "worker_lost") == 0
+
+
+async def test_an_end_that_was_written_after_a_wipe_reaches_the_ledger(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    settings = runs_settings(nats_server, tmp_path)
+    async with runs_running(settings) as service:
+        run_id = await service.submit()
+        for _ in range(5):
+            revision = await service.change(run_id, lambda s: s.model_copy(update={"status": RunStatus.RUNNING}))
+        await eventually(lambda: service.rows(f"SELECT 1 FROM runs WHERE revision = {revision}") != [])
+        running_run = await service.snapshot(run_id)
+    nats_server.kill()
+    nats_server.wipe()
+    nats_server.start()
+    # Somebody was faster than the sweeper; revisions have begun anew.
+    async with NatsLink(settings, name="faster") as link:
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        await ensure_bucket(link.jetstream, settings.runs_kv_bucket)
+        ended = running_run.finish(RunStatus.CANCELLED, now=time.time())
+        assert await Bucket(link, settings.runs_kv_bucket).create(run_id, ended.encode()) < revision
+    async with runs_running(settings) as service:
+        await service.until_listed(run_id, status="CANCELLED")
 
 
 async def test_an_unreadable_snapshot_is_made_anew_and_hinders_no_other(service: RunsUnderTest) -> None:

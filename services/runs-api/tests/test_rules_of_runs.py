@@ -9,6 +9,7 @@ import pytest
 from nats.js import api
 
 from fleet_contracts.dead_letter import DeadLetter
+from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats import NatsLink
@@ -304,6 +305,19 @@ async def test_a_job_that_was_delivered_as_often_as_allowed_ends_its_run_with_a_
         return await service.jobs() == []
 
     await eventually(gone, what="the job leaving the queue")
+
+
+async def test_a_repeated_job_that_nobody_gets_any_more_does_not_end_a_run_that_waits_for_its_own(
+    service: RunsUnderTest,
+) -> None:
+    await make_consumer(service, max_deliver=1)
+    run_id = await service.submit(delay_sec=3)
+    job = Job(run_id=run_id, flow_name="hello", tag="default", submitted_at=time.time())
+    await service.link.publish("pyoco.work.default", job.encode())
+    await deliver(service, 1)
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [], what="the run's own job queued")
+    assert (await service.jobs()).count(run_id) == 2
+    assert (await service.snapshot(run_id)).status is RunStatus.PENDING
 
 
 async def test_exhausted_deliveries_that_nobody_told_of_are_found_by_the_sweeper(

@@ -83,11 +83,11 @@ class Expiry:
             task.cancel()
         await asyncio.gather(*self._working, return_exceptions=True)
 
-    async def end_if_exhausted(self, row: Any) -> bool:
+    async def end_if_exhausted(self, row: Any, revision: int) -> bool:
         """Is the job of a waiting run one that nobody will get again? Then the run has failed.
 
         JetStream does not tell it of a single message. But a job that was handed out before, while nothing at
-        all is out now, does not come back.
+        all is out now, does not come back. A run that has moved on from `revision` had a job that somebody got.
         """
         try:
             info = await self._link.jetstream.consumer_info(
@@ -100,7 +100,7 @@ class Expiry:
         handed_out = info.delivered.stream_seq if info.delivered else 0
         if info.num_ack_pending or not row.job_sequence or row.job_sequence > handed_out:
             return False
-        await self._fail_exhausted(row, row.job_sequence, info.config.max_deliver)
+        await self._fail_exhausted(row, row.job_sequence, info.config.max_deliver, revision=revision)
         return True
 
     async def _on_advisory(self, msg: Msg) -> None:
@@ -116,24 +116,46 @@ class Expiry:
         except MalformedMessage:
             return  # a worker buries it
         rows = await self._database.fetch(queries.run_with_documents(run_id))
-        if rows:
+        if rows and rows[0].job_sequence == sequence:
             await self._fail_exhausted(rows[0], sequence, deliveries)
+        elif not rows or rows[0].job_sequence is not None:
+            await self._remove_job(sequence)  # there is no such run, or it has another job
+        # Else a job is on its way, this one or another: the sweeper looks when it is known which.
 
-    async def _fail_exhausted(self, row: Any, sequence: int, deliveries: int | None) -> None:
+    async def _fail_exhausted(
+        self, row: Any, sequence: int, deliveries: int | None, *, revision: int | None = None
+    ) -> None:
         often = f"{deliveries} times, as often as PYOCO_CONSUMER_MAX_DELIVER allows" if deliveries else "too often"
         error = f"the job was delivered {often}, and no worker brought the run to an end"
-        if await self._fail(row, DeadLetterReason.DELIVERIES_EXHAUSTED, error, spare_holder=True):
-            try:
-                await self._link.jetstream.delete_msg(self._names.work_stream, sequence)
-            except (nats.errors.Error, nats.js.errors.Error):
-                logger.debug("the job of run %s could not be removed", row.run_id, exc_info=True)
+        reason = DeadLetterReason.DELIVERIES_EXHAUSTED
+        if await self._fail(row, reason, error, spare_holder=True, only_revision=revision):
+            await self._remove_job(sequence)
+
+    async def _remove_job(self, sequence: int) -> None:
+        try:
+            await self._link.jetstream.delete_msg(self._names.work_stream, sequence)
+        except (nats.errors.Error, nats.js.errors.Error):
+            logger.debug("job %d could not be removed", sequence, exc_info=True)
 
     # The end -------------------------------------------------------------------------------------
 
-    async def _fail(self, row: Any, reason: DeadLetterReason, error: str, *, spare_holder: bool) -> bool:
-        """End the run as FAILED by compare-and-set; False if it has ended, or its holder is to do it."""
+    async def _fail(
+        self,
+        row: Any,
+        reason: DeadLetterReason,
+        error: str,
+        *,
+        spare_holder: bool,
+        only_revision: int | None = None,
+    ) -> bool:
+        """End the run as FAILED by compare-and-set; False if it has ended, or its holder is to do it.
+
+        With `only_revision`: False also if the run is in another state than when the reason was found.
+        """
         while True:
             entry = await self._runs.get(row.run_id)
+            if only_revision is not None and (entry is None or entry.revision != only_revision):
+                return False
             if entry is not None:
                 snapshot, revision = RunSnapshot.decode(entry.value), entry.revision
             else:

@@ -370,6 +370,15 @@ def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) ->
     return [None] * len(checks)
 
 
+def forget_revision(connection: Connection, known: Sequence[tuple[str, int]]) -> Sequence[None]:
+    """Revisions of these runs have begun anew: whatever is seen next is news, unless something was seen meanwhile."""
+    for run_id, revision in known:
+        connection.execute(
+            update(_runs).where(_runs.c.run_id == run_id, _runs.c.revision == revision).values(revision=0)
+        )
+    return [None] * len(known)
+
+
 def mark_released(connection: Connection, groups: Sequence[Sequence[str]]) -> Sequence[None]:
     """KV has let go of these ended runs."""
     run_ids = [run_id for group in groups for run_id in group]

@@ -68,7 +68,7 @@ def unchecked_runs(before: float, *, limit: int) -> Select[Any]:
     """Unfinished runs that nobody has compared with JetStream since `before`, and that wait for no sending."""
     sending = select(_outbox.c.run_id).where(_outbox.c.run_id == _runs.c.run_id).exists()
     return (
-        select(_runs.c.run_id, _runs.c.dispatch, _runs.c.job_sequence, _runs.c.tag)
+        select(_runs.c.run_id, _runs.c.dispatch, _runs.c.job_sequence, _runs.c.tag, _runs.c.revision)
         .where(_runs.c.finished_at.is_(None), _runs.c.checked_at < before, ~sending)
         .order_by(_runs.c.checked_at)
         .limit(limit)

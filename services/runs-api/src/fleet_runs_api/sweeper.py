@@ -112,7 +112,10 @@ class Sweeper:
         await self._each(self._take_back, lost)
 
     async def _take_back(self, row: Any) -> None:
-        """Revoke the holder's claim by compare-and-set (from then on it can write nothing), then requeue."""
+        """Revoke the holder's claim by compare-and-set (from then on it can write nothing), then requeue.
+
+        A run that is to be cancelled ends here, also if nobody has it any more and nobody has ended it.
+        """
         run_id = row.run_id
         entry = await self._runs.get(run_id)
         if entry is None:
@@ -121,12 +124,13 @@ class Sweeper:
         if entry.revision != row.revision:
             await self._record(snapshot, entry)
             return
-        if not snapshot.is_held:
-            return
         now = time.time()
         cancelled = snapshot.status is RunStatus.CANCELLING
+        if not (snapshot.is_held or cancelled):
+            return
+        reason = "worker_lost" if snapshot.is_held else "cancel_unfinished"
         after = (
-            snapshot.finish(RunStatus.CANCELLED, now=now, error=snapshot.error, reason="worker_lost")
+            snapshot.finish(RunStatus.CANCELLED, now=now, error=snapshot.error, reason=reason)
             if cancelled
             else snapshot.hand_back(now=now, interrupted=True)
         )
@@ -136,13 +140,13 @@ class Sweeper:
             return  # the holder lives after all
         if snapshot.ack_subject:
             await self._link.send(snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
-        self._metrics.repairs.labels("worker_lost").inc()
+        self._metrics.repairs.labels(reason).inc()
         logger.warning(
-            "worker %s vanished; run %s is %s",
-            snapshot.worker_id,
+            "run %s of %s is %s",
             run_id,
+            f"vanished worker {snapshot.worker_id}" if snapshot.is_held else "nobody",
             "cancelled" if cancelled else "handed to another",
-            extra={"run_id": run_id, "worker_id": snapshot.worker_id, "reason": "worker_lost"},
+            extra={"run_id": run_id, "worker_id": snapshot.worker_id, "reason": reason},
         )
 
     # Runs that JetStream forgot ------------------------------------------------------------------
@@ -175,6 +179,9 @@ class Sweeper:
             await self._runs.purge(row.run_id)
             await self._send_again(row, "snapshot_unreadable", forgotten=True)
             return
+        if entry.revision < row.revision:
+            # Older than what the ledger knows: the store was lost, and whoever wrote this began to count anew.
+            await self._commits.write(ledger.forget_revision, (row.run_id, row.revision))
         if not await self._record(snapshot, entry) and not snapshot.is_terminal and not snapshot.is_held:
             await self._check_queue(row, entry)
         await self._commits.write(ledger.note_checked, (row.run_id, time.time()))
@@ -182,7 +189,7 @@ class Sweeper:
     async def _check_queue(self, row: Any, entry: Entry) -> None:
         """A run that waits has a job that somebody will get."""
         if await self._has_job(row):
-            await self._expiry.end_if_exhausted(row)
+            await self._expiry.end_if_exhausted(row, entry.revision)
             return
         # Look once more: the job may have been taken and finished between the two looks.
         again = await self._runs.get(row.run_id)
