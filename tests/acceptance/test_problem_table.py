@@ -35,10 +35,10 @@ SOURCES = [file for pattern in ("*/src/**/*.py", "services/*/src/**/*.py") for f
 # Nothing in the code causes these yet; a test below fails as soon as something does.
 NOT_YET = {
     Problem.GATEWAY_UNREACHABLE: "told by a client that finds no gateway; there is no client yet",
-    Problem.WORKER_NOT_FOUND: "PATCH /workers/{worker_id} comes with issue 4",
-    Problem.WHEEL_VERSION_REFUSED: "POST /wheels comes with issue 4",
-    Problem.WHEEL_NOT_FOUND: "GET /wheels/{wheel_name} comes with issue 4",
-    Problem.WHEEL_SYNC_FAILED: "workers that fetch wheels come with issue 4",
+    Problem.WORKER_NOT_FOUND: "there is no PATCH /workers/{worker_id} yet",
+    Problem.WHEEL_VERSION_REFUSED: "there is no POST /wheels yet",
+    Problem.WHEEL_NOT_FOUND: "there is no GET /wheels/{wheel_name} yet",
+    Problem.WHEEL_SYNC_FAILED: "no worker fetches wheels yet",
 }
 
 # An answer over HTTP, a line of a log, or what a command or process says on stderr.
