@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nats.js import api
+from sqlalchemy import text
 
 from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.job import Job
@@ -20,7 +22,7 @@ from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.database import Database
 from fleet_runs_api.ledger import Acceptance, NewRun, NotReopened, Observation, Reopening
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.waiting import eventually
+from fleet_testkit.waiting import eventually, wait_until
 
 from .conftest import RunsUnderTest, runs_running, runs_settings
 
@@ -384,6 +386,40 @@ def test_only_a_failed_run_of_the_tenant_is_reopened(database: Database, new_run
     with database.writer.begin() as connection:
         assert ledger.record(connection, [[Observation(failed, 7, failed.encode().decode())]]) == [0]
         settle_counts(connection)
+
+
+def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
+    postgres_url: str, new_run: NewRun
+) -> None:
+    one, other = Database(postgres_url), Database(postgres_url)
+    one.migrate()
+    running = RunSnapshot.pending(new_run.job, now=1.0).claim(
+        worker_id="w1", worker_instance_id="i1", ack_subject=None, now=2.0
+    )
+    failed = running.finish(RunStatus.FAILED, now=3.0, error="ValueError: x", reason="execution_error")
+    wanted = Reopening(new_run.job.run_id, "anonymous", 10.0, 10.0, "somebody")
+
+    def reopen() -> Any:
+        with other.writer.begin() as connection:
+            return ledger.reopen(connection, [wanted])[0]
+
+    def somebody_waits() -> bool:
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return bool(one.read(lambda connection: connection.execute(text(waiting)).scalar()))
+
+    with one.writer.begin() as connection:
+        ledger.accept(connection, [Acceptance([new_run])])
+        ledger.record(connection, [[Observation(running, 5, running.encode().decode())]])
+    with ThreadPoolExecutor(1) as threads:
+        with one.writer.begin() as connection:
+            ledger.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
+            reopening = threads.submit(reopen)
+            wait_until(somebody_waits, what="the other process waiting for the run")
+        assert reopening.result(timeout=10).reopened == 1
+    one.dispose()
+    other.dispose()
 
 
 # Retention ---------------------------------------------------------------------------------------

@@ -290,17 +290,18 @@ def reopen(connection: Connection, wanted: Sequence[Reopening]) -> Sequence[RunS
 
 def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopened:
     row = connection.execute(
-        select(_runs, _documents.c.snapshot)
-        .join(_documents, _documents.c.run_id == _runs.c.run_id)
-        .where(_runs.c.run_id == item.run_id, _runs.c.tenant_id == item.tenant_id)
-        .with_for_update(of=_runs)
+        select(_runs).where(_runs.c.run_id == item.run_id, _runs.c.tenant_id == item.tenant_id).with_for_update()
     ).first()
     if row is None:
         return NotReopened(None)
-    if row.status != RunStatus.FAILED or row.snapshot is None:
+    # In a statement of its own: one that waited for the lock sees the new run beside the old document.
+    last: str | None = connection.execute(
+        select(_documents.c.snapshot).where(_documents.c.run_id == item.run_id)
+    ).scalar()
+    if row.status != RunStatus.FAILED or last is None:
         return NotReopened(RunStatus(row.status))
     not_before = item.due_at if item.due_at > item.now else None
-    snapshot = RunSnapshot.decode(row.snapshot.encode()).reopen(now=item.now, not_before=not_before)
+    snapshot = RunSnapshot.decode(last.encode()).reopen(now=item.now, not_before=not_before)
     # Attempts that a peer's worker did not count were counted here.
     snapshot = snapshot.model_copy(update={"attempt": row.attempt, "reopened": row.reopened + 1})
     note_attempts(connection, snapshot)
