@@ -37,6 +37,8 @@ from fleet_worker.settings import WorkerSettings
 # The same examples every time, unless somebody asks for so many new ones: what failed is printed either way.
 EXAMPLES = int(os.environ.get("FLEET_INTERLEAVINGS", "0"))
 HANDS = 3
+# Nothing may hang; what does is shown where it does.
+STORY_SECONDS = 60.0
 LOST_AFTER_SECONDS = 0.5
 RETRY = RetryPolicy(base_seconds=0.05, cap_seconds=0.1)
 # Far more than any example needs: nothing may end because of it.
@@ -355,7 +357,8 @@ class Story:
 
 
 async def play(world: World, stories: list[list[list[Act]]]) -> None:
-    await asyncio.gather(*(Story(world).play(steps) for steps in stories))
+    async with asyncio.timeout(STORY_SECONDS):
+        await asyncio.gather(*(Story(world).play(steps) for steps in stories))
 
 
 @pytest.fixture(params=["one service on SQLite", "two replicas on PostgreSQL"])
