@@ -112,6 +112,24 @@ async def test_one_wait_serves_several_durables(nats_server: NatsServer) -> None
         assert sorted(got) == [b"a", b"b", b"c"]
 
 
+async def test_a_cancel_that_comes_together_with_an_answer_is_not_swallowed(nats_server: NatsServer) -> None:
+    async with NatsLink(settings(nats_server), name="test") as link:
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+
+        async def ask_for_ever() -> None:
+            while True:
+                await link.request("$JS.API.INFO")
+
+        for number in range(300):
+            asking = asyncio.create_task(ask_for_ever())
+            await asyncio.sleep(number * 1e-5)
+            asking.cancel()
+            async with asyncio.timeout(5):
+                await asyncio.wait([asking])
+            assert asking.cancelled()
+
+
 async def test_an_unreachable_server_is_named_while_connecting(tmp_path: Path) -> None:
     server = NatsServer(tmp_path)
     async with NatsLink(FleetSettings(nats_url=server.url), name="test") as link:

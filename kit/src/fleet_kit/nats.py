@@ -195,10 +195,16 @@ class NatsLink:
             raise self.unavailable(error) from error
 
     async def request(self, subject: str, payload: bytes = b"") -> Msg:
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
         try:
-            return await self._client.request(subject, payload, timeout=self._settings.nats_request_timeout_sec)
+            answer = await self._client.request(subject, payload, timeout=self._settings.nats_request_timeout_sec)
         except _OUTAGES as error:
             raise self.unavailable(error) from error
+        if task and task.cancelling() > cancels:
+            # It came together with the answer: on Python 3.11 the library's `wait_for` swallows such a cancel.
+            raise asyncio.CancelledError
+        return answer
 
     async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
         """Every answer to one request, up to and with the one that `is_last`; all of them have to come in time."""
