@@ -229,3 +229,21 @@ def test_what_one_relay_has_taken_no_other_takes_until_it_is_due_again(database:
         assert set(first).isdisjoint(second)
         assert ledger.take_due(connection, [TakeDue(later + 5, until=later + 20, limit=9)]) == [[]]
         assert ledger.take_due(connection, [TakeDue(later + 10, until=later + 20, limit=9)]) == [first + second]
+
+
+def test_many_rows_in_one_statement_are_found_through_an_index(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/runs.db")
+    database.migrate()
+    for statement in (ledger._APPLY_CHANGE, ledger._NOTE_SENT, ledger._KEEP_SNAPSHOT, ledger._DELETE_SENT):
+        sql = statement._for(8)
+        values = [None] * sql.count("?")
+        plan = database.read(
+            lambda c, sql=sql, values=values: c.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", tuple(values)).all()
+        )
+        steps = " / ".join(row.detail for row in plan)
+        assert "SEARCH" in steps, steps
+        assert "SCAN runs" not in steps, steps
+        assert "SCAN run_documents" not in steps, steps
+        assert "SCAN outbox" not in steps, steps
+        assert "SCAN t" not in steps.split(" / "), steps
+    database.dispose()

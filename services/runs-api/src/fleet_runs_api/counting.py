@@ -1,16 +1,15 @@
 """The counters: noted while a transaction runs, written once before it commits."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Table, Transaction
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Transaction
 
 from fleet_contracts.status import RunStatus
 
-from .prepared import Prepared
+from .prepared import Inserting
 from .tables import counts as _counts
 from .tables import flow_counts as _flow_counts
 
@@ -47,24 +46,9 @@ def settle_counts(connection: Connection) -> None:
     by_tenant: Counter[tuple[str, str]] = Counter()
     for (kind, status), change in by_kind.items():
         by_tenant[kind.tenant_id, status] += change
-    name = connection.dialect.name
-    _ADD[name].execute(connection, [(*key, n) for key, n in sorted(by_tenant.items()) if n])
-    _ADD_BY_FLOW[name].execute(connection, [(*kind, status, n) for (kind, status), n in sorted(by_kind.items()) if n])
+    _ADD.execute(connection, [(*key, n) for key, n in sorted(by_tenant.items()) if n])
+    _ADD_BY_FLOW.execute(connection, [(*kind, status, n) for (kind, status), n in sorted(by_kind.items()) if n])
 
 
-def _adding(table: Table, dialect_insert: Callable[[Table], Any]) -> Prepared:
-    keys = [column.name for column in table.primary_key]
-    statement = dialect_insert(table)
-    return Prepared(
-        statement.on_conflict_do_update(
-            index_elements=keys, set_={"total": table.c.total + statement.excluded.total}
-        ),
-        (*keys, "total"),
-    )
-
-
-_ADD = {"sqlite": _adding(_counts, sqlite.insert), "postgresql": _adding(_counts, postgresql.insert)}
-_ADD_BY_FLOW = {
-    "sqlite": _adding(_flow_counts, sqlite.insert),
-    "postgresql": _adding(_flow_counts, postgresql.insert),
-}
+_ADD = Inserting(_counts, ("tenant_id", "status", "total"), adding="total")
+_ADD_BY_FLOW = Inserting(_flow_counts, ("tenant_id", "flow_name", "tag", "status", "total"), adding="total")

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Transaction, bindparam, case, delete, literal_column, update
+from sqlalchemy import Connection, Executable, Transaction, case, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from .prepared import Prepared
 from .tables import dead_letter_groups as _groups
 
 
@@ -62,14 +61,11 @@ def settle_groups(connection: Connection) -> None:
     """
     for key, change in sorted(_changed.pop(_transaction_of(connection), {}).items()):
         if change.entered:
-            row = (
-                *key, change.reason, change.flow_name, change.error_type, change.error,
-                change.entered, change.first_at, change.last_at,
-            )  # fmt: skip
-            _ADD[connection.dialect.name].execute(connection, [row])
+            connection.execute(_adding(connection, key, change))
         if change.left:
-            _SUBTRACT.execute(connection, [(*key, change.left)])
-            _DELETE_EMPTY.execute(connection, [key])
+            of_key = (_groups.c.tenant_id == key.tenant_id, _groups.c.fingerprint == key.fingerprint)
+            connection.execute(update(_groups).where(*of_key).values(total=_groups.c.total - change.left))
+            connection.execute(delete(_groups).where(*of_key, _groups.c.total <= 0))
 
 
 def _changes_of(connection: Connection) -> dict[GroupKey, _Change]:
@@ -82,32 +78,27 @@ def _transaction_of(connection: Connection) -> Transaction:
     return transaction
 
 
-def _adding(statement: Any) -> Prepared:
+def _adding(connection: Connection, key: GroupKey, change: _Change) -> Executable:
+    dialect_insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
+    statement = dialect_insert(_groups).values(
+        tenant_id=key.tenant_id,
+        fingerprint=key.fingerprint,
+        reason=change.reason,
+        flow_name=change.flow_name,
+        error_type=change.error_type,
+        error=change.error,
+        total=change.entered,
+        first_at=change.first_at,
+        last_at=change.last_at,
+    )
     new = statement.excluded
     is_newest = new.last_at >= _groups.c.last_at
-    return Prepared(
-        statement.on_conflict_do_update(
-            index_elements=["tenant_id", "fingerprint"],
-            set_={
-                "total": _groups.c.total + new.total,
-                "first_at": case((new.first_at < _groups.c.first_at, new.first_at), else_=_groups.c.first_at),
-                "last_at": case((is_newest, new.last_at), else_=_groups.c.last_at),
-                "error": case((is_newest, new.error), else_=_groups.c.error),
-            },
-        ),
-        (
-            "tenant_id", "fingerprint", "reason", "flow_name", "error_type", "error",
-            "total", "first_at", "last_at",
-        ),
-    )  # fmt: skip
-
-
-_ADD = {"sqlite": _adding(sqlite.insert(_groups)), "postgresql": _adding(postgresql.insert(_groups))}
-_OF_KEY = (_groups.c.tenant_id == bindparam("b_tenant_id"), _groups.c.fingerprint == bindparam("b_fingerprint"))
-_SUBTRACT = Prepared(
-    update(_groups).where(*_OF_KEY).values(total=_groups.c.total - bindparam("b_left")),
-    ("b_tenant_id", "b_fingerprint", "b_left"),
-)
-_DELETE_EMPTY = Prepared(
-    delete(_groups).where(*_OF_KEY, _groups.c.total <= literal_column("0")), ("b_tenant_id", "b_fingerprint")
-)
+    return statement.on_conflict_do_update(
+        index_elements=["tenant_id", "fingerprint"],
+        set_={
+            "total": _groups.c.total + new.total,
+            "first_at": case((new.first_at < _groups.c.first_at, new.first_at), else_=_groups.c.first_at),
+            "last_at": case((is_newest, new.last_at), else_=_groups.c.last_at),
+            "error": case((is_newest, new.error), else_=_groups.c.error),
+        },
+    )

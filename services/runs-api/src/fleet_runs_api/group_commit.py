@@ -5,6 +5,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
 
 _MOST_PER_COMMIT = 1000
 _PATIENCE_SECONDS = 0.02
+# So many in one commit are a crowd, and this is how long it is worth waiting for the rest of it.
+_CROWD = 3
+_LINGER_SECONDS = 0.001
 _MANY_PATIENT = 64
 _ATTEMPTS = 3
 # PostgreSQL's word for two transactions that wait for each other, or that cannot both be right.
@@ -37,9 +41,15 @@ class _Waiting(Generic[I, R]):
     batch: Batch[I, R]
     item: I
     future: "asyncio.Future[R]"
-    patient: bool
     result: R | None = None
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Nudge:
+    """There is a patient item, since then."""
+
+    at: float
 
 
 class GroupCommit:
@@ -48,12 +58,13 @@ class GroupCommit:
     def __init__(self, engine: Engine, *, before_commit: Callable[[Connection], None] | None = None) -> None:
         self._engine = engine
         self._before_commit = before_commit
-        self._queue: queue.SimpleQueue[_Waiting[Any, Any] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Waiting[Any, Any] | _Nudge | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
         self._connection: Connection | None = None
-        self._patient: list[_Waiting[Any, Any]] = []
+        self._patient: deque[_Waiting[Any, Any]] = deque()
+        self._crowded = False
         self._patient_until = 0.0
         # When the transaction in hand began.
         self._begun_at: float | None = None
@@ -76,7 +87,14 @@ class GroupCommit:
         """Nobody waits for a patient item: it goes with many others, or after a moment."""
         assert self._loop is not None
         future: asyncio.Future[R] = self._loop.create_future()
-        self._queue.put(_Waiting(batch, item, future, patient))
+        waiting = _Waiting(batch, item, future)
+        if patient:
+            self._patient.append(waiting)
+            # The first one tells the thread; the others only lie down beside it.
+            if len(self._patient) in (1, _MANY_PATIENT):
+                self._queue.put(_Nudge(time.monotonic()))
+        else:
+            self._queue.put(waiting)
         return future
 
     def settled_until(self) -> float:
@@ -102,31 +120,40 @@ class GroupCommit:
     def _gather(self) -> list[_Waiting[Any, Any]]:
         """What is to be written now: all that somebody waits for, with patient items when they are due or many."""
         group: list[_Waiting[Any, Any]] = []
-        while not self._ended and len(group) < _MOST_PER_COMMIT:
-            try:
-                if group:
-                    waiting = self._queue.get_nowait()
-                elif self._patient:
-                    waiting = self._queue.get(timeout=max(self._patient_until - time.monotonic(), 0.0))
-                else:
-                    waiting = self._queue.get()
-            except queue.Empty:
-                break
-            if waiting is None:
-                self._ended = True
-            elif waiting.patient:
-                if not self._patient:
-                    self._patient_until = time.monotonic() + _PATIENCE_SECONDS
-                self._patient.append(waiting)
-                if len(self._patient) >= _MANY_PATIENT:
-                    break
-            else:
-                group.append(waiting)
-        due = self._ended or len(self._patient) >= _MANY_PATIENT or time.monotonic() >= self._patient_until
-        if self._patient and due:
-            group += self._patient
-            self._patient = []
+        while not group and not self._ended and not self._patient_are_due():
+            self._take(group, wait=True)
+        if group and self._crowded:
+            # Many ask at once: those who are about to ask had better share this commit than wait for the next.
+            time.sleep(_LINGER_SECONDS)
+        while len(group) < _MOST_PER_COMMIT and self._take(group, wait=False):
+            pass
+        self._crowded = len(group) >= _CROWD
+        if self._ended or self._patient_are_due():
+            group += [self._patient.popleft() for _ in range(len(self._patient))]
         return group
+
+    def _patient_are_due(self) -> bool:
+        count = len(self._patient)
+        return count >= _MANY_PATIENT or (count > 0 and time.monotonic() >= self._patient_until)
+
+    def _take(self, group: list[_Waiting[Any, Any]], *, wait: bool) -> bool:
+        """Take the next item from the queue, if there is one."""
+        try:
+            if not wait:
+                waiting = self._queue.get_nowait()
+            elif self._patient:
+                waiting = self._queue.get(timeout=max(self._patient_until - time.monotonic(), 0.0))
+            else:
+                waiting = self._queue.get()
+        except queue.Empty:
+            return False
+        if waiting is None:
+            self._ended = True
+        elif isinstance(waiting, _Nudge):
+            self._patient_until = waiting.at + _PATIENCE_SECONDS
+        else:
+            group.append(waiting)
+        return True
 
     def _commit(self, group: list[_Waiting[Any, Any]]) -> None:
         try:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus
 
-from .prepared import Prepared
+from .prepared import Inserting
 from .tables import attempts as _attempts
 from .tables import decisions as _decisions
 
@@ -34,7 +34,7 @@ class Decided:
     reason: str
 
 
-_INSERT_DECISION = Prepared(insert(_decisions), ("run_id", "at", "kind", "attempt", "reason"))
+_INSERT_DECISION = Inserting(_decisions, ("run_id", "at", "kind", "attempt", "reason"))
 _INSERT_ATTEMPT = {
     "sqlite": sqlite.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
     "postgresql": postgresql.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
@@ -16,7 +16,7 @@ from .counting import Kind, count
 from .folding import Change, Known, fold
 from .history import Decided, DecisionKind, note_attempts, note_decisions
 from .idempotency import Earlier, KeyUse, forget_key, take_key
-from .prepared import Prepared
+from .prepared import Deleting, Inserting, Updating
 from .tables import attempts as _attempts
 from .tables import decisions as _decisions
 from .tables import documents as _documents
@@ -29,44 +29,21 @@ WITHDRAW = "withdraw"
 
 _CHANGE_COLUMNS = (*Change.__dataclass_fields__, "changed_at")
 
-_INSERT_RUN = Prepared(
-    insert(_runs),
+_INSERT_RUN = Inserting(
+    _runs,
     (
         "run_id", "tenant_id", "api_key_id", "flow_name", "tag", "tags", "status", "attempt", "workflow_yaml_sha256",
         "submitted_at", "updated_at", "heartbeat_at", "revision", "dispatch", "checked_at", "changed_at", "failures",
         "reopened", "kv_released", "not_before", "deadline_at", "rerun_of",
     ),
 )  # fmt: skip
-_INSERT_DOCUMENT = Prepared(insert(_documents), ("run_id", "job"))
-_INSERT_OUTBOX = Prepared(insert(_outbox), ("kind", "run_id", "dispatch", "due_at"))
-_DELETE_SENT = Prepared(
-    delete(_outbox).where(
-        _outbox.c.run_id == bindparam("b_run_id"),
-        _outbox.c.dispatch == bindparam("b_dispatch"),
-        _outbox.c.kind == bindparam("b_kind"),
-    ),
-    ("b_run_id", "b_dispatch", "b_kind"),
-)
-_NOTE_SENT = Prepared(
-    update(_runs)
-    .where(_runs.c.run_id == bindparam("b_run_id"), _runs.c.dispatch == bindparam("b_dispatch"))
-    .values(job_sequence=bindparam("b_sequence")),
-    ("b_run_id", "b_dispatch", "b_sequence"),
-)
-_APPLY_CHANGE = Prepared(
-    update(_runs)
-    .where(_runs.c.run_id == bindparam("b_run_id"))
-    .values({_runs.c[name]: bindparam(f"b_{name}") for name in _CHANGE_COLUMNS}),
-    ("b_run_id", *(f"b_{name}" for name in _CHANGE_COLUMNS)),
-)
-_KEEP_SNAPSHOT = Prepared(
-    update(_documents).where(_documents.c.run_id == bindparam("b_run_id")).values(snapshot=bindparam("b_snapshot")),
-    ("b_run_id", "b_snapshot"),
-)
-_NOTE_CHECKED = Prepared(
-    update(_runs).where(_runs.c.run_id == bindparam("b_run_id")).values(checked_at=bindparam("b_checked_at")),
-    ("b_run_id", "b_checked_at"),
-)
+_INSERT_DOCUMENT = Inserting(_documents, ("run_id", "job"))
+_INSERT_OUTBOX = Inserting(_outbox, ("kind", "run_id", "dispatch", "due_at"))
+_DELETE_SENT = Deleting(_outbox, ("run_id", "dispatch", "kind"))
+_NOTE_SENT = Updating(_runs, ("job_sequence",), keys=("run_id", "dispatch"))
+_APPLY_CHANGE = Updating(_runs, _CHANGE_COLUMNS, keys=("run_id",))
+_KEEP_SNAPSHOT = Updating(_documents, ("snapshot",), keys=("run_id",))
+_NOTE_CHECKED = Updating(_runs, ("checked_at",), keys=("run_id",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +154,7 @@ def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequenc
 def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
     """The dispatch has reached JetStream: nothing is left to send."""
     _DELETE_SENT.execute(connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
-    _NOTE_SENT.execute(connection, [(s.run_id, s.dispatch, s.job_sequence) for s in sent])
+    _NOTE_SENT.execute(connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
     return [None] * len(sent)
 
 
@@ -244,7 +221,7 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
     if latest:
         now = time.time()
         _APPLY_CHANGE.execute(connection, [_change_row(run_id, c, now) for run_id, (c, _) in latest.items()])
-        _KEEP_SNAPSHOT.execute(connection, [(run_id, seen.text) for run_id, (_, seen) in latest.items()])
+        _KEEP_SNAPSHOT.execute(connection, [(seen.text, run_id) for run_id, (_, seen) in latest.items()])
         for _, seen in latest.values():
             if seen.snapshot.earlier_attempts:
                 note_attempts(connection, seen.snapshot)
@@ -322,7 +299,7 @@ def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopene
         updated_at=item.now,
         changed_at=time.time(),
     )
-    _KEEP_SNAPSHOT.execute(connection, [(item.run_id, snapshot.encode().decode())])
+    _KEEP_SNAPSHOT.execute(connection, [(snapshot.encode().decode(), item.run_id)])
     reason = f"{item.by} asked for another attempt after: {row.error or row.reason or 'no error was told'}"
     note_decisions(connection, [Decided(item.run_id, item.now, DecisionKind.REQUEUE, row.attempt, reason)])
     kind = Kind(row.tenant_id, row.flow_name, row.tag)
@@ -367,7 +344,7 @@ def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequ
 
 
 def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
-    _NOTE_CHECKED.execute(connection, checks)
+    _NOTE_CHECKED.execute(connection, [(at, run_id) for run_id, at in checks])
     return [None] * len(checks)
 
 
@@ -420,4 +397,4 @@ def _tenant_of(job: Job) -> str:
 
 
 def _change_row(run_id: str, change: Change, now: float) -> tuple[Any, ...]:
-    return (run_id, *(getattr(change, name) for name in Change.__dataclass_fields__), now)
+    return (*(getattr(change, name) for name in Change.__dataclass_fields__), now, run_id)

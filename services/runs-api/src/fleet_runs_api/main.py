@@ -19,7 +19,7 @@ from .submit_routes import router as submit_router
 from .timeline_routes import router as timeline_router
 from .workflow_routes import router as workflow_router
 
-_SWITCH_INTERVAL_SECONDS = 0.0005
+_SWITCH_INTERVAL_SECONDS = 0.00005
 
 
 def build(settings: RunsSettings) -> FastAPI:
