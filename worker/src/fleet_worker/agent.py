@@ -172,7 +172,7 @@ class Agent:
                 continue
             # No await from here on: a message that was taken is always worked on.
             deliveries = [Delivery.of(msg) for msg in messages]
-            more_queued = any(delivery.num_pending > 0 for delivery in deliveries)
+            more_queued = bool(deliveries) and deliveries[-1].num_pending > 0
             for delivery in deliveries:
                 self._accept(delivery)
 
