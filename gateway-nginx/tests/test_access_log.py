@@ -85,7 +85,8 @@ def test_the_duration_is_in_whole_milliseconds(gateway):
 
     def answer_late(exchange):
         # Longer than a second: its milliseconds are written in another way than those of a fraction.
-        wait_until(lambda: time.monotonic() - begun > 1.1, what="1.1 s")
+        arrived = time.monotonic()
+        wait_until(lambda: time.monotonic() - arrived > 1.1, what="1.1 s")
         exchange.reply(200)
 
     gateway.services["runs"].answer = answer_late

@@ -14,13 +14,22 @@ from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import dead_letter_ledger, dead_letter_queries, ledger
+from fleet_runs_api import ledger
 from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.database import Database
-from fleet_runs_api.dead_letter import INVALID_LETTER, Arrived, Letter, LetterState, error_type_of, read_letter
-from fleet_runs_api.dead_letter_groups import settle_groups
-from fleet_runs_api.dead_letter_ledger import Deletion, Requeued, Requeueing, TooOld, WhyNot
-from fleet_runs_api.dead_letter_queries import MOST_LOOKED_AT, LetterFilter
+from fleet_runs_api.dead_letters import ledger as dead_letter_ledger
+from fleet_runs_api.dead_letters import queries as dead_letter_queries
+from fleet_runs_api.dead_letters.groups import settle_groups
+from fleet_runs_api.dead_letters.ledger import Deletion, Requeued, Requeueing, TooOld, WhyNot
+from fleet_runs_api.dead_letters.letter import (
+    INVALID_LETTER,
+    Arrived,
+    Letter,
+    LetterState,
+    error_type_of,
+    read_letter,
+)
+from fleet_runs_api.dead_letters.queries import MOST_LOOKED_AT, LetterFilter
 from fleet_runs_api.ledger import Acceptance, NewRun, Observation
 
 from .test_ledger import explain

@@ -212,7 +212,7 @@ async def acked(service: RunsUnderTest) -> bool:
 async def test_a_requeued_run_waits_again_and_gets_a_job_of_its_own(
     service: RunsUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="fleet_runs_api.dead_letter")
+    caplog.set_level("INFO", logger="fleet_runs_api.dead_letters.letter")
     run_id = await fail(service)
     await bury(service.link, run_id=run_id, flow_name="hello", error="KeyError: 'x'")
     second, first = await until_letters(service, 2)

@@ -10,13 +10,15 @@ from sqlalchemy import Connection, Select, text
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger, list_queries, paging
+from fleet_runs_api import ledger
 from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.cursor import Difference, Walk
 from fleet_runs_api.database import Database
 from fleet_runs_api.ledger import Acceptance, NewRun, Observation
-from fleet_runs_api.list_queries import RunFilter
-from fleet_runs_api.paging import Found
+from fleet_runs_api.lists import paging
+from fleet_runs_api.lists import queries as list_queries
+from fleet_runs_api.lists.paging import Found
+from fleet_runs_api.lists.queries import RunFilter
 from fleet_runs_api.shared_secrets import agree
 from fleet_testkit.filling import fill_ledger
 

@@ -67,7 +67,7 @@ async def test_a_failed_attempt_is_queued_again_when_its_time_has_come(service: 
     failed_at = time.time()
     waiting = await shown(service, run_id)
     assert (waiting["status"], waiting["waiting_reason"]) == ("PENDING", "retry")
-    assert "failed 1 times" in waiting["waiting_detail"]
+    assert "failed once" in waiting["waiting_detail"]
     assert await service.jobs() == []
     assert await eventually(service.jobs, within=10) == [run_id]
     assert 0.6 < time.time() - failed_at < 5

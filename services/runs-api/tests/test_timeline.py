@@ -20,7 +20,7 @@ from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_stream
 from fleet_kit.settings import FleetSettings
 from fleet_kit.wire import EventsLimits, events_stream_config
-from fleet_runs_api.timeline import TimelineReader
+from fleet_runs_api.timeline.timeline import TimelineReader
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot

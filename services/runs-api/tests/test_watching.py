@@ -26,9 +26,10 @@ from fleet_testkit.waiting import eventually
 class Bench:
     """The real process, and a hand on its bucket."""
 
-    def __init__(self, client: httpx.AsyncClient, link: NatsLink) -> None:
+    def __init__(self, client: httpx.AsyncClient, link: NatsLink, socket: Path) -> None:
         self.client = client
         self.runs = Bucket(link, "pyoco_runs")
+        self.socket = socket
 
     async def submit(self) -> str:
         answer = await self.client.post("/runs", json={"flow_name": "hello"})
@@ -75,7 +76,7 @@ async def bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]
         client.headers.update(ANONYMOUS)
         async with asyncio.timeout(10):
             await link.wait_ready()
-        yield Bench(client, link)
+        yield Bench(client, link, service.socket)
 
 
 async def test_a_watcher_sees_the_run_as_it_is_and_then_every_change_until_its_end(bench: Bench) -> None:
@@ -176,6 +177,39 @@ async def test_many_watchers_of_many_runs_hear_only_of_their_own(bench: Bench) -
         await bench.write(run_id, status=RunStatus.CANCELLED)
     for seen in await asyncio.gather(*follows):
         assert seen == ["PENDING", "CANCELLED"]
+
+
+async def test_two_thousand_watchers_on_one_process_each_hear_of_their_run(bench: Bench) -> None:
+    ids = []
+    for _ in range(2):
+        answer = await bench.client.post("/runs/batch", json={"runs": [{"flow_name": "hello"}] * 1000}, timeout=30)
+        ids += [run["run_id"] for run in answer.json()["runs"]]
+    opening = asyncio.Semaphore(50)
+
+    async def open_one(run_id: str) -> asyncio.StreamReader:
+        async with opening:
+            reader, writer = await asyncio.open_unix_connection(str(bench.socket))
+            lines = (
+                f"GET /runs/{run_id}/watch HTTP/1.1",
+                "Host: x",
+                "Connection: close",
+                f"{HEADER_TENANT_ID}: anonymous",
+            )
+            writer.write("\r\n".join((*lines, "", "")).encode())
+            await reader.readuntil(b'"status":"PENDING"')
+            writers.append(writer)
+            return reader
+
+    writers: list[asyncio.StreamWriter] = []
+    async with asyncio.timeout(120):
+        readers = dict(zip(ids, await asyncio.gather(*(open_one(run_id) for run_id in ids)), strict=True))
+        chosen = ids[::100]
+        await asyncio.gather(*(bench.write(run_id, status=RunStatus.CANCELLED) for run_id in chosen))
+        for run_id in chosen:
+            await readers[run_id].readuntil(b'"status":"CANCELLED"')
+            assert (await readers[run_id].read()).endswith(b"0\r\n\r\n")
+    for writer in writers:
+        writer.close()
 
 
 async def test_a_bad_query_is_refused(bench: Bench) -> None:

@@ -75,13 +75,14 @@ def broken_rules(pages: list[Page]) -> list[str]:
 
 def _broken_by(before: RunSnapshot, after: RunSnapshot) -> list[str]:
     same_life = after.reopened == before.reopened
-    rules = {
+    rules: dict[str, object] = {
         "attempts fell": after.attempt < before.attempt,
         "an attempt was left out": after.attempt > before.attempt + 1,
         "a new attempt began with no holder": after.attempt > before.attempt and after.worker_instance_id is None,
         "reopenings fell or were left out": after.reopened not in (before.reopened, before.reopened + 1),
         "a run was reopened that had not failed": not same_life and before.status is not RunStatus.FAILED,
         "a reopened run did not wait": not same_life and after.status is not RunStatus.PENDING,
+        "a reopened run did not begin anew": not same_life and (after.failures or after.interruptions),
         "something was written after the end": same_life and before.is_terminal,
         "failures fell": same_life and after.failures < before.failures,
         "interruptions fell": same_life and after.interruptions < before.interruptions,

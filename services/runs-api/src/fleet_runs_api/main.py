@@ -9,15 +9,15 @@ from fastapi import FastAPI
 from fleet_kit.http import create_app
 from fleet_kit.serve import run_service
 
-from .dead_letter_routes import router as dead_letter_router
-from .list_routes import router as list_router
-from .routes import router
+from .routes.dead_letters import router as dead_letter_router
+from .routes.lists import router as list_router
+from .routes.runs import router
+from .routes.submits import EXPRESS
+from .routes.submits import router as submit_router
+from .routes.timeline import router as timeline_router
+from .routes.workflows import router as workflow_router
 from .service import RunsService
 from .settings import RunsSettings
-from .submit_routes import EXPRESS
-from .submit_routes import router as submit_router
-from .timeline_routes import router as timeline_router
-from .workflow_routes import router as workflow_router
 
 _SWITCH_INTERVAL_SECONDS = 0.00005
 

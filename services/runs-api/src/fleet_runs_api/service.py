@@ -18,16 +18,15 @@ from . import ledger, queries
 from .cancellation import Cancellation
 from .counting import settle_counts
 from .database import Database
-from .dead_letter_groups import settle_groups
-from .dead_letter_ingest import DeadLetterIngest
-from .dead_letters import DeadLetters
+from .dead_letters.groups import settle_groups
+from .dead_letters.handling import DeadLetters
+from .dead_letters.ingest import DeadLetterIngest
 from .errors import LedgerUnavailable
 from .expiry import Expiry
 from .fleet_view import FleetView
-from .following import Following
 from .group_commit import GroupCommit
 from .ingest import Ingest
-from .listing import Listing
+from .lists.listing import Listing
 from .metrics import RunsMetrics
 from .relay import Relay
 from .retention import Retention
@@ -35,7 +34,8 @@ from .settings import RunsSettings
 from .shared_secrets import agree
 from .submission import Submission
 from .sweeper import Sweeper
-from .timeline import Timeline
+from .timeline.following import Following
+from .timeline.timeline import Timeline
 from .views import RunViews
 from .watching import Watching
 

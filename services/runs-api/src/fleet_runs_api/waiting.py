@@ -45,7 +45,8 @@ def why_waiting(
         return Waiting(WaitingReason.DEADLINE, f"its deadline {iso(deadline_at)} has passed; it is about to be ended")
     if not_before is not None and not_before > now:
         if failures:
-            again = f"failed {failures} times; the next attempt begins at {iso(not_before)}"
+            often = "once" if failures == 1 else f"{failures} times"
+            again = f"the flow has failed {often}; the next attempt begins at {iso(not_before)}"
             return Waiting(WaitingReason.RETRY, again)
         return Waiting(WaitingReason.SCHEDULE, f"it may begin at {iso(not_before)}")
     free = workers.free_slots(tag, now=now)

@@ -77,6 +77,11 @@ export async function submitRun(run) {
   return response.json();
 }
 
+/** Ask for something to be done with a run: "cancel" or "rerun". */
+export async function askFor(what, runId) {
+  return (await request(`/runs/${encodeURIComponent(runId)}/${what}`, { method: "POST" })).json();
+}
+
 /** How many runs there are in each status, from the metrics. */
 export async function countRuns() {
   const text = await (await request("/metrics")).text();

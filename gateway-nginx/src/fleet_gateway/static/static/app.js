@@ -1,9 +1,9 @@
 // The dashboard: which view is shown, when the server is asked, what happens on a click.
 
-import { apiKey, countRuns, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
+import { apiKey, askFor, countRuns, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
 import { el, emptyState, keep, tick } from "./dom.js";
 import { t, translatePage } from "./i18n.js";
-import { countButton, isTerminal, RUN_STATUSES, runDetail, runRow, workerRow } from "./views.js";
+import { countButton, isTerminal, RUN_STATUSES, runDetail, runRow, shortId, workerRow } from "./views.js";
 
 const POLL_MS = 2000;
 const POLL_AFTER_FAILURE_MS = 5000;
@@ -54,13 +54,12 @@ async function refresh() {
 
 async function ask({ view, runId }) {
   if (view === "workers") return { workers: await listWorkers(), workersKnown: true };
-  const [runs, counts, workers, run] = await Promise.all([
+  const [runs, counts, run] = await Promise.all([
     listRuns(state.status),
     countRuns(),
-    runId ? listWorkers() : state.workers,
     runId ? readRun(runId).catch(orMissing) : null,
   ]);
-  return { runs, counts, workers, run };
+  return { runs, counts, run };
 }
 
 function orMissing(error) {
@@ -124,7 +123,7 @@ function whyNoRuns() {
 function showDetail(runId) {
   const panel = at("detail");
   panel.hidden = !runId;
-  document.title = runId ? `${runId.slice(0, 8)} · pyoco-fleet` : `${t("runs")} · pyoco-fleet`;
+  document.title = runId ? `${shortId(runId)} · pyoco-fleet` : `${t("runs")} · pyoco-fleet`;
   if (!runId) return panel.replaceChildren();
   const run = state.run;
   const known = run?.run_id === runId;
@@ -133,7 +132,7 @@ function showDetail(runId) {
   if (panel.signature === signature) return;
   panel.signature = signature;
   const back = el("a", { href: "#/", className: "back" }, t("back"));
-  if (known) replaceKeepingOpen(panel, runDetail(run, state.workers));
+  if (known) replaceKeepingOpen(panel, runDetail(run, (what) => act(what, runId)));
   else panel.replaceChildren(back, el("p", {}, t(run?.missing ? "run_not_found" : "loading")));
 }
 
@@ -148,6 +147,17 @@ function replaceKeepingOpen(panel, content) {
     if (open !== undefined) node.open = open;
   }
   if (focused >= 0) panel.querySelectorAll("a, summary")[focused]?.focus();
+}
+
+async function act(what, runId) {
+  try {
+    const answer = await askFor(what, runId);
+    if (answer.run_id !== runId) location.hash = `#/runs/${encodeURIComponent(answer.run_id)}`;
+    else refresh();
+  } catch (error) {
+    if (error.status === 401 || error.status === 403) return askForKey(error.status);
+    say("lost", error.message || t(error.status ? "http_failed" : "unreachable", { status: error.status }));
+  }
 }
 
 function showWorkers() {

@@ -2,7 +2,7 @@
 
 import { serverNow } from "./api.js";
 import { badge, durationText, el, json, moment, span } from "./dom.js";
-import { t } from "./i18n.js";
+import { lang, t } from "./i18n.js";
 
 export const RUN_STATUSES = ["PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLING", "CANCELLED"];
 const TERMINAL = new Set(["COMPLETED", "FAILED", "CANCELLED"]);
@@ -10,8 +10,11 @@ const ALIVE = new Set(["RUNNING", "IDLE"]);
 
 export const isTerminal = (run) => TERMINAL.has(run.status);
 
+/** Ids begin with the time, so it is their end that tells them apart. */
+export const shortId = (runId) => runId.slice(-8);
+
 export function runLink(runId) {
-  return el("a", { href: `#/runs/${encodeURIComponent(runId)}`, className: "id", title: runId }, runId.slice(0, 8));
+  return el("a", { href: `#/runs/${encodeURIComponent(runId)}`, className: "id", title: runId }, shortId(runId));
 }
 
 export function countButton(status, count, chosen, onChoose) {
@@ -60,33 +63,47 @@ function lastRun(worker) {
   return [runLink(worker.last_run_id), " ", worker.last_run_status ? badge(worker.last_run_status) : null];
 }
 
-/** The whole panel of one run. `workers` tells whether somebody is there who could take it. */
-export function runDetail(run, workers) {
+/** The whole panel of one run. `onAsk` is called with what is wanted of it. */
+export function runDetail(run, onAsk) {
   return [
     el(
       "header",
       {},
       el("a", { href: "#/", className: "back" }, t("back")),
       el("h2", {}, run.flow_name ?? run.run_id, " ", badge(run.status)),
-      note(run, workers),
+      note(run),
+      action(isTerminal(run) ? "rerun" : "cancel", onAsk, run.status === "CANCELLING"),
     ),
     run.error ? el("section", { className: "failure" }, el("h3", {}, t("error")), el("pre", { className: "code" }, run.error)) : null,
     facts(run),
     el("section", {}, el("h3", {}, t("tasks")), ...tasks(run)),
+    hasContent(run.result) ? el("section", {}, el("h3", {}, t("result")), json(run.result)) : null,
     el("section", {}, el("h3", {}, t("params")), json(run.params ?? {})),
   ].filter(Boolean);
 }
 
-function note(run, workers) {
-  let text = run.waiting_reason ?? null;
-  if (run.status === "PENDING" && !text) {
-    const tag = run.tag ?? "default";
-    const ready = workers.some((worker) => ALIVE.has(worker.state) && worker.tags.includes(tag));
-    text = t(ready ? "waiting" : "waiting_no_worker", { tag });
+function note(run) {
+  let text = null;
+  if (run.waiting_reason) {
+    text = t(`waiting_${run.waiting_reason}`, { tag: run.tag ?? "default", at: timeOfDay(run.not_before) });
   } else if (!isTerminal(run) && run.worker_id && run.worker_alive === false) {
     text = t("worker_gone");
   }
   return text ? el("p", { className: "note" }, text) : null;
+}
+
+function timeOfDay(at) {
+  return at ? new Date(at * 1000).toLocaleString(lang) : t("nothing");
+}
+
+function action(what, onAsk, disabled) {
+  const button = el("button", { type: "button", disabled }, t(what));
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    await onAsk(what);
+    button.disabled = disabled;
+  });
+  return button;
 }
 
 function facts(run) {
@@ -96,6 +113,9 @@ function facts(run) {
     ["tag", run.tag],
     ["attempt", run.attempt],
     ["interruptions", run.interruptions || null],
+    ["failures", run.failures || null],
+    ["deadline", run.deadline_at ? timeOfDay(run.deadline_at) : null],
+    ["rerun_of", run.rerun_of ? runLink(run.rerun_of) : null],
     ["submitted", run.submitted_at ? moment(run.submitted_at) : null],
     ["started", run.start_time ? moment(run.start_time) : null],
     ["duration", run.start_time ? span(run.start_time, isTerminal(run) ? (run.end_time ?? run.updated_at) : null) : null],

@@ -10,10 +10,10 @@ from fleet_contracts.problems import Problem
 from fleet_kit.http import answers_invalid_requests_with
 from fleet_kit.identity import Caller
 
-from .bodies import parse
-from .dead_letter import LetterState
-from .dead_letter_queries import LetterFilter
-from .dead_letter_schemas import (
+from ..dead_letters.handling import why_not
+from ..dead_letters.letter import LetterState
+from ..dead_letters.queries import LetterFilter
+from ..dead_letters.schemas import (
     Criteria,
     DeletionQuery,
     GroupList,
@@ -31,9 +31,9 @@ from .dead_letter_schemas import (
     RunNow,
     StateFilter,
 )
-from .dead_letters import why_not
+from ..errors import DeadLetterNotFound
+from .bodies import parse
 from .dependencies import Service
-from .errors import DeadLetterNotFound
 
 router = APIRouter()
 

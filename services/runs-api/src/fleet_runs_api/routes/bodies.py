@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from .idempotency import KEY_PATTERN
+from ..idempotency import KEY_PATTERN
 
 M = TypeVar("M", bound=BaseModel)
 

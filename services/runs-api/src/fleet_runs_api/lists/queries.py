@@ -12,11 +12,11 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, tru
 
 from fleet_contracts.status import RunStatus
 
-from .cursor import Difference
-from .tables import counts as _counts
-from .tables import documents as _documents
-from .tables import flow_counts as _flow_counts
-from .tables import runs as _runs
+from ..cursor import Difference
+from ..tables import counts as _counts
+from ..tables import documents as _documents
+from ..tables import flow_counts as _flow_counts
+from ..tables import runs as _runs
 
 # Runs are numbered nearly in the order of their submit times: no two that are farther apart than this, by time,
 # are the other way round by number.

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 
 from fleet_contracts.status import RunStatus
 
-from .schemas import Name
+from ..schemas import Name
 
 Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]

@@ -12,12 +12,12 @@ from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
-from . import ledger
-from .dead_letter import Letter, LetterState, Moved, error_type_of, fingerprint_of
-from .dead_letter_groups import GroupKey, letters_entered, letters_left
-from .ledger import NotReopened, Reopening
-from .tables import dead_letters as _letters
-from .tables import runs as _runs
+from .. import ledger
+from ..ledger import NotReopened, Reopening
+from ..tables import dead_letters as _letters
+from ..tables import runs as _runs
+from .groups import GroupKey, letters_entered, letters_left
+from .letter import Letter, LetterState, Moved, error_type_of, fingerprint_of
 
 _MOVED = tuple(
     _letters.c[name]

@@ -11,9 +11,9 @@ from fleet_kit.http import sse_event
 from fleet_kit.identity import Caller
 from fleet_kit.metrics import CONTENT_TYPE, render
 
+from ..schemas import Attempts, CancelRun, Include
 from .bodies import json_answer, parse
 from .dependencies import Service
-from .schemas import Attempts, CancelRun, Include
 
 router = APIRouter()
 

@@ -8,10 +8,10 @@ from fastapi.responses import Response
 from fleet_contracts.status import RunStatus
 from fleet_kit.identity import Caller, identity_of
 
+from ..schemas import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
+from ..submission import Receipt
 from .bodies import idempotency_key_of, json_answer, parse
 from .dependencies import Service, service_of
-from .schemas import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
-from .submission import Receipt
 
 router = APIRouter()
 

@@ -14,12 +14,12 @@ from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
 
-from . import dead_letter_ledger
-from .dead_letter import Arrived, Letter, Moved, read_letter
-from .dead_letter_ledger import TooOld
-from .errors import LedgerUnavailable
-from .group_commit import GroupCommit
-from .settings import RunsSettings
+from ..errors import LedgerUnavailable
+from ..group_commit import GroupCommit
+from ..settings import RunsSettings
+from . import ledger as dead_letter_ledger
+from .ledger import TooOld
+from .letter import Arrived, Letter, Moved, read_letter
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, Subquery, and_, func, select, union_all
 
-from .dead_letter import LetterState
-from .tables import dead_letter_groups as _groups
-from .tables import dead_letters as _letters
-from .tables import runs as _runs
+from ..tables import dead_letter_groups as _groups
+from ..tables import dead_letters as _letters
+from ..tables import runs as _runs
+from .letter import LetterState
 
 # How many letters a page may look at before it answers with what it has found so far.
 MOST_LOOKED_AT = 2000

@@ -12,17 +12,18 @@ from sqlalchemy import Connection
 
 from fleet_contracts.status import RunStatus
 
-from . import list_queries, paging
-from .cursor import CursorSigner, Difference, Position
-from .database import Database
-from .documents import snapshot_of
-from .errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
-from .fleet_view import FleetView
-from .group_commit import GroupCommit
-from .list_queries import RunFilter
-from .schemas import RunSummary
-from .views import RunViews
-from .waiting import Waiting, why_waiting
+from ..cursor import CursorSigner, Difference, Position
+from ..database import Database
+from ..documents import snapshot_of
+from ..errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
+from ..fleet_view import FleetView
+from ..group_commit import GroupCommit
+from ..schemas import RunSummary
+from ..views import RunViews
+from ..waiting import Waiting, why_waiting
+from . import paging
+from . import queries as list_queries
+from .queries import RunFilter
 
 # By how much the clocks of replicas may differ: a difference stays so far behind the present.
 _SETTLING_SECONDS = 0.2

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from .service import RunsService
+from ..service import RunsService
 
 
 async def service_of(request: Request) -> RunsService:

@@ -13,11 +13,11 @@ from pydantic_core import to_json
 from fleet_kit.http import JsonResponse, sse_event
 from fleet_kit.identity import Caller
 
+from ..results import result_of
+from ..timeline.following import End
+from ..timeline.log_text import LogText
+from ..timeline.timeline import Entry, LogFilter
 from .dependencies import Service
-from .following import End
-from .log_text import LogText
-from .results import result_of
-from .timeline import Entry, LogFilter
 
 router = APIRouter()
 

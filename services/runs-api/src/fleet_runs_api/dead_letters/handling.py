@@ -18,15 +18,17 @@ from fleet_kit.identity import Identity
 from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink
 
-from . import dead_letter_ledger, dead_letter_queries, ledger
-from .cursor import CursorSigner, Walk
-from .database import Database
-from .dead_letter_ledger import Deletion, Refused, Requeued, Requeueing, WhyNot
-from .dead_letter_queries import LetterFilter, LetterPage
-from .errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
-from .group_commit import GroupCommit
-from .ledger import Observation
-from .relay import Relay
+from .. import ledger
+from ..cursor import CursorSigner, Walk
+from ..database import Database
+from ..errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
+from ..group_commit import GroupCommit
+from ..ledger import Observation
+from ..relay import Relay
+from . import ledger as dead_letter_ledger
+from . import queries as dead_letter_queries
+from .ledger import Deletion, Refused, Requeued, Requeueing, WhyNot
+from .queries import LetterFilter, LetterPage
 
 logger = logging.getLogger(__name__)
 

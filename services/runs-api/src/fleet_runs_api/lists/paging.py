@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from . import list_queries
-from .cursor import Difference, Position, Walk
-from .list_queries import Guide, RunFilter
+from ..cursor import Difference, Position, Walk
+from . import queries as list_queries
+from .queries import Guide, RunFilter
 
 # A page that is not full after so many windows is given as it is, and its cursor goes on. Whoever has no cursor
 # waits a little longer.

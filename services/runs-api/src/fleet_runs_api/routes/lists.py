@@ -12,11 +12,11 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.http import answers_invalid_requests_with
 from fleet_kit.identity import Caller
 
+from ..lists.listing import ListQuery, Page
+from ..lists.queries import RunFilter
+from ..schemas import Include, Moment, Name, RunPage, RunSummary
 from .bodies import json_answer
 from .dependencies import Service
-from .list_queries import RunFilter
-from .listing import ListQuery, Page
-from .schemas import Include, Moment, Name, RunPage, RunSummary
 
 router = APIRouter()
 

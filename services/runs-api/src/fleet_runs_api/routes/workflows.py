@@ -15,12 +15,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from fleet_kit.identity import Caller
 
+from ..errors import WorkflowTooLarge
+from ..schemas import SubmitRun, Submitted
+from ..workflow import read_workflow
 from .bodies import idempotency_key_of
 from .dependencies import Service
-from .errors import WorkflowTooLarge
-from .schemas import SubmitRun, Submitted
-from .submit_routes import answer_one
-from .workflow import read_workflow
+from .submits import answer_one
 
 router = APIRouter()
 

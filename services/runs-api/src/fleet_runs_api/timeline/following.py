@@ -17,8 +17,8 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.nats import NatsLink
 
+from ..watching import State, Watching
 from .timeline import Entry, LogFilter, Timeline, TimelineReader
-from .watching import State, Watching
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.streams import StoredMessage, last_message, messages_of
 
-from .views import RunViews
+from ..views import RunViews
 
 logger = logging.getLogger(__name__)
 

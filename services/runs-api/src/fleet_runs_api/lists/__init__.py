@@ -1,0 +1,1 @@
+"""Lists of runs: filters, walks and differences, a page at a time."""
