@@ -189,6 +189,21 @@ class Puller:
             logger.debug("could not give a message back; it will be redelivered", exc_info=True)
 
 
+@dataclass(frozen=True, slots=True)
+class AckNumbers:
+    """What JetStream says about a delivery; the library's own `metadata` computes much more than that."""
+
+    delivered: int
+    stream_sequence: int
+    # Messages that the consumer had not handed out yet.
+    pending: int
+
+
+def ack_numbers_of(msg: Msg) -> AckNumbers:
+    _, delivered, stream_sequence, _, _, pending, *_ = _ack_tokens(msg)
+    return AckNumbers(int(delivered), int(stream_sequence), int(pending))
+
+
 def stream_sequence_of(msg: Msg) -> int:
     """The message's place in its stream; the library's own `metadata` computes much more than that."""
     return int(_ack_tokens(msg)[2])

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -168,7 +168,9 @@ class Hand:
         if (held := mine.get(job.run_id)) is not None:
             held.execution.also_answers(delivery)
             return
-        execution = Execution(self._services, job, delivery, cast(RunnerProcess, runner))
+        pool = RunnerPool(Setup(None, None, str(self._runs_dir)), slots=1)  # never started
+        pool.give_back(cast(RunnerProcess, runner))
+        execution = Execution(replace(self._services, pool=pool), job, delivery)
         mine[job.run_id] = _Held(execution, runner)
         try:
             outcome = await execution.run()

@@ -30,13 +30,12 @@ from fleet_kit.wire import dlq_stream_config, events_stream_config, work_consume
 from .answers import Answers
 from .claims import Claims
 from .delivery import Delivery
-from .disposition import HandedBack, InvalidJob, Outcome, Unrecorded
+from .disposition import InvalidJob, Outcome, Unrecorded
 from .execution import Ending, Execution, Services
 from .frames import Setup
 from .lease import SnapshotWriter
 from .pool import RunnerPool
 from .registry import Registry
-from .runner_process import RunnerProcess
 from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -152,39 +151,47 @@ class Agent:
             await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
 
     async def _pull(self) -> None:
+        pool = self._pool
+        more_queued = False
         while not self._stopping.is_set():
-            await self._pool.wait_idle()
+            pool.changed.clear()
+            in_hand = sum(execution.needs_runner for execution in self._held.values())
+            free = pool.size - in_hand
+            ahead = pool.jobs_ahead
             try:
-                messages = await self._puller.take(self._pool.idle)
+                if free > 0:
+                    messages = await self._puller.take(free)
+                elif more_queued and 2 * (free + ahead) > ahead:
+                    # Without waiting: what comes to the queue from now on is for whoever has a free runner.
+                    messages = await self._puller.take_now(free + ahead)
+                else:
+                    await pool.changed.wait()
+                    continue
             except NatsUnavailable:
                 await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
                 continue
             # No await from here on: a message that was taken is always worked on.
-            for msg in messages:
-                self._spawn(self._work(msg, self._pool.take()))
+            deliveries = [Delivery.of(msg) for msg in messages]
+            more_queued = bool(deliveries) and deliveries[-1].num_pending > 0
+            for delivery in deliveries:
+                self._accept(delivery)
 
-    async def _work(self, msg: Msg, runner: RunnerProcess | None) -> None:
-        delivery = Delivery.of(msg)
+    def _accept(self, delivery: Delivery) -> None:
         try:
             job = Job.decode(delivery.data)
         except MalformedMessage as error:
-            if runner is not None:
-                self._pool.give_back(runner)
-            await self._answers.give(await self._refuse(delivery, str(error)), [delivery])
+            self._spawn(self._refuse(delivery, str(error)))
             return
         if (execution := self._held.get(job.run_id)) is not None:
             execution.also_answers(delivery)
-            if runner is not None:
-                self._pool.give_back(runner)
             return
-        if runner is None:
-            # It died between the count and now.
-            await self._answers.give(HandedBack(0.0), [delivery])
-            return
-        execution = self._held[job.run_id] = Execution(self._services, job, delivery, runner)
+        execution = self._held[job.run_id] = Execution(self._services, job, delivery)
+        self._spawn(self._work(execution, job))
+
+    async def _work(self, execution: Execution, job: Job) -> None:
         try:
             outcome = await self._bring_to_end(execution, job)
-            execution.release_runner()
+            self._pool.changed.set()
             await self._answers.give(outcome, execution.deliveries, job=job, attempt=execution.attempt)
         finally:
             del self._held[job.run_id]
@@ -201,7 +208,7 @@ class Agent:
             logger.exception("a run could not be brought to its end", extra=about)
             return Unrecorded(f"{type(error).__name__}: {error}")
 
-    async def _refuse(self, delivery: Delivery, error: str) -> InvalidJob:
+    async def _refuse(self, delivery: Delivery, error: str) -> None:
         """A message that is no job; if it names a waiting run, that run has failed."""
         run_id = _run_id_in(delivery.data)
         about = {
@@ -219,7 +226,7 @@ class Agent:
                     await self._writer.write(failed, revision=found[1])
             except (NatsUnavailable, WrongRevision, MalformedMessage) as trouble:
                 logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
-        return InvalidJob(error, run_id)
+        await self._answers.give(InvalidJob(error, run_id), [delivery])
 
     async def _tend(self) -> None:
         while True:

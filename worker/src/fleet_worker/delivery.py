@@ -6,6 +6,8 @@ from typing import Self
 import orjson
 from nats.aio.msg import Msg
 
+from fleet_kit.pull import ack_numbers_of
+
 ACK = b"+ACK"
 TERM = b"+TERM"
 IN_PROGRESS = b"+WPI"
@@ -24,8 +26,10 @@ class Delivery:
     # Which job of the stream this is; redeliveries share it.
     sequence: int
     num_delivered: int
+    # How many more the queue had for us when it handed out this one.
+    num_pending: int
 
     @classmethod
     def of(cls, msg: Msg) -> Self:
-        metadata = msg.metadata
-        return cls(msg.reply, msg.subject, msg.data, metadata.sequence.stream, metadata.num_delivered)
+        numbers = ack_numbers_of(msg)
+        return cls(msg.reply, msg.subject, msg.data, numbers.stream_sequence, numbers.delivered, numbers.pending)

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 # Task states are written together: at most so often per run, and not at all for a run that is over sooner.
 _WRITE_INTERVAL_SECONDS = 0.25
 _CRASH_RETRY_SECONDS = 0.2
+# So long does a run that was claimed ahead wait for its runner; then others may have it.
+_PATIENCE_SECONDS = 0.3
 _REFUSALS_BEFORE_NAK = 6
 _MAX_BACKOFF_SECONDS = 2.0
 # The run has failed before any of its flow was executed.
@@ -72,10 +74,9 @@ class Services:
 
 
 class Execution:
-    def __init__(self, services: Services, job: Job, delivery: Delivery, runner: RunnerProcess) -> None:
+    def __init__(self, services: Services, job: Job, delivery: Delivery) -> None:
         self._services = services
         self._job = job
-        self._runner = runner
         # By job: a redelivery replaces the delivery before, a second job for the run is answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._lease: Lease | None = None
@@ -84,8 +85,11 @@ class Execution:
         self._in_progress_at = time.monotonic()
         self._cancel_seen_at: float | None = None
         self._ending: Ending | None = None
-        self._running = False
-        self._released = False
+        # From the beginning until the runner is done with the run, or it is clear that none will ever begin it.
+        self.needs_runner = True
+        self._asked: asyncio.Future[RunnerProcess | None] | None = None
+        # Only while it executes the run.
+        self._runner: RunnerProcess | None = None
         self._outage_told = False
 
     @property
@@ -103,6 +107,12 @@ class Execution:
 
     async def run(self) -> Outcome:
         """Claim the run and bring it to an end. NatsUnavailable if it could not even be claimed."""
+        try:
+            return await self._run()
+        finally:
+            self.needs_runner = False
+
+    async def _run(self) -> Outcome:
         services, job = self._services, self._job
         claimed = await services.claims.claim(job, self.deliveries[-1])
         if not isinstance(claimed, Lease):
@@ -127,26 +137,22 @@ class Execution:
             services.registry.run_ended(job.run_id, outcome.status if isinstance(outcome, Ended) else None)
         return outcome
 
-    def release_runner(self) -> None:
-        """Give the runner back, once: by the second time it may be somebody else's."""
-        if not self._released:
-            self._released = True
-            self._services.pool.give_back(self._runner)
-
     def end(self, why: Ending) -> None:
-        """End the runner now; what happens to the run depends on why."""
+        """End the runner now, or the wait for one; what happens to the run depends on why."""
         if self._ending is None:
             self._ending = why
-            if self._running:
+            if self._runner is not None:
                 self._runner.kill()
+            else:
+                self._stop_waiting()
 
     async def tend(self, ack_progress_seconds: float) -> None:
         """Called every moment while the job is in hand: acks, events, heartbeat, overdue cancel, deadline."""
         now = time.monotonic()
         grace = self._services.settings.cancel_grace_period_sec
-        if self._running and self._cancel_seen_at is not None and now - self._cancel_seen_at >= grace:
+        if self._runner is not None and self._cancel_seen_at is not None and now - self._cancel_seen_at >= grace:
             self.end(Ending.CANCEL_OVERDUE)
-        if self._running and self._lease is not None and is_past_deadline(self._lease.snapshot, now=time.time()):
+        if self.needs_runner and self._lease is not None and is_past_deadline(self._lease.snapshot, now=time.time()):
             self.end(Ending.DEADLINE)
         if now - self._in_progress_at >= ack_progress_seconds:
             self._in_progress_at = now
@@ -158,12 +164,12 @@ class Execution:
         due = since_write >= (
             _WRITE_INTERVAL_SECONDS if self._progress else self._services.settings.run_heartbeat_interval_sec
         )
-        if due and self._running and not self._lease.is_writing:
+        if due and self.needs_runner and not self._lease.is_writing:
             await self._show_progress(self._lease)
 
     async def look(self) -> None:
         """Somebody says that the snapshot has changed: the next write, now, will show how."""
-        if self._lease is not None and self._running:
+        if self._lease is not None and self.needs_runner:
             await self._show_progress(self._lease)
 
     async def _execute(self, lease: Lease, events: RunEventBatches) -> Outcome:
@@ -178,19 +184,63 @@ class Execution:
             records_max_bytes=settings.max_run_snapshot_bytes,
             workflow_yaml=self._job.workflow_yaml,
         )
-        self._running = True
-        if self._ending is not None:
-            self._runner.kill()
+        runner = await self._get_runner()
+        if runner is None:
+            self.needs_runner = False
+            return await self._not_begun(lease)
+        self._runner = runner
         try:
-            done = await self._runner.run(request, self._on_progress)
+            done = await runner.run(request, self._on_progress)
         except RunnerDied as death:
-            self._running = False
+            self._runner, self.needs_runner = None, False
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             return await self._after_death(lease, death)
-        self._running = False
+        self._runner, self.needs_runner = None, False
         # The runner is free for the next run while the end of this one is being written.
-        self.release_runner()
+        self._services.pool.give_back(runner)
         return await self._after_run(lease, events, done)
+
+    async def _get_runner(self) -> RunnerProcess | None:
+        """A runner to begin in; None if the run shall not begin here, or none was free in time."""
+        pool = self._services.pool
+        patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._stop_waiting)
+        try:
+            while not self._is_unwanted():
+                self._asked = pool.ask()
+                runner = await self._asked
+                if runner is None:
+                    return None
+                if self._is_unwanted():
+                    pool.give_back(runner)
+                elif not runner.died.is_set():
+                    return runner
+            return None
+        finally:
+            patience.cancel()
+            self._asked = None
+
+    def _is_unwanted(self) -> bool:
+        """Something has come in between: the run shall not begin any more."""
+        return self._ending is not None or self._cancel_seen_at is not None
+
+    def _stop_waiting(self) -> None:
+        if self._asked is not None and not self._asked.done():
+            self._asked.set_result(None)
+
+    async def _not_begun(self, lease: Lease) -> Outcome:
+        match self._ending:
+            case Ending.FENCED:
+                return Fenced()
+            case Ending.DEADLINE:
+                error = "the run's deadline passed while it waited for a runner"
+                conclusion = Conclusion(RunStatus.FAILED, error, DeadLetterReason.DEADLINE_EXCEEDED)
+                return await self._conclude(lease, conclusion)
+        if self._cancel_seen_at is not None:
+            return await self._conclude(lease, Conclusion(RunStatus.CANCELLED))
+        if self._ending is None:
+            # It was claimed ahead of its turn, and the run before takes longer than those before did.
+            self._services.pool.note_overbooked()
+        return await self._hand_back(lease, interrupted=False, retry_seconds=0.0)
 
     async def _after_run(self, lease: Lease, events: RunEventBatches, done: Done) -> Outcome:
         events.add(done.events)
@@ -343,8 +393,10 @@ class Execution:
     def _cancel(self) -> None:
         if self._cancel_seen_at is None:
             self._cancel_seen_at = time.monotonic()
-            if self._running:
+            if self._runner is not None:
                 self._runner.cancel(self._job.run_id)
+            else:
+                self._stop_waiting()
 
     def _log_failure(
         self, error: str | None, reason: DeadLetterReason | None, failure: dict[str, str] | None = None

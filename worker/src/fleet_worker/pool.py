@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 
 from .frames import Ready, Setup
+from .pace import Pace
 from .runner_process import RunnerDied, RunnerProcess
 
 logger = logging.getLogger(__name__)
@@ -21,14 +23,24 @@ class RunnerPool:
         self._setup = setup
         self._slots = slots
         self._idle: deque[RunnerProcess] = deque()
-        self._some_idle = asyncio.Event()
+        self._busy_since: dict[RunnerProcess, float] = {}
+        self._waiting: deque[asyncio.Future[RunnerProcess | None]] = deque()
+        self._pace = Pace()
         self._alive: set[RunnerProcess] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        # Set whenever a runner has become free.
+        self.changed = asyncio.Event()
 
     @property
-    def idle(self) -> int:
-        return len(self._idle)
+    def size(self) -> int:
+        """The runners that live and are ready, busy or not."""
+        return len(self._idle) + len(self._busy_since)
+
+    @property
+    def jobs_ahead(self) -> int:
+        """How many jobs more than runners are worth having in hand now."""
+        return self._pace.jobs_ahead(runners=self.size, busy_since=self._busy_since.values(), now=time.monotonic())
 
     async def start(self) -> None:
         """Start all runners; returns when the first one is ready. RunnersUnusable if it cannot be."""
@@ -48,20 +60,40 @@ class RunnerPool:
         self._idle.clear()
         await asyncio.gather(*(runner.stop() for runner in list(self._alive)))
 
-    async def wait_idle(self) -> None:
-        await self._some_idle.wait()
+    def ask(self) -> asyncio.Future[RunnerProcess | None]:
+        """A runner of one's own until it is given back; first come, first served.
 
-    def take(self) -> RunnerProcess | None:
-        """An idle runner, now the caller's until it is given back."""
-        runner = self._idle.popleft() if self._idle else None
-        if not self._idle:
-            self._some_idle.clear()
-        return runner
+        Whoever will not wait any longer sets the result to None.
+        """
+        asked: asyncio.Future[RunnerProcess | None] = asyncio.get_running_loop().create_future()
+        if self._idle:
+            self._lend(self._idle.popleft(), asked)
+        else:
+            self._waiting.append(asked)
+        return asked
 
     def give_back(self, runner: RunnerProcess) -> None:
-        if not runner.died.is_set() and runner not in self._idle:
-            self._idle.append(runner)
-            self._some_idle.set()
+        if (since := self._busy_since.pop(runner, None)) is not None:
+            self._pace.note(time.monotonic() - since)
+        self._offer(runner)
+
+    def note_overbooked(self) -> None:
+        """A job that was claimed ahead got no runner in time."""
+        self._pace.forget()
+
+    def _offer(self, runner: RunnerProcess) -> None:
+        self.changed.set()
+        if runner.died.is_set():
+            return
+        while self._waiting:
+            if not (asked := self._waiting.popleft()).done():
+                self._lend(runner, asked)
+                return
+        self._idle.append(runner)
+
+    def _lend(self, runner: RunnerProcess, asked: asyncio.Future[RunnerProcess | None]) -> None:
+        self._busy_since[runner] = time.monotonic()
+        asked.set_result(runner)
 
     async def _keep_slot(self) -> None:
         """Have a runner in this slot, for ever."""
@@ -77,7 +109,7 @@ class RunnerPool:
                 if not self._first.done():
                     self._first.set_result(ready)
                 backoff = 0.1
-                self.give_back(runner)
+                self._offer(runner)
                 await runner.died.wait()
             except (RunnerDied, RunnersUnusable, OSError) as error:
                 if not self._first.done():
@@ -92,7 +124,6 @@ class RunnerPool:
 
     def _forget(self, runner: RunnerProcess) -> None:
         self._alive.discard(runner)
+        self._busy_since.pop(runner, None)
         if runner in self._idle:
             self._idle.remove(runner)
-            if not self._idle:
-                self._some_idle.clear()

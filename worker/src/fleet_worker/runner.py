@@ -101,9 +101,8 @@ class Runner:
         return flows
 
     def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
-        folder = Path(run.folder)
         try:
-            workspace.enter(folder)
+            workspace.enter(run.folder)
             if run.workflow_yaml is None:
                 flow = flows.resolve(run.flow_name)
             else:
@@ -115,7 +114,7 @@ class Runner:
         else:
             return self._run_flow(run, flow)
         finally:
-            workspace.leave(folder)
+            workspace.leave(run.folder)
 
     def _run_flow(self, run: Run, flow: Flow) -> Done:
         recorder = Recorder(log_max_bytes=run.log_max_bytes)

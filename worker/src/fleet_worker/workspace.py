@@ -15,26 +15,24 @@ class Workspace:
     """Makes and removes run folders.
 
     Making and removing two folders costs a journalling file system more than a tiny run takes. So a
-    folder that a run has left untouched is put aside and renamed for the next run.
+    folder that a run has left untouched is put aside and renamed for the next run. Paths are strings
+    here: with objects for them, this would be a tenth of a tiny run.
     """
 
     def __init__(self, runs_dir: Path) -> None:
-        self._home = Path.cwd()
-        self._spare = spare_folder(runs_dir, os.getpid())
+        self._home = os.getcwd()
+        self._spare = str(spare_folder(runs_dir, os.getpid()))
         self._has_spare = False
 
-    def enter(self, folder: Path) -> None:
-        if self._has_spare:
-            self._has_spare = False
-            with suppress(FileNotFoundError):
-                self._spare.rename(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    def enter(self, folder: str) -> None:
+        if not self._take_spare(folder):
+            os.makedirs(folder, exist_ok=True)
         os.chdir(folder)
 
-    def leave(self, folder: Path) -> None:
+    def leave(self, folder: str) -> None:
         os.chdir(self._home)
         if _is_untouched(folder):
-            folder.rename(self._spare)
+            os.rename(folder, self._spare)
             self._has_spare = True
         else:
             shutil.rmtree(folder, ignore_errors=True)
@@ -42,14 +40,25 @@ class Workspace:
     def close(self) -> None:
         shutil.rmtree(self._spare, ignore_errors=True)
 
+    def _take_spare(self, folder: str) -> bool:
+        if not self._has_spare:
+            return False
+        self._has_spare = False
+        try:
+            os.rename(self._spare, folder)
+        except OSError:
+            # A run has removed it, or there is a folder of that name already.
+            return False
+        return True
+
 
 def spare_folder(runs_dir: Path, runner_pid: int) -> Path:
     return runs_dir / f".spare-{runner_pid}"
 
 
-def _is_untouched(folder: Path) -> bool:
+def _is_untouched(folder: str) -> bool:
     try:
-        return os.listdir(folder) == [_ARTIFACTS] and not os.listdir(folder / _ARTIFACTS)
+        return os.listdir(folder) == [_ARTIFACTS] and not os.listdir(f"{folder}/{_ARTIFACTS}")
     except OSError:
         return False
 
