@@ -378,7 +378,7 @@ def test_whatever_happens_in_whatever_order_a_run_ends_once_and_ledger_and_kv_ag
         runner.run(world.__aenter__())
 
         @settings(
-            max_examples=EXAMPLES or 10,
+            max_examples=EXAMPLES or 8,
             derandomize=not EXAMPLES,
             database=None,
             deadline=None,
