@@ -3,6 +3,8 @@
 import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_worker.disposition import (
     AlreadyEnded,
@@ -20,6 +22,9 @@ from fleet_worker.disposition import (
     dispose,
 )
 
+PENDING = RunSnapshot.pending(Job(run_id="r1", flow_name="f", tag="default", submitted_at=1.0), now=1.0)
+COMPLETED = PENDING.finish(RunStatus.COMPLETED, now=2.0)
+FAILED = PENDING.finish(RunStatus.FAILED, now=2.0, error="too late", reason="deadline_exceeded")
 EXECUTION_ERROR = Ended(RunStatus.FAILED, "ValueError: boom", DeadLetterReason.EXECUTION_ERROR)
 DEADLINE_EXCEEDED = Ended(RunStatus.FAILED, "too late", DeadLetterReason.DEADLINE_EXCEEDED)
 
@@ -30,7 +35,9 @@ DEADLINE_EXCEEDED = Ended(RunStatus.FAILED, "too late", DeadLetterReason.DEADLIN
         (InvalidJob("no JSON"), Disposition(b"+TERM", DeadLetterReason.INVALID_JOB)),
         (RunMissing("none", given_up=False), Disposition(b'-NAK {"delay":1000000000}')),
         (RunMissing("none", given_up=True), Disposition(b"+TERM", DeadLetterReason.RUN_NOT_FOUND)),
-        (AlreadyEnded(), Disposition(b"+ACK")),
+        (AlreadyEnded(COMPLETED), Disposition(b"+ACK")),
+        (AlreadyEnded(FAILED), Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)),
+        (AlreadyEnded(FAILED.model_copy(update={"reason": None})), Disposition(b"+ACK")),
         (Ended(RunStatus.COMPLETED), Disposition(b"+ACK")),
         (Ended(RunStatus.CANCELLED), Disposition(b"+ACK")),
         (EXECUTION_ERROR, Disposition(b"+ACK", DeadLetterReason.EXECUTION_ERROR)),

@@ -157,3 +157,22 @@ async def limit_message_size(desk: Desk, size: int) -> None:
     js = desk.link.jetstream
     config = (await js.stream_info(f"KV_{desk.settings.runs_kv_bucket}")).config
     await js.update_stream(api.StreamConfig(**{**vars(config), "max_msg_size": size}))
+
+
+async def test_a_run_whose_worker_died_before_its_letter_was_out_gets_its_letter_and_only_one(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    job = desk.job("tiny")
+    held = RunSnapshot.pending(job, now=1.0).claim(
+        worker_id="dead", worker_instance_id="dead-1", ack_subject=None, now=2.0
+    )
+    failed = held.finish(RunStatus.FAILED, now=3.0, error="ValueError: boom", reason="execution_error")
+    await desk.runs.create(job.run_id, failed.encode())
+    for _ in range(3):
+        await desk.queue(job)
+    start_worker("w1")
+    await desk.wait_queue_empty()
+    [letter] = await desk.dead_letters()
+    assert (letter.run_id, letter.reason, letter.error) == (job.run_id, "execution_error", "ValueError: boom")
+    assert (letter.worker_id, letter.attempt) == ("dead", 1)
+    assert await desk.snapshot(job.run_id) == failed

@@ -100,6 +100,11 @@ def kv_key(bucket: str, subject: str) -> str:
     return subject.removeprefix(f"$KV.{bucket}.")
 
 
+def dead_letter_message_id(run_id: str, *, reopened: int, attempt: int, reason: str) -> str:
+    """One end of a run has one letter, whoever sends it and however often."""
+    return f"{run_id}:{reopened}:{attempt}:{reason}"
+
+
 def job_message_id(run_id: str, dispatch: int) -> str:
     """JetStream's deduplication key: a repeated send of one dispatch is one job, a new dispatch is another."""
     return f"{run_id}:{dispatch}"

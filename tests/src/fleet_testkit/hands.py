@@ -175,7 +175,7 @@ class Hand:
         try:
             outcome = await execution.run()
             self.reports.append(Report(job.run_id, execution.attempt, outcome))
-            await self._answers.give(outcome, execution.deliveries, job=job, attempt=execution.attempt)
+            await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
         finally:
             del mine[job.run_id]
 

@@ -192,7 +192,7 @@ class Agent:
         try:
             outcome = await self._bring_to_end(execution, job)
             self._pool.changed.set()
-            await self._answers.give(outcome, execution.deliveries, job=job, attempt=execution.attempt)
+            await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
         finally:
             del self._held[job.run_id]
 

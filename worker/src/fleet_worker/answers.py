@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.job import Job
-from fleet_contracts.names import NATS_MSG_ID
+from fleet_contracts.names import NATS_MSG_ID, dead_letter_message_id
 from fleet_contracts.problems import Problem
+from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink
 
 from .delivery import Delivery
-from .disposition import Ended, InvalidJob, Outcome, RunMissing, dispose
+from .disposition import AlreadyEnded, Ended, InvalidJob, Outcome, RunMissing, dispose
 from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -25,8 +26,16 @@ class Answers:
         self._settings = settings
 
     async def give(
-        self, outcome: Outcome, deliveries: Iterable[Delivery], *, job: Job | None = None, attempt: int | None = None
+        self,
+        outcome: Outcome,
+        deliveries: Iterable[Delivery],
+        *,
+        job: Job | None = None,
+        snapshot: RunSnapshot | None = None,
     ) -> None:
+        """`snapshot` is the run as we last wrote it, if we held it."""
+        if isinstance(outcome, AlreadyEnded | Ended):
+            snapshot = outcome.snapshot or snapshot
         settings = self._settings
         disposition = dispose(
             outcome,
@@ -35,7 +44,7 @@ class Answers:
         )
         deliveries = list(deliveries)
         if disposition.dead_letter is not None:
-            await self._bury(disposition.dead_letter, outcome, deliveries[-1], job, attempt)
+            await self._bury(disposition.dead_letter, outcome, deliveries[-1], job, snapshot)
         if disposition.answer is None:
             return
         for delivery in deliveries:
@@ -51,28 +60,35 @@ class Answers:
         outcome: Outcome,
         delivery: Delivery,
         job: Job | None,
-        attempt: int | None,
+        snapshot: RunSnapshot | None,
     ) -> None:
         tag = job.tag if job is not None else self._settings.tag_of_work_subject(delivery.subject)
         run_id = job.run_id if job is not None else outcome.run_id if isinstance(outcome, InvalidJob) else None
+        ended_with = snapshot.error if snapshot is not None else None
+        attempt = snapshot.attempt if snapshot is not None else None
         letter = DeadLetter(
             timestamp=time.time(),
             reason=reason,
-            error=outcome.error if isinstance(outcome, InvalidJob | RunMissing | Ended) else None,
+            error=outcome.error if isinstance(outcome, InvalidJob | RunMissing | Ended) else ended_with,
             run_id=run_id,
             flow_name=job.flow_name if job is not None else None,
             tag=tag,
             tags=job.tags if job is not None else None,
-            worker_id=self._settings.worker_id,
+            worker_id=(snapshot and snapshot.worker_id) or self._settings.worker_id,
             num_delivered=delivery.num_delivered,
             subject=delivery.subject,
             attempt=attempt,
             tenant_id=job.tenant_id if job is not None else None,
         )
-        # One job has one dead letter per attempt, even if it has to be sent twice.
-        headers = {NATS_MSG_ID: f"{delivery.sequence}:{attempt or 0}:{reason}"}
+        message_id = (
+            dead_letter_message_id(
+                snapshot.run_id, reopened=snapshot.reopened, attempt=snapshot.attempt, reason=reason
+            )
+            if snapshot is not None
+            else f"{delivery.sequence}:{reason}"
+        )
         try:
-            await self._link.publish(self._settings.dlq_subject(tag), letter.encode(), headers)
+            await self._link.publish(self._settings.dlq_subject(tag), letter.encode(), {NATS_MSG_ID: message_id})
         except NatsUnavailable as error:
             logger.error(
                 "a dead letter could not be published: %s",

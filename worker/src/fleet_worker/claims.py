@@ -109,7 +109,7 @@ class Claims:
             if snapshot is None:
                 return RunMissing("no snapshot of this run exists", given_up=decision is Decision.GIVE_UP)
             if decision is Decision.ACKNOWLEDGE:
-                return AlreadyEnded()
+                return AlreadyEnded(snapshot)
             if decision is Decision.LEAVE:
                 return HeldElsewhere(_HELD_RETRY_SECONDS)
             if decision is Decision.WAIT:
@@ -125,9 +125,9 @@ class Claims:
                 continue
             match decision:
                 case Decision.CANCEL:
-                    return Ended(wanted.status)
+                    return Ended(wanted.status, snapshot=wanted)
                 case Decision.EXPIRE:
-                    return Ended(wanted.status, wanted.error, DeadLetterReason.DEADLINE_EXCEEDED)
+                    return Ended(wanted.status, wanted.error, DeadLetterReason.DEADLINE_EXCEEDED, wanted)
             return Lease(self._writer, wanted, revision)
 
     def _change(self, snapshot: RunSnapshot, decision: Decision, delivery: Delivery, now: float) -> RunSnapshot:

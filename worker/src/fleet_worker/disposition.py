@@ -4,9 +4,12 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
 from .delivery import ACK, TERM, nak
+
+_REASONS = frozenset(DeadLetterReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,12 @@ class RunMissing:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyEnded:
-    """The run had reached its end before: nothing is left to do."""
+    """The run has reached its end without being executed here: nothing is left to do but to see to its letter.
+
+    Whoever ended it may have died before the letter was out. It has an id of its own: a second one is dropped.
+    """
+
+    snapshot: RunSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,8 @@ class Ended:
     status: RunStatus
     error: str | None = None
     reason: DeadLetterReason | None = None
+    # Only of a run that ended instead of being claimed; else it is the lease's.
+    snapshot: RunSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,10 @@ def dispose(outcome: Outcome, *, nak_delay_sec: float, publish_execution_error: 
             return Disposition(nak(1.0))
         case Ended(status=RunStatus.FAILED, reason=reason):
             letter = reason or DeadLetterReason.EXECUTION_ERROR
+            wanted = publish_execution_error or letter is not DeadLetterReason.EXECUTION_ERROR
+            return Disposition(ACK, letter if wanted else None)
+        case AlreadyEnded(snapshot) if snapshot.status is RunStatus.FAILED and snapshot.reason in _REASONS:
+            letter = DeadLetterReason(snapshot.reason)
             wanted = publish_execution_error or letter is not DeadLetterReason.EXECUTION_ERROR
             return Disposition(ACK, letter if wanted else None)
         case AlreadyEnded() | Ended() | RetryScheduled():

@@ -97,6 +97,11 @@ class Execution:
         return list(self._deliveries.values())
 
     @property
+    def snapshot(self) -> RunSnapshot | None:
+        """The run as we last wrote it; None if we never held it."""
+        return None if self._lease is None else self._lease.snapshot
+
+    @property
     def attempt(self) -> int | None:
         return None if self._lease is None else self._lease.attempt
 

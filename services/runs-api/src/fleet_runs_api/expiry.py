@@ -15,7 +15,7 @@ from nats.aio.subscription import Subscription
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import NATS_MSG_ID, WireNames
+from fleet_contracts.names import NATS_MSG_ID, WireNames, dead_letter_message_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError
@@ -202,7 +202,9 @@ class Expiry:
             attempt=ended.attempt,
             tenant_id=ended.tenant_id,
         )
-        message_id = f"{ended.run_id}:{ended.reopened}:{reason}"
+        message_id = dead_letter_message_id(
+            ended.run_id, reopened=ended.reopened, attempt=ended.attempt, reason=reason
+        )
         tag = ended.tag or self._names.default_tag
         await self._link.publish(self._names.dlq_subject(tag), letter.encode(), {NATS_MSG_ID: message_id})
 
