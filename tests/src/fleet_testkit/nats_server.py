@@ -57,8 +57,10 @@ class NatsServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
+        """From now on it answers nothing: the signal takes a moment to reach every thread of the server."""
         assert self._process
         self._process.send_signal(signal.SIGSTOP)
+        wait_until(self._stands_still, what="every thread of nats-server standing still")
 
     def resume(self) -> None:
         assert self._process
@@ -67,6 +69,11 @@ class NatsServer:
     def wipe(self) -> None:
         """Lose the disk. Stop the server first."""
         shutil.rmtree(self.store, ignore_errors=True)
+
+    def _stands_still(self) -> bool:
+        assert self._process
+        threads = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
+        return all(stat.read_text().rpartition(")")[2].split()[0] in "Tt" for stat in threads)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
