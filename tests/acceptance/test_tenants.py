@@ -91,6 +91,11 @@ def owned(owner: httpx.Client, worker: WorkerProcess) -> Owned:
     [letter] = wait_until(
         lambda: owner.get("/dlq", params={"run_id": run_id}).json()["items"], what="the letter of the run"
     )
+    # The letter may be in the ledger a moment before the end of its run is.
+    wait_until(
+        lambda: owner.get(f"/dlq/{letter['id']}").json()["run"]["status"] == "FAILED",
+        what="the ledger knowing the end",
+    )
     return Owned(run_id, letter["id"])
 
 
