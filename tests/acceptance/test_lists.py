@@ -31,14 +31,14 @@ def pages(stack: Stack, **query: Any) -> Iterator[list[Item]]:
 def test_filters_text_and_totals_go_through_the_gateway(stack: Stack) -> None:
     done = submit(stack.client, "hello", name="lists")
     broken = submit(stack.client, "failing", message="Lists: 100% wrong")
-    nobody = submit(stack.client, "hello", tag="nobody-serves-this")
+    nobody = submit(stack.client, "hello", tag="nobody-lists-this")
     wait_ended(stack.client, [done, broken])
     wait_until(lambda: ask(stack, q="lists: 100% WRONG"), what="the error in the ledger")
 
     [found] = ask(stack, q="lists: 100% WRONG", status="FAILED,COMPLETED")
     assert (found["run_id"], found["error"]) == (broken, "ValueError: Lists: 100% wrong")
     assert [run["run_id"] for run in ask(stack, q=done[:-4])] == [done]
-    [waiting] = ask(stack, tag="nobody-serves-this", flow=["hello", "failing"])
+    [waiting] = ask(stack, tag="nobody-lists-this", flow=["hello", "failing"])
     assert (waiting["run_id"], waiting["waiting_reason"]) == (nobody, "no_worker")
     since = found["submitted_at"]
     assert {run["run_id"] for run in ask(stack, since=since)} >= {broken, nobody}
