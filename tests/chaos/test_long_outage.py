@@ -81,7 +81,8 @@ def test_worker_gateway_and_watchers_outlive_a_long_outage(fresh: Stack, server:
 
         wait_until(is_refused_until_the_time_is_over, within=AWAY_SECONDS + 5, what="the end of the outage")
         server.start()
-        ended = wait_ended(fresh.client, [run_id, queued], within=30)
+        # A job that was handed out to nobody in the moments of the outage comes again after AckWait, 30 s.
+        ended = wait_ended(fresh.client, [run_id, queued], within=75)
         watching.result(timeout=30)
 
     assert [(snapshot["status"], snapshot["attempt"]) for snapshot in ended] == [("COMPLETED", 1)] * 2
