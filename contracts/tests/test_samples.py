@@ -14,7 +14,8 @@ from fleet_contracts.messages import Document, MalformedMessage, Message
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
-from fleet_contracts.worker_record import WheelSync, WorkerRecord
+from fleet_contracts.wheel import InstalledWheel, SkippedWheel, WheelAction, WheelActor, WheelEvent, WheelSource
+from fleet_contracts.worker_record import Machine, WheelSync, WheelSyncResult, WorkerRecord
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -113,7 +114,59 @@ GOLDEN: dict[str, Message] = {
         last_run_status="RUNNING",
         last_run_started_at=1760000001.0,
         slots=2,
-        wheel_sync=WheelSync(enabled=False, last_result="disabled"),
+        started_at=1759999990.0,
+        flows=["hello", "report"],
+        machine=Machine(
+            host="box1",
+            pid=4711,
+            platform="Linux-6.1-x86_64",
+            python_version="3.12.8",
+            pyoco_version="0.8.0",
+            fleet_version="0.1.0",
+            cpu_count=2,
+            cpu_percent=12.5,
+            memory_bytes=104857600,
+            memory_total_bytes=8589934592,
+        ),
+        wheel_sync=WheelSync(
+            enabled=True,
+            last_result=WheelSyncResult.OK,
+            last_attempt_at=1760000000.0,
+            last_success_at=1760000000.0,
+            last_synced_at=1760000000.0,
+            selected_count=1,
+            updated_count=1,
+            skipped_incompatible_count=1,
+            selected_wheels=["acme_tasks-1.2.0-py3-none-any.whl"],
+            updated_wheels=["acme_tasks-1.2.0-py3-none-any.whl"],
+            skipped_incompatible=[
+                SkippedWheel(name="acme_fast-1.0-cp39-cp39-win32.whl", reason="no tag of it fits this Python")
+            ],
+            installed_wheels=[
+                InstalledWheel(
+                    name="acme_tasks-1.2.0-py3-none-any.whl",
+                    package="acme-tasks",
+                    version="1.2.0",
+                    nuid="4GQv1xJ9y8sZ0a1b2c3d4e",
+                    sha256_hex="6f" * 32,
+                    tags=["default"],
+                )
+            ],
+        ),
+    ),
+    "wheel_event": WheelEvent(
+        event_id="01JC9QX7Z3",
+        occurred_at=1760000000.0,
+        action=WheelAction.UPLOAD,
+        wheel_name="acme_tasks-1.2.0-py3-none-any.whl",
+        tags=["default"],
+        size_bytes=2048,
+        sha256_hex="6f" * 32,
+        replace=True,
+        actor=WheelActor(tenant_id="acme", api_key_id="key1"),
+        source=WheelSource(
+            remote_addr="192.0.2.7", x_forwarded_for="192.0.2.7", x_real_ip="192.0.2.7", user_agent="pyoco-client/0.1"
+        ),
     ),
     "run_events": RunEvents(
         run_id=JOB.run_id,

@@ -1,5 +1,6 @@
 """Names on the wire: streams, subjects, buckets, durables and headers. No other module spells them."""
 
+import base64
 import re
 from typing import Annotated
 
@@ -18,6 +19,8 @@ HEADER_TENANT_ID = "X-Pyoco-Tenant-Id"
 HEADER_API_KEY_ID = "X-Pyoco-Api-Key-Id"
 HEADER_SCOPES = "X-Pyoco-Scopes"
 HEADER_REQUEST_ID = "X-Request-Id"
+# Its value is a secret of the gateway and the services: a request without it did not come through the gateway.
+HEADER_FROM_GATEWAY = "X-Pyoco-From-Gateway"
 
 # NATS headers.
 NATS_MSG_ID = "Nats-Msg-Id"
@@ -98,6 +101,23 @@ def kv_subject(bucket: str, key: str) -> str:
 
 def kv_key(bucket: str, subject: str) -> str:
     return subject.removeprefix(f"$KV.{bucket}.")
+
+
+def object_stream(bucket: str) -> str:
+    return f"OBJ_{bucket}"
+
+
+def object_metas_subject(bucket: str) -> str:
+    """What is known of all objects of a bucket, one message each."""
+    return f"$O.{bucket}.M.>"
+
+
+def object_meta_subject(bucket: str, name: str) -> str:
+    return f"$O.{bucket}.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+
+
+def object_chunks_subject(bucket: str, nuid: str) -> str:
+    return f"$O.{bucket}.C.{nuid}"
 
 
 def dead_letter_message_id(run_id: str, *, reopened: int, attempt: int, reason: str) -> str:

@@ -1,16 +1,57 @@
 """The worker registry record, and what its state means at a given moment (appendices F and G)."""
 
+from enum import StrEnum
 from typing import Any
 
 from pydantic import Field, model_validator
 
 from .messages import Document
 from .status import WorkerState
+from .wheel import InstalledWheel, SkippedWheel
+
+
+class WheelSyncResult(StrEnum):
+    DISABLED = "disabled"
+    IDLE = "idle"
+    OK = "ok"
+    ERROR = "error"
 
 
 class WheelSync(Document):
+    """How far a worker's environment follows the wheel registry."""
+
     enabled: bool = False
-    last_result: str = "disabled"
+    last_result: WheelSyncResult = WheelSyncResult.DISABLED
+    # Why the last attempt failed, in a sentence.
+    last_error: str | None = None
+    last_attempt_at: float | None = None
+    last_success_at: float | None = None
+    last_synced_at: float | None = None
+    selected_count: int = 0
+    updated_count: int = 0
+    removed_count: int = 0
+    skipped_incompatible_count: int = 0
+    selected_wheels: list[str] = []
+    updated_wheels: list[str] = []
+    removed_wheels: list[str] = []
+    skipped_incompatible: list[SkippedWheel] = []
+    installed_wheels: list[InstalledWheel] = []
+
+
+class Machine(Document):
+    """Where a worker runs and what it has there."""
+
+    host: str | None = None
+    pid: int | None = None
+    platform: str | None = None
+    python_version: str | None = None
+    pyoco_version: str | None = None
+    fleet_version: str | None = None
+    cpu_count: int | None = None
+    # Of the worker with all its runners, in per cent of one core.
+    cpu_percent: float | None = None
+    memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
 
 
 class WorkerRecord(Document):
@@ -32,6 +73,12 @@ class WorkerRecord(Document):
     stopped_at: float | None = None
     stop_reason: str | None = None
     slots: int = Field(1, ge=1)
+    # Asked for by an operator: the worker finishes what it has and takes nothing new.
+    draining: bool = False
+    started_at: float | None = None
+    # The flows it can run by name; cut off if there are very many.
+    flows: list[str] = []
+    machine: Machine = Machine()
     wheel_sync: WheelSync = WheelSync()
 
     @model_validator(mode="before")

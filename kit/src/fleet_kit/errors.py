@@ -78,3 +78,9 @@ class IdentityMissing(FleetError):
     """The request carries no identity; send it through the gateway."""
 
     problem = Problem.API_KEY_REQUIRED
+
+
+class ScopeMissing(FleetError):
+    """The API key may not do this."""
+
+    problem = Problem.API_KEY_INVALID

@@ -1,13 +1,15 @@
 """Who is asking: read from the headers that only the gateway may set."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
+from fleet_contracts.scopes import Scope
 
-from .errors import IdentityMissing
+from .errors import IdentityMissing, ScopeMissing
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,14 @@ class Identity:
     @property
     def is_anonymous(self) -> bool:
         return self.tenant_id == ANONYMOUS_TENANT
+
+    def require(self, scope: Scope) -> None:
+        """Refuse who may not do this. An admin may do everything."""
+        if scope not in self.scopes and Scope.ADMIN not in self.scopes:
+            raise ScopeMissing(
+                f"the API key may not do this: it lacks the scope {scope.value}; use a key that has it",
+                missing_scope=scope.value,
+            )
 
 
 async def identity_of(request: Request) -> Identity:
@@ -33,3 +43,24 @@ async def identity_of(request: Request) -> Identity:
 
 
 Caller = Annotated[Identity, Depends(identity_of)]
+
+
+def caller_with(scope: Scope) -> Callable[[Request], Awaitable[Identity]]:
+    """The dependency of a route that asks for a scope."""
+
+    async def allowed(request: Request) -> Identity:
+        identity = await identity_of(request)
+        identity.require(scope)
+        return identity
+
+    return allowed
+
+
+RunsReader = Annotated[Identity, Depends(caller_with(Scope.RUNS_READ))]
+RunsWriter = Annotated[Identity, Depends(caller_with(Scope.RUNS_WRITE))]
+WorkersReader = Annotated[Identity, Depends(caller_with(Scope.WORKERS_READ))]
+WorkersWriter = Annotated[Identity, Depends(caller_with(Scope.WORKERS_WRITE))]
+WheelsReader = Annotated[Identity, Depends(caller_with(Scope.WHEELS_READ))]
+WheelsWriter = Annotated[Identity, Depends(caller_with(Scope.WHEELS_WRITE))]
+MetricsReader = Annotated[Identity, Depends(caller_with(Scope.METRICS_READ))]
+Admin = Annotated[Identity, Depends(caller_with(Scope.ADMIN))]

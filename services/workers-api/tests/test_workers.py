@@ -93,7 +93,8 @@ async def test_a_worker_is_listed_with_every_field_of_the_contract(
     }
     assert worker["state"] == "RUNNING"
     assert worker["current_run_id"] == "r1"
-    assert worker["wheel_sync"] == sync
+    assert (worker["wheel_sync"]["last_result"], worker["wheel_sync"]["selected_count"]) == ("ok", 1)
+    assert worker["wheel_sync"]["installed_wheels"][0]["name"] == "a.whl"
 
 
 async def test_the_list_follows_the_registry(service: httpx.AsyncClient, bucket: Bucket) -> None:

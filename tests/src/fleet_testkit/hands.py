@@ -192,7 +192,7 @@ class Hand:
             await asyncio.wait(self._tasks, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _on_control(self, msg: Msg) -> None:
-        if (held := self._held.get(Control.decode(msg.data).run_id)) is not None:
+        if (held := self._held.get(Control.decode(msg.data).run_id or "")) is not None:
             self._spawn(held.execution.look())
 
     def _spawn(self, work: Any) -> asyncio.Task[None]:

@@ -268,7 +268,7 @@ class Agent:
         except MalformedMessage as error:
             logger.warning("an unreadable control message is ignored: %s", error)
             return
-        if (execution := self._held.get(control.run_id)) is not None:
+        if (execution := self._held.get(control.run_id or "")) is not None:
             self._spawn(execution.look())
 
     def _on_signal(self, number: signal.Signals) -> None:
