@@ -45,6 +45,28 @@ def test_an_open_route_carries_no_identity_at_all(shared_gateway):
     assert not [name for name in headers if name.startswith("x-pyoco-")]
 
 
+SECRET = "what-only-the-gateway-knows"
+
+
+@pytest.mark.parametrize("path", [*PROTECTED, "/health"])
+def test_the_services_can_tell_that_a_request_came_through_the_gateway(start_gateway, path):
+    gateway = start_gateway(secret=SECRET)
+    with gateway.client("good-a") as client:
+        forged = {"X-Pyoco-From-Gateway": "forged", "x-pyoco-from-gateway": "forged-again"}
+        answer = client.get(path, headers=forged)
+    assert answer.json()["headers"]["x-pyoco-from-gateway"] == SECRET
+    verified = [seen.headers.get_all("X-Pyoco-From-Gateway") for seen in gateway.services["auth"].seen]
+    assert {tuple(values) for values in verified} <= {(SECRET,)}
+    assert verified or path == "/health"
+    assert SECRET not in gateway.access_log.read_text() + gateway.error_log.read_text()
+
+
+def test_a_gateway_without_a_secret_passes_on_none_that_a_client_made_up(shared_gateway):
+    with shared_gateway.client("good-a") as client:
+        headers = client.get("/runs", headers={"X-Pyoco-From-Gateway": "made-up"}).json()["headers"]
+    assert "x-pyoco-from-gateway" not in headers
+
+
 @pytest.mark.parametrize("path", PROTECTED)
 @pytest.mark.parametrize(
     ("key", "status", "problem", "message"),

@@ -100,6 +100,7 @@ def test_the_template_names_the_identity_headers_of_the_contract():
     text = HTTP_TEMPLATE.read_text()
     for header in (names.HEADER_TENANT_ID, names.HEADER_API_KEY_ID, names.HEADER_SCOPES, names.HEADER_REQUEST_ID):
         assert f"proxy_set_header {header} $fleet_" in text
+    assert text.count(f'proxy_set_header {names.HEADER_FROM_GATEWAY} "${{PYOCO_GATEWAY_SECRET}}";') == 2
     for header in (names.HEADER_TENANT_ID, names.HEADER_API_KEY_ID, names.HEADER_SCOPES):
         assert f"$upstream_http_{header.lower().replace('-', '_')};" in text
 
@@ -124,6 +125,20 @@ def test_the_user_directive_is_written_for_root_only(tmp_path, monkeypatch):
     assert re.search(r"^user root \w+;$", render(config(tmp_path), tmp_path).read_text(), re.MULTILINE)
     monkeypatch.setattr(rendering.os, "geteuid", lambda: 1000)
     assert not re.search(r"^user ", render(config(tmp_path), tmp_path).read_text(), re.MULTILINE)
+
+
+def test_the_file_with_the_secret_is_private_also_if_an_earlier_one_was_not(tmp_path):
+    (tmp_path / "pyoco.conf").write_text("of an earlier version")
+    render(config(tmp_path, secret="s3cret-of-the-gateway"), tmp_path)
+    assert "s3cret-of-the-gateway" in (tmp_path / "pyoco.conf").read_text()
+    assert stat.S_IMODE((tmp_path / "pyoco.conf").stat().st_mode) == 0o600
+    assert "s3cret-of-the-gateway" not in (tmp_path / "nginx.conf").read_text()
+
+
+def test_a_secret_that_would_break_the_configuration_is_refused_without_being_shown(tmp_path):
+    with pytest.raises(ValidationError, match="letters, digits") as refusal:
+        config(tmp_path, secret='evil"; deny all; #')
+    assert "evil" not in refusal.value.errors()[0]["msg"]
 
 
 def test_the_folder_with_verified_keys_is_private(tmp_path):

@@ -29,24 +29,24 @@ def test_without_anything_the_defaults_hold() -> None:
 def test_options_win_over_the_environment_that_wins_over_the_env_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / ".env").write_text("PYOCO_HOST=file\nPYOCO_LOG_FORMAT=text\nPYOCO_LOG_LEVEL=ERROR\n")
-    monkeypatch.setenv("PYOCO_HOST", "environment")
+    (folder / ".env").write_text("PYOCO_HOST=127.0.0.2\nPYOCO_LOG_FORMAT=text\nPYOCO_LOG_LEVEL=ERROR\n")
+    monkeypatch.setenv("PYOCO_HOST", "127.0.0.3")
     monkeypatch.setenv("PYOCO_LOG_LEVEL", "WARNING")
-    settings = HttpSettings.load(host="option", port=None)
-    assert (settings.host, settings.log_level, settings.log_format) == ("option", "WARNING", "text")
+    settings = HttpSettings.load(host="127.0.0.4", port=None)
+    assert (settings.host, settings.log_level, settings.log_format) == ("127.0.0.4", "WARNING", "text")
     assert settings.port == 8000
 
 
 def test_another_env_file_may_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / ".env").write_text("PYOCO_HOST=usual\n")
-    (folder / "special.env").write_text("PYOCO_HOST=special\n")
+    (folder / ".env").write_text("PYOCO_HOST=127.0.0.2\n")
+    (folder / "special.env").write_text("PYOCO_HOST=127.0.0.3\n")
     monkeypatch.setenv("PYOCO_ENV_FILE", "special.env")
-    assert HttpSettings.load().host == "special"
+    assert HttpSettings.load().host == "127.0.0.3"
 
 
 @pytest.mark.parametrize("off", ["0", "false", "no", "OFF"])
 def test_the_env_file_can_be_left_alone(off: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / ".env").write_text("PYOCO_HOST=file\n")
+    (folder / ".env").write_text("PYOCO_HOST=127.0.0.2\n")
     monkeypatch.setenv("PYOCO_LOAD_DOTENV", off)
     assert HttpSettings.load().host == "127.0.0.1"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, StringConstraints
 
 STATIC_DIR = Path(__file__).parent / "static"
 
@@ -40,6 +40,12 @@ def _check_upstream(address: str) -> str:
     return address
 
 
+def _check_secret(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[A-Za-z0-9_-]*", secret.get_secret_value()):
+        raise ValueError("the gateway secret may have letters, digits, - and _ only")
+    return secret
+
+
 def _check_access_log(target: str) -> str:
     _check_path(Path(target))
     return target
@@ -70,6 +76,8 @@ class GatewayConfig(BaseModel):
 
     dashboard_lang: Literal["auto", "ja", "en"] = "auto"
     api_key_header: HeaderName = "X-API-Key"
+    # Sent to the services with every request; empty: none.
+    secret: Annotated[SecretStr, AfterValidator(_check_secret)] = SecretStr("")
 
     body_limit_bytes: int = Field(1024 * 1024, ge=1)
     batch_body_limit_bytes: int = Field(16 * 1024 * 1024, ge=1)
@@ -92,6 +100,7 @@ class GatewayConfig(BaseModel):
             "PYOCO_GATEWAY_BODY_LIMIT": str(self.body_limit_bytes),
             "PYOCO_GATEWAY_BATCH_BODY_LIMIT": str(self.batch_body_limit_bytes),
             "PYOCO_GATEWAY_WHEEL_BODY_LIMIT": str(self.wheel_max_bytes + MULTIPART_SLACK_BYTES),
+            "PYOCO_GATEWAY_SECRET": self.secret.get_secret_value(),
             "PYOCO_HTTP_API_KEY_HEADER": self.api_key_header,
             "PYOCO_GATEWAY_API_KEY_VARIABLE": header_variable(self.api_key_header),
             "PYOCO_DASHBOARD_LANG": resolve_lang(self.dashboard_lang, os.environ),

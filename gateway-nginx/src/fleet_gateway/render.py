@@ -35,10 +35,17 @@ def render(config: GatewayConfig, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     http_part = fill(HTTP_TEMPLATE.read_text(), config.variables())
     main_part = fill(MAIN_TEMPLATE.read_text(), _main_variables(config))
-    (folder / "pyoco.conf").write_text(http_part)
+    _write_private(folder / "pyoco.conf", http_part)
     main = folder / "nginx.conf"
     main.write_text(main_part)
     return main
+
+
+def _write_private(path: Path, text: str) -> None:
+    """The secret of the gateway is in there: the file is made anew, and never was anybody else's to read."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def fill(template: str, variables: Mapping[str, str]) -> str:

@@ -80,6 +80,12 @@ class IdentityMissing(FleetError):
     problem = Problem.API_KEY_REQUIRED
 
 
+class NotFromGateway(FleetError):
+    """The request did not come through the gateway; send it there."""
+
+    problem = Problem.API_KEY_REQUIRED
+
+
 class ScopeMissing(FleetError):
     """The API key may not do this."""
 

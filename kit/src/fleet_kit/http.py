@@ -87,6 +87,8 @@ def create_app(
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(FleetError, on_fleet_error)
     app.add_middleware(RequestMiddleware)
+    if registry is not None:
+        app.open_paths |= {"/metrics"}
     app.express = {
         place: RequestMiddleware(
             ExpressLane(answer, {FleetError: on_fleet_error, RequestValidationError: on_invalid_request})
@@ -100,6 +102,8 @@ class _App(FastAPI):
     """FastAPI, but a few busy requests are answered past it: its layers cost as much as the answer itself."""
 
     express: Mapping[tuple[str, str], ASGIApp] = {}
+    # What whoever runs the process may ask without the gateway: nothing that depends on who asks.
+    open_paths: frozenset[str] = frozenset(_PROBES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self.express.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
@@ -108,6 +112,10 @@ class _App(FastAPI):
             return
         scope["app"] = self
         await answer(scope, receive, send)
+
+
+def open_paths_of(app: FastAPI) -> frozenset[str]:
+    return app.open_paths if isinstance(app, _App) else frozenset()
 
 
 class JsonResponse(JSONResponse):

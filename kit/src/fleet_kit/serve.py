@@ -10,6 +10,7 @@ from typing import TypeVar
 import uvicorn
 from fastapi import FastAPI
 
+from .gateway_only import GatewayOnly
 from .logging import configure_logging
 from .settings import HttpSettings, SettingsError
 from .telemetry import configure_tracing
@@ -32,8 +33,9 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
     tracing = configure_tracing(component)
     where = settings.uds or f"{settings.host}:{settings.port}"
     logger.info("%s starts on %s", component, where)
+    app = build(settings)
     config = uvicorn.Config(
-        build(settings),
+        app if settings.gateway_secret is None else GatewayOnly(app, settings.gateway_secret),
         uds=settings.uds,
         host=settings.host,
         port=settings.port,

@@ -56,6 +56,10 @@ class DataFolder:
         return self.path / "gateway"
 
     @property
+    def credentials(self) -> Path:
+        return self.path / "credentials"
+
+    @property
     def fingerprint(self) -> str:
         """A short name of this folder, the same at every start."""
         return hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]

@@ -3,14 +3,15 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_TENANT_ID
+from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_FROM_GATEWAY, HEADER_SCOPES, HEADER_TENANT_ID
+from fleet_contracts.scopes import Scope
 from fleet_contracts.status import ACTIVE_WORKER_STATES
 from fleet_contracts.worker_record import WorkerRecord
 
@@ -81,13 +82,21 @@ def gateway_serves(url: str) -> Check:
     return check
 
 
-def worker_is_registered(workers_api: Path, worker_id: str) -> Check:
+def worker_is_registered(workers_api: Path, worker_id: str, gateway_secret: SecretStr) -> Check:
     """Its record says so, and was written by the process that was started then, not by an earlier one."""
+    # As the gateway would ask for somebody who may see the workers.
+    headers = {
+        HEADER_FROM_GATEWAY: gateway_secret.get_secret_value(),
+        HEADER_TENANT_ID: ANONYMOUS_TENANT,
+        HEADER_SCOPES: Scope.WORKERS_READ.value,
+    }
 
     async def check(process_started_at: float) -> str | None:
         try:
             _, body = await _get(
-                asyncio.open_unix_connection(workers_api), "/workers?scope=all&include_hidden=true&limit=500"
+                asyncio.open_unix_connection(workers_api),
+                "/workers?scope=all&include_hidden=true&limit=500",
+                headers,
             )
             records = _RECORDS.validate_json(body)
         except (*_NO_ANSWER, ValidationError):
@@ -101,7 +110,9 @@ def worker_is_registered(workers_api: Path, worker_id: str) -> Check:
 
 
 async def _get(
-    connecting: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]], target: str
+    connecting: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+    target: str,
+    headers: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes]:
     """One request on a connection of its own, in HTTP/1.0: the answer is whatever comes until the other side closes.
 
@@ -110,9 +121,8 @@ async def _get(
     async with asyncio.timeout(_TIMEOUT_SECONDS):
         reader, writer = await connecting
         try:
-            writer.write(
-                f"GET {target} HTTP/1.0\r\nHost: fleet\r\n{HEADER_TENANT_ID}: {ANONYMOUS_TENANT}\r\n\r\n".encode()
-            )
+            lines = [f"{name}: {value}\r\n" for name, value in (headers or {}).items()]
+            writer.write(f"GET {target} HTTP/1.0\r\nHost: fleet\r\n{''.join(lines)}\r\n".encode())
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         finally:
             writer.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .errors import LaunchError
 from .folder import DataFolder
+from .gateway_secret import GatewaySecret
 from .health import Check, gateway_serves, nats_answers, service_is_ready, without_password, worker_is_registered
 from .settings import LauncherSettings
 
@@ -69,7 +70,7 @@ def nats_part(folder: DataFolder, settings: LauncherSettings, port: int) -> Part
     )
 
 
-def service_parts(folder: DataFolder, settings: LauncherSettings, nats_url: str) -> list[Part]:
+def service_parts(folder: DataFolder, settings: LauncherSettings, nats_url: str, secret: GatewaySecret) -> list[Part]:
     return [
         Part(
             name=name,
@@ -84,6 +85,7 @@ def service_parts(folder: DataFolder, settings: LauncherSettings, nats_url: str)
                 "PYOCO_RUNS_DATABASE_URL": settings.runs_database_url or f"sqlite:///{folder.runs_database}",
                 "PYOCO_HTTP_AUTH_MODE": settings.http_auth_mode,
                 "PYOCO_DASHBOARD_LANG": settings.dashboard_lang,
+                **secret.env,
             },
             data=folder.runs_database if name == "runs-api" and not settings.runs_database_url else None,
         )
@@ -109,7 +111,13 @@ def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
 
 
 def worker_parts(
-    folder: DataFolder, settings: LauncherSettings, nats_url: str, *, count: int, options: Sequence[str]
+    folder: DataFolder,
+    settings: LauncherSettings,
+    nats_url: str,
+    secret: GatewaySecret,
+    *,
+    count: int,
+    options: Sequence[str],
 ) -> list[Part]:
     parts = []
     for number in range(1, count + 1):
@@ -118,7 +126,7 @@ def worker_parts(
             Part(
                 name=f"worker-{number}",
                 command=[script("pyoco-worker"), "--nats-url", nats_url, "--worker-id", worker_id, *options],
-                health=worker_is_registered(folder.socket("workers-api"), worker_id),
+                health=worker_is_registered(folder.socket("workers-api"), worker_id, secret.value),
                 address=f"{worker_id} at {without_password(nats_url)}",
                 start_stage=1,
                 stop_stage=0,

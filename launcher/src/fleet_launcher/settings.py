@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from fleet_kit.settings import FleetSettings
+from fleet_kit.settings import FleetSettings, GatewaySecret
 
 
-class LauncherSettings(FleetSettings):
+class LauncherSettings(FleetSettings, GatewaySecret):
     """Read by `pyoco-server`; whatever else the environment holds is passed on to the parts as it is."""
 
     host: str = "127.0.0.1"

@@ -14,6 +14,7 @@ from fleet_gateway.render import GatewayError, nginx_command, render
 from . import ports
 from .errors import LaunchError
 from .folder import DataFolder
+from .gateway_secret import GatewaySecret, gateway_secret
 from .health import why_nats_is_away, without_password
 from .parts import Part, gateway_part, nats_part, service_parts, worker_parts, write_nats_config
 from .settings import LauncherSettings
@@ -46,14 +47,22 @@ class StackPlan:
         else:
             nats_url = self.settings.nats_url
             await reach_nats(nats_url)
+        secret = gateway_secret(self.folder, self.settings)
         return [
             *nats,
-            *service_parts(self.folder, self.settings, nats_url),
-            gateway_part(self.folder, self._gateway_command(), self.url),
-            *worker_parts(self.folder, self.settings, nats_url, count=self.workers, options=self._worker_options()),
+            *service_parts(self.folder, self.settings, nats_url, secret),
+            gateway_part(self.folder, self._gateway_command(secret), self.url),
+            *worker_parts(
+                self.folder,
+                self.settings,
+                nats_url,
+                secret,
+                count=self.workers,
+                options=self._worker_options(),
+            ),
         ]
 
-    def _gateway_command(self) -> list[str]:
+    def _gateway_command(self, secret: GatewaySecret) -> list[str]:
         """Write nginx's configuration; how to start it in the foreground."""
         try:
             config = GatewayConfig(
@@ -66,6 +75,7 @@ class StackPlan:
                 temp_dir=self.folder.gateway / "temp",
                 dashboard_lang=self.settings.dashboard_lang,
                 api_key_header=self.settings.http_api_key_header,
+                secret=secret.value,
                 wheel_max_bytes=self.settings.wheel_max_bytes,
             )
             return nginx_command(render(config, self.folder.gateway))

@@ -1,0 +1,43 @@
+"""Secrets in files: read only if nobody else may read them, written so that nobody else ever could."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+class SecretFileError(ValueError):
+    """A file with a secret cannot be used."""
+
+
+def read_secret(path: Path, *, setting: str) -> str:
+    """The text of the file without white space around it; a sentence about the setting if that is not possible."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & stat.S_IRWXO:
+                raise SecretFileError(f"{setting}: everybody on this machine may use {path}; run chmod 600 on it")
+            text = file.read().strip()
+    except OSError as error:
+        raise SecretFileError(f"{setting}: {path} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise SecretFileError(f"{setting}: {path} is not a text file") from error
+    if not text:
+        raise SecretFileError(f"{setting}: {path} is empty")
+    return text
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write the file as a whole or not at all, for its owner's eyes only; its folder is made alike."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # mkstemp makes it with mode 600.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
