@@ -14,7 +14,15 @@ from fleet_contracts.messages import Document, MalformedMessage, Message
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
-from fleet_contracts.wheel import InstalledWheel, SkippedWheel, WheelAction, WheelActor, WheelEvent, WheelSource
+from fleet_contracts.wheel import (
+    InstalledWheel,
+    SkippedWheel,
+    WheelAction,
+    WheelActor,
+    WheelEvent,
+    WheelInUse,
+    WheelSource,
+)
 from fleet_contracts.worker_record import Machine, WheelSync, WheelSyncResult, WorkerRecord
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -66,6 +74,13 @@ RETRYING = (
         reason=DeadLetterReason.EXECUTION_ERROR.value,
     )
 )
+ACME_1 = WheelInUse(name="acme_tasks-1.2.0-py3-none-any.whl", sha256_hex="6f" * 32)
+ACME_2 = WheelInUse(name="acme_tasks-1.3.0-py3-none-any.whl", sha256_hex="70" * 32)
+WITH_WHEELS = (
+    PENDING.claim(worker_id="w1", worker_instance_id="w1-7f3a", ack_subject=None, now=1760000001.0, wheels=[ACME_1])
+    .hand_back(now=1760000002.0, interrupted=True)
+    .claim(worker_id="w2", worker_instance_id="w2-11c0", ack_subject=None, now=1760000003.0, wheels=[ACME_2])
+)
 
 GOLDEN: dict[str, Message] = {
     "job": JOB,
@@ -85,6 +100,7 @@ GOLDEN: dict[str, Message] = {
     "snapshot_running": RUNNING,
     "snapshot_completed": COMPLETED,
     "snapshot_failed": FAILED,
+    "snapshot_with_wheels": WITH_WHEELS,
     "snapshot_cancelling": RUNNING.request_cancel(by="key1", now=1760000001.5, reason="a typo"),
     "control": Control(kind=ControlKind.CANCEL, run_id=JOB.run_id),
     "dead_letter": DeadLetter(

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import AttemptOutcome, IllegalTransition, RunSnapshot
 from fleet_contracts.status import TERMINAL_RUN_STATUSES, RunStatus, TaskStatus
+from fleet_contracts.wheel import WheelInUse
 
 JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0)
 PENDING = RunSnapshot.pending(JOB, now=1.0)
@@ -118,6 +119,23 @@ def test_a_failed_attempt_that_may_be_tried_again_waits_and_is_remembered() -> N
     again = claimed(waiting, worker="w2", now=6.0)
     assert (again.attempt, again.not_before, again.error) == (2, None, None)
     assert again.earlier_attempts == waiting.earlier_attempts
+
+
+def test_each_attempt_keeps_the_wheels_that_it_ran_with() -> None:
+    first, second = WheelInUse(name="a-1-py3-none-any.whl"), WheelInUse(name="a-2-py3-none-any.whl")
+    running = PENDING.claim(worker_id="w1", worker_instance_id="i1", ack_subject=None, now=2.0, wheels=[first])
+    waiting = running.hand_back(now=3.0, interrupted=True)
+    assert (running.wheels, waiting.wheels) == ([first], [])
+    again = waiting.claim(worker_id="w1", worker_instance_id="i1", ack_subject=None, now=4.0, wheels=[second])
+    failed = again.finish(RunStatus.FAILED, now=5.0)
+    assert failed.wheels == [second]
+    assert [attempt.wheels for attempt in failed.reopen(now=6.0).earlier_attempts] == [[first], [second]]
+
+
+def test_a_run_without_wheels_says_nothing_of_them() -> None:
+    waiting = claimed(PENDING).hand_back(now=3.0, interrupted=True)
+    assert len(waiting.earlier_attempts) == 1
+    assert b"wheels" not in waiting.encode()
 
 
 def test_only_an_ended_run_can_be_reopened_and_its_attempts_go_on_counting() -> None:

@@ -1,5 +1,6 @@
 """The run snapshot: the live state of a run in KV, and the only ways it may change (appendices C and F)."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from .job import Job
 from .messages import Document
 from .retry import RetryPolicy
 from .status import RunStatus, TaskStatus
+from .wheel import WheelInUse, has_no_wheels
 
 # A snapshot tells the latest attempts only; the ledger has them all.
 _ATTEMPTS_KEPT = 10
@@ -39,6 +41,7 @@ class AttemptRecord(Document):
     start_time: float | None = None
     end_time: float
     error: str | None = None
+    wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
 
 
 class RunSnapshot(Document):
@@ -93,6 +96,8 @@ class RunSnapshot(Document):
     # How often somebody has asked for an ended run to be tried once more.
     reopened: int = Field(0, ge=0)
     rerun_of: str | None = None
+    # What the attempt in hand, or the one that ended the run, could import besides what its worker has.
+    wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
 
     @classmethod
     def pending(cls, job: Job, *, now: float) -> Self:
@@ -128,7 +133,15 @@ class RunSnapshot(Document):
     def is_held_by(self, worker_instance_id: str, attempt: int) -> bool:
         return not self.is_terminal and self.attempt == attempt and self.worker_instance_id == worker_instance_id
 
-    def claim(self, *, worker_id: str, worker_instance_id: str, ack_subject: str | None, now: float) -> Self:
+    def claim(
+        self,
+        *,
+        worker_id: str,
+        worker_instance_id: str,
+        ack_subject: str | None,
+        now: float,
+        wheels: Sequence[WheelInUse] = (),
+    ) -> Self:
         """A worker takes the run: a new attempt begins. A cancel that was asked for is not forgotten."""
         self._refuse_if_terminal("claimed")
         return self.model_copy(
@@ -146,6 +159,7 @@ class RunSnapshot(Document):
                 "error": None,
                 "reason": None,
                 "not_before": None,
+                "wheels": list(wheels),
                 "heartbeat_at": now,
                 "updated_at": now,
             }
@@ -248,6 +262,7 @@ class RunSnapshot(Document):
                 "worker_id": None,
                 "worker_instance_id": None,
                 "ack_subject": None,
+                "wheels": [],
                 "updated_at": now,
                 "earlier_attempts": self._attempts_with(outcome, attempt_error, now),
                 **changes,
@@ -265,6 +280,7 @@ class RunSnapshot(Document):
             start_time=self.start_time,
             end_time=self.end_time or now,
             error=error[:_LONGEST_ATTEMPT_ERROR] if error else None,
+            wheels=self.wheels,
         )
         return [*self.earlier_attempts, over][-_ATTEMPTS_KEPT:]
 

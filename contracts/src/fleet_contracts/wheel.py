@@ -64,6 +64,11 @@ class WheelInUse(Message):
     sha256_hex: str | None = None
 
 
+def has_no_wheels(wheels: list[WheelInUse]) -> bool:
+    """Most runs use none: then nothing is said of them on the wire."""
+    return not wheels
+
+
 class InstalledWheel(Document):
     """A wheel in a worker's environment. Peers describe theirs in words of their own."""
 

@@ -14,6 +14,7 @@ from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_contracts.wheel import WheelInUse
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_consumer
 from fleet_kit.streams import stored_message
@@ -58,6 +59,15 @@ async def dead_letters(service: RunsUnderTest) -> list[DeadLetter]:
     return [DeadLetter.decode(message.data) for message in found if message is not None]
 
 
+async def claim_with(service: RunsUnderTest, run_id: str, *wheels: WheelInUse) -> None:
+    await service.change(
+        run_id,
+        lambda s: s.claim(
+            worker_id="w1", worker_instance_id="i1", ack_subject=None, now=time.time(), wheels=list(wheels)
+        ),
+    )
+
+
 # Retries -----------------------------------------------------------------------------------------
 
 
@@ -97,6 +107,33 @@ async def test_every_attempt_and_decision_is_recorded(service: RunsUnderTest) ->
     kinds = [d["kind"] for d in body["decisions"]]
     assert kinds == ["retry", "hand_over", "redispatch"]
     assert "failure 1 of 3 allowed: ValueError: x" in body["decisions"][0]["reason"]
+
+
+async def test_every_attempt_tells_the_wheels_that_it_ran_with(service: RunsUnderTest) -> None:
+    old = WheelInUse(name="acme-1.0-py3-none-any.whl", sha256_hex="6f" * 32)
+    new = WheelInUse(name="acme-2.0-py3-none-any.whl", sha256_hex="70" * 32)
+    run_id = await service.submit()
+
+    async def attempts() -> list[list[dict[str, Any]]]:
+        body = (await service.client.get(f"/runs/{run_id}/attempts")).json()
+        return [attempt["wheels"] for attempt in body["attempts"]]
+
+    for wheels in ([old], []):
+        await claim_with(service, run_id, *wheels)
+        await service.change(run_id, lambda s: s.hand_back(now=time.time(), interrupted=True))
+    await claim_with(service, run_id, new)
+    told = [[old.model_dump()], [], [new.model_dump()]]
+    assert await attempts() == told, "while the run goes on"
+    # A snapshot that is short of room forgets them; the ledger does not.
+    await service.until_listed(run_id, status="RUNNING", attempt=3)
+    await service.change(
+        run_id,
+        lambda s: s.model_copy(
+            update={"earlier_attempts": [a.model_copy(update={"wheels": []}) for a in s.earlier_attempts]}
+        ).finish(RunStatus.COMPLETED, now=time.time()),
+    )
+    await service.until_listed(run_id, status="COMPLETED")
+    assert await attempts() == told, "after its end"
 
 
 async def test_retries_that_are_used_up_are_a_decision_too(service: RunsUnderTest) -> None:

@@ -66,7 +66,7 @@ def _smaller_and_smaller(snapshot: RunSnapshot, max_bytes: int) -> Iterator[RunS
         yield snapshot
     if snapshot.earlier_attempts:
         # The ledger keeps what each of them said.
-        silent = [attempt.model_copy(update={"error": None}) for attempt in snapshot.earlier_attempts]
+        silent = [attempt.model_copy(update={"error": None, "wheels": []}) for attempt in snapshot.earlier_attempts]
         snapshot = snapshot.model_copy(update={"earlier_attempts": silent})
         yield snapshot
     if snapshot.params:

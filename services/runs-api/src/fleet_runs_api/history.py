@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from pydantic import TypeAdapter
 from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_contracts.wheel import WheelInUse
 
 from .prepared import Inserting
 from .tables import attempts as _attempts
@@ -34,6 +36,7 @@ class Decided:
     reason: str
 
 
+_WHEELS = TypeAdapter(list[WheelInUse])
 _INSERT_DECISION = Inserting(_decisions, ("run_id", "at", "kind", "attempt", "reason"))
 _INSERT_ATTEMPT = {
     "sqlite": sqlite.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
@@ -64,6 +67,7 @@ def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
                 started_at=record.start_time,
                 ended_at=record.end_time,
                 error=record.error,
+                wheels=_WHEELS.dump_json(record.wheels).decode() if record.wheels else None,
             )
         ).first()
         if added is not None and (decision := _decision_after(snapshot, record)) is not None:

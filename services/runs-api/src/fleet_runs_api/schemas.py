@@ -3,12 +3,22 @@
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from fleet_contracts.names import Tag
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
+from fleet_contracts.wheel import WheelInUse
 
 # No control characters: they would break logs, and PostgreSQL stores no NUL.
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -140,6 +150,14 @@ class AttemptView(BaseModel):
     started_at: float | None
     ended_at: float | None
     error: str | None
+    # The synced wheels that it could import from.
+    wheels: list[WheelInUse] = []
+
+    @field_validator("wheels", mode="before")
+    @classmethod
+    def _read_column(cls, value: Any) -> Any:
+        """The ledger has them as JSON, or not at all."""
+        return orjson.loads(value) if isinstance(value, str) else value or []
 
 
 class DecisionView(BaseModel):

@@ -119,6 +119,8 @@ class Attempt(SQLModel, table=True):
     started_at: float | None = Field(default=None, sa_column=Column(Float(53)))
     ended_at: float = Field(sa_column=Column(Float(53), nullable=False))
     error: str | None = Field(default=None, sa_column=Column(Text))
+    # The wheels it ran with, as JSON; null: none.
+    wheels: str | None = Field(default=None, sa_column=Column(Text))
 
 
 class Decision(SQLModel, table=True):

@@ -95,8 +95,11 @@ class RunViews:
         snapshot = await self.find(run_id, tenant_id=tenant_id)
         known = {row.attempt: AttemptView.model_validate(row._mapping) for row in await self._attempt_rows(run_id)}
         for record in snapshot.earlier_attempts:
+            row = known.get(record.attempt)
             known[record.attempt] = AttemptView(
                 **record.model_dump(include={"attempt", "outcome", "worker_id", "error"}),
+                # A snapshot that is short of room leaves them to the ledger.
+                wheels=record.wheels or (row.wheels if row is not None else []),
                 started_at=record.start_time,
                 ended_at=record.end_time,
             )
@@ -108,6 +111,7 @@ class RunViews:
                 started_at=snapshot.start_time,
                 ended_at=snapshot.end_time,
                 error=snapshot.error,
+                wheels=snapshot.wheels,
             )
         decided = await self._database.fetch(queries.decisions_about(run_id, limit=_MOST_DECISIONS))
         return Attempts(
