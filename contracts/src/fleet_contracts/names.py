@@ -25,6 +25,9 @@ HEADER_FROM_GATEWAY = "X-Pyoco-From-Gateway"
 # NATS headers.
 NATS_MSG_ID = "Nats-Msg-Id"
 NATS_EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+# Of which subjects the expected sequence is the last; without it of the message's own.
+NATS_EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+NATS_ROLLUP = "Nats-Rollup"
 
 
 def is_tag(text: str) -> bool:

@@ -3,7 +3,9 @@
 import logging
 
 from nats.js import JetStreamContext, api
-from nats.js.errors import BadRequestError, BucketNotFoundError, NotFoundError
+from nats.js.errors import BadRequestError, NotFoundError
+
+from fleet_contracts.names import object_chunks_subject, object_metas_subject, object_stream
 
 logger = logging.getLogger(__name__)
 
@@ -48,16 +50,23 @@ async def ensure_bucket(
     )
 
 
-async def ensure_object_store(js: JetStreamContext, bucket: str) -> None:
-    try:
-        await js.object_store(bucket)
-    except (NotFoundError, BucketNotFoundError):
-        logger.info("making object store %s", bucket)
-        try:
-            await js.create_object_store(bucket)
-        except BadRequestError as error:
-            if error.err_code not in _EXISTS:
-                raise
+async def ensure_object_store(js: JetStreamContext, bucket: str) -> api.StreamInfo:
+    """The one setting of an existing store that is changed: it is read by direct gets, so they are allowed."""
+    info = await ensure_stream(
+        js,
+        api.StreamConfig(
+            name=object_stream(bucket),
+            subjects=[object_chunks_subject(bucket, ">"), object_metas_subject(bucket)],
+            discard=api.DiscardPolicy.NEW,
+            allow_rollup_hdrs=True,
+            allow_direct=True,
+            max_bytes=-1,
+        ),
+    )
+    if not info.config.allow_direct:
+        logger.info("allowing direct gets on object store %s", bucket)
+        info = await js.update_stream(info.config.evolve(allow_direct=True))
+    return info
 
 
 async def ensure_consumer(js: JetStreamContext, stream: str, config: api.ConsumerConfig) -> api.ConsumerInfo:

@@ -2,6 +2,7 @@
 
 import base64
 from dataclasses import dataclass
+from datetime import datetime
 
 import nats.errors
 import orjson
@@ -19,6 +20,8 @@ class StoredMessage:
     sequence: int
     headers: dict[str, str]
     data: bytes
+    # When JetStream stored it, in unix seconds by its own clock.
+    stored_at: float = 0.0
 
 
 async def stored_message(link: NatsLink, stream: str, sequence: int) -> StoredMessage | None:
@@ -84,12 +87,24 @@ async def _ask_leader(link: NatsLink, stream: str, wanted: dict[str, object]) ->
     message = answer["message"]
     lines = base64.b64decode(message.get("hdrs", "")).decode("latin-1").split("\r\n")[1:]
     headers = {name: value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
-    return StoredMessage(message["subject"], message["seq"], headers, base64.b64decode(message.get("data", "")))
+    data = base64.b64decode(message.get("data", ""))
+    return StoredMessage(message["subject"], message["seq"], headers, data, unix_seconds(message.get("time")))
 
 
 def _stored(answer: Msg) -> StoredMessage:
     headers = dict(answer.headers or {})
-    return StoredMessage(headers.get("Nats-Subject", ""), int(headers.get("Nats-Sequence", 0)), headers, answer.data)
+    return StoredMessage(
+        subject=headers.get("Nats-Subject", ""),
+        sequence=int(headers.get("Nats-Sequence", 0)),
+        headers=headers,
+        data=answer.data,
+        stored_at=unix_seconds(headers.get("Nats-Time-Stamp")),
+    )
+
+
+def unix_seconds(text: str | None) -> float:
+    """What JetStream's time stamps say; 0 if there is none."""
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 def _unreadable(stream: str, status: str, headers: dict[str, str]) -> NatsUnavailable:
