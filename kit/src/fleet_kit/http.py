@@ -22,6 +22,7 @@ from fleet_contracts.problems import Problem
 from .errors import FleetError, code_of_status, envelope
 from .logging import elapsed_ms, log_context, problem_fields
 from .metrics import CONTENT_TYPE, render
+from .openapi import ERROR_RESPONSES
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,13 @@ def create_app(
     `express` maps a method and a path of the routers to a function that answers it past the framework: the
     same answer, for the few requests of which there are thousands a second.
     """
-    app = _App(title=f"pyoco-fleet {component}", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = _App(
+        title=f"pyoco-fleet {component}",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=ERROR_RESPONSES,
+    )
     all_routers = [*routers, _health_routes(readiness, registry)]
     for router in all_routers:
         app.include_router(router)

@@ -130,10 +130,24 @@ class RunSummary(BaseModel):
     waiting_detail: str | None
 
 
+class RunInFull(BaseModel):
+    """A run as its snapshot tells it; these fields are always there, the others are those of the wire contract."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run_id: str
+    flow_name: str
+    status: RunStatus
+    params: dict[str, Any]
+    tasks: dict[str, str]
+    heartbeat_at: float
+    updated_at: float
+
+
 class RunPage(BaseModel):
     """A page of a walk or of a difference."""
 
-    items: list[RunSummary]
+    items: list[RunSummary | RunInFull]
     # Ask for the next page with it; null: this was the last one.
     next_cursor: str | None
     # How many runs fit the filter; null where nobody counts them.

@@ -9,6 +9,7 @@ from sqlalchemy import Row
 from fleet_contracts.problems import Problem
 from fleet_kit.http import answers_invalid_requests_with
 from fleet_kit.identity import Caller
+from fleet_kit.openapi import json_body
 
 from ..dead_letters.handling import why_not
 from ..dead_letters.letter import LetterState
@@ -82,12 +83,7 @@ async def list_groups(caller: Caller, service: Service, limit: Annotated[int, Qu
 @router.post(
     "/dlq/requeue",
     response_model=LettersRequeued,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": RequeueLetters.model_json_schema()}},
-        }
-    },
+    openapi_extra=json_body(RequeueLetters),
 )
 async def requeue_letters(request: Request, caller: Caller, service: Service) -> LettersRequeued:
     """New attempts for the runs of many letters, the oldest first, at a rate that the fleet can take."""

@@ -14,7 +14,7 @@ from fleet_kit.identity import Caller
 
 from ..lists.listing import ListQuery, Page
 from ..lists.queries import RunFilter
-from ..schemas import Include, Moment, Name, RunPage, RunSummary
+from ..schemas import Include, Moment, Name, RunInFull, RunPage, RunSummary
 from .bodies import json_answer
 from .dependencies import Service
 
@@ -34,7 +34,7 @@ Flows = Annotated[list[Name], Query(max_length=_MOST_VALUES)]
 Text = Annotated[Name, Query(description="beginning of a run id, or part of a flow's name or of an error")]
 
 
-@router.get("/runs", response_model=list[RunSummary] | RunPage)
+@router.get("/runs", response_model=list[RunSummary | RunInFull] | RunPage)
 @answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
 async def list_runs(
     caller: Caller,

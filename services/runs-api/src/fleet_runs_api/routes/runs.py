@@ -10,8 +10,9 @@ from fastapi.responses import Response, StreamingResponse
 from fleet_kit.http import sse_event
 from fleet_kit.identity import Caller
 from fleet_kit.metrics import CONTENT_TYPE, render
+from fleet_kit.openapi import json_body
 
-from ..schemas import Attempts, CancelRun, Include
+from ..schemas import Attempts, CancelRun, Include, RunInFull
 from .bodies import json_answer, parse
 from .dependencies import Service
 
@@ -20,7 +21,7 @@ router = APIRouter()
 Includes = Annotated[list[Include], Query(description="records, full or all: with the task records")]
 
 
-@router.get("/runs/{run_id}")
+@router.get("/runs/{run_id}", response_model=RunInFull)
 async def read_run(run_id: str, caller: Caller, service: Service, include: Includes = []) -> Response:  # noqa: B006
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     return json_answer(service.views.public(snapshot, with_records=bool(include)))
@@ -42,9 +43,8 @@ async def read_attempts(run_id: str, caller: Caller, service: Service) -> Respon
 
 @router.post(
     "/runs/{run_id}/cancel",
-    openapi_extra={
-        "requestBody": {"content": {"application/json": {"schema": CancelRun.model_json_schema()}}},
-    },
+    response_model=RunInFull,
+    openapi_extra=json_body(CancelRun, required=False),
 )
 async def cancel_run(run_id: str, request: Request, caller: Caller, service: Service) -> Response:
     """Ask a run to end: CANCELLING until it has. A run that has ended stays as it is."""

@@ -1,12 +1,11 @@
 """Submitting over HTTP: one run, many at once, one once more."""
 
-from typing import Any
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from fleet_contracts.status import RunStatus
 from fleet_kit.identity import Caller, identity_of
+from fleet_kit.openapi import json_body
 
 from ..schemas import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
 from ..submission import Receipt
@@ -18,13 +17,7 @@ router = APIRouter()
 _REPLAYED = {"Idempotency-Replayed": "true"}
 
 
-def _describes(model: type[SubmitRun] | type[SubmitBatch]) -> dict[str, Any]:
-    """For the OpenAPI page: these bodies are parsed by hand."""
-    schema = model.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-@router.post("/runs", response_model=Submitted, openapi_extra=_describes(SubmitRun))
+@router.post("/runs", response_model=Submitted, openapi_extra=json_body(SubmitRun))
 async def submit_run(request: Request, caller: Caller, service: Service) -> Response:
     """Submit a run. It is on disk before the answer is sent."""
     wanted = parse(SubmitRun, await request.body())
@@ -38,7 +31,7 @@ async def submit_run_express(request: Request) -> Response:
     return await submit_run(request, await identity_of(request), await service_of(request))
 
 
-@router.post("/runs/batch", response_model=SubmittedBatch, openapi_extra=_describes(SubmitBatch))
+@router.post("/runs/batch", response_model=SubmittedBatch, openapi_extra=json_body(SubmitBatch))
 async def submit_batch(request: Request, caller: Caller, service: Service) -> Response:
     """Submit up to 1,000 runs: all of them are accepted, or none."""
     wanted = parse(SubmitBatch, await request.body())

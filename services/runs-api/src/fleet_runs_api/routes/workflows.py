@@ -14,6 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from fleet_kit.identity import Caller
+from fleet_kit.openapi import form_body
 
 from ..errors import WorkflowTooLarge
 from ..schemas import SubmitRun, Submitted
@@ -36,25 +37,18 @@ _checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workflow-check"
 @router.post(
     "/runs/yaml",
     response_model=Submitted,
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "multipart/form-data": {
-                    "schema": {
-                        "type": "object",
-                        "required": ["workflow", "flow_name"],
-                        "properties": {
-                            "workflow": {"type": "string", "format": "binary", "description": "flow.yaml"},
-                            "flow_name": {"type": "string"},
-                            "tag": {"type": "string"},
-                            "tags": {"type": "array", "items": {"type": "string"}},
-                        },
-                    }
-                }
+    openapi_extra=form_body(
+        {
+            "type": "object",
+            "required": ["workflow", "flow_name"],
+            "properties": {
+                "workflow": {"type": "string", "format": "binary", "description": "flow.yaml"},
+                "flow_name": {"type": "string"},
+                "tag": {"type": "string"},
+                "tags": {"type": "array", "items": {"type": "string"}},
             },
         }
-    },
+    ),
 )
 async def submit_workflow(request: Request, caller: Caller, service: Service) -> Response:
     """Submit a run of a flow that comes with it, as a workflow file."""

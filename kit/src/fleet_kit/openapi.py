@@ -1,0 +1,68 @@
+"""What the schema of a service says beyond what the framework finds out: bodies parsed by hand, error bodies."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ErrorMeta(BaseModel):
+    """Which problem it is, and what else helps to solve it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    request_id: str | None
+    err_id: str | None = None
+    msg_id: str | None = None
+    retryable: bool | None = None
+
+
+class ErrorDetails(BaseModel):
+    code: str
+    message: str
+    meta: ErrorMeta
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer from 400 on."""
+
+    ok: Literal[False]
+    error: ErrorDetails
+    detail: str
+
+
+# Instead of the framework's own error body, which no service sends.
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    422: {"model": ErrorBody, "description": "The request cannot be understood"},
+    "default": {"model": ErrorBody, "description": "A problem; `meta` names it"},
+}
+
+
+def json_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """The `openapi_extra` of a route that parses its JSON body by hand."""
+    return _body("application/json", _without_references(model.model_json_schema()), required=required)
+
+
+def form_body(schema: dict[str, Any]) -> dict[str, Any]:
+    """The `openapi_extra` of a route that parses its multipart form by hand."""
+    return _body("multipart/form-data", schema, required=True)
+
+
+def _body(content_type: str, schema: dict[str, Any], *, required: bool) -> dict[str, Any]:
+    return {"requestBody": {"required": required, "content": {content_type: {"schema": schema}}}}
+
+
+def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same schema in one piece: a reference would be looked up in the document around it."""
+    definitions = schema.pop("$defs", {})
+
+    def resolve(part: Any) -> Any:
+        if isinstance(part, list):
+            return [resolve(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return resolve(definitions[part["$ref"].removeprefix("#/$defs/")])
+        return {name: resolve(value) for name, value in part.items()}
+
+    resolved: dict[str, Any] = resolve(schema)
+    return resolved
