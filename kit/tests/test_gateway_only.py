@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 from fleet_kit.gateway_only import GatewayOnly
 from fleet_kit.http import create_app
-from fleet_kit.identity import Caller
+from fleet_kit.identity import RunsReader
 from fleet_kit.metrics import new_registry
 from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
 from fleet_kit.settings import HttpSettings, SettingsError
@@ -28,7 +28,7 @@ def build(*, with_metrics: bool = True) -> FastAPI:
     router = APIRouter()
 
     @router.get("/who")
-    async def who(caller: Caller) -> str:
+    async def who(caller: RunsReader) -> str:
         return caller.tenant_id
 
     @router.post("/busy")

@@ -12,7 +12,7 @@ from fastapi import APIRouter, FastAPI, Query
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError, NatsUnavailable, code_of_status
 from fleet_kit.http import answers_invalid_requests_with, create_app
-from fleet_kit.identity import Caller
+from fleet_kit.identity import RunsReader
 from fleet_kit.metrics import new_registry
 from fleet_testkit.apps import running
 
@@ -52,7 +52,7 @@ async def crash() -> None:
 
 
 @router.get("/whoami")
-async def whoami(caller: Caller) -> dict[str, object]:
+async def whoami(caller: RunsReader) -> dict[str, object]:
     return {
         "tenant": caller.tenant_id,
         "key": caller.api_key_id,
@@ -229,13 +229,24 @@ async def test_a_caller_is_who_the_gateway_says(client: httpx.AsyncClient) -> No
         "scopes": ["runs:read", "runs:write"],
         "anonymous": False,
     }
-    anonymous = {"X-Pyoco-Tenant-Id": "anonymous", "X-Pyoco-Api-Key-Id": ""}
+    anonymous = {"X-Pyoco-Tenant-Id": "anonymous", "X-Pyoco-Api-Key-Id": "", "X-Pyoco-Scopes": "admin"}
     assert (await client.get("/whoami", headers=anonymous)).json() == {
         "tenant": "anonymous",
         "key": None,
-        "scopes": [],
+        "scopes": ["admin"],
         "anonymous": True,
     }
+
+
+@pytest.mark.parametrize("scopes", [None, "", "runs:write", "runs:reader", "runs:read,runs:write"])
+async def test_a_caller_without_the_scope_is_refused_with_its_name(
+    client: httpx.AsyncClient, scopes: str | None
+) -> None:
+    headers = {"X-Pyoco-Tenant-Id": "acme"} | ({} if scopes is None else {"X-Pyoco-Scopes": scopes})
+    answer = await client.get("/whoami", headers=headers)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0015"
+    assert answer.json()["error"]["meta"]["missing_scope"] == "runs:read"
 
 
 @pytest.mark.parametrize("headers", [{}, {"X-Pyoco-Tenant-Id": ""}, {"X-Pyoco-Api-Key-Id": "k1"}])

@@ -1,6 +1,5 @@
 """Who is asking: read from the headers that only the gateway may set."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -42,25 +41,23 @@ async def identity_of(request: Request) -> Identity:
     )
 
 
-Caller = Annotated[Identity, Depends(identity_of)]
+@dataclass(frozen=True, slots=True)
+class CallerWith:
+    """The dependency of a route that asks for a scope; a test looks for it in every route."""
 
+    scope: Scope
 
-def caller_with(scope: Scope) -> Callable[[Request], Awaitable[Identity]]:
-    """The dependency of a route that asks for a scope."""
-
-    async def allowed(request: Request) -> Identity:
+    async def __call__(self, request: Request) -> Identity:
         identity = await identity_of(request)
-        identity.require(scope)
+        identity.require(self.scope)
         return identity
 
-    return allowed
 
-
-RunsReader = Annotated[Identity, Depends(caller_with(Scope.RUNS_READ))]
-RunsWriter = Annotated[Identity, Depends(caller_with(Scope.RUNS_WRITE))]
-WorkersReader = Annotated[Identity, Depends(caller_with(Scope.WORKERS_READ))]
-WorkersWriter = Annotated[Identity, Depends(caller_with(Scope.WORKERS_WRITE))]
-WheelsReader = Annotated[Identity, Depends(caller_with(Scope.WHEELS_READ))]
-WheelsWriter = Annotated[Identity, Depends(caller_with(Scope.WHEELS_WRITE))]
-MetricsReader = Annotated[Identity, Depends(caller_with(Scope.METRICS_READ))]
-Admin = Annotated[Identity, Depends(caller_with(Scope.ADMIN))]
+RunsReader = Annotated[Identity, Depends(CallerWith(Scope.RUNS_READ))]
+RunsWriter = Annotated[Identity, Depends(CallerWith(Scope.RUNS_WRITE))]
+WorkersReader = Annotated[Identity, Depends(CallerWith(Scope.WORKERS_READ))]
+WorkersWriter = Annotated[Identity, Depends(CallerWith(Scope.WORKERS_WRITE))]
+WheelsReader = Annotated[Identity, Depends(CallerWith(Scope.WHEELS_READ))]
+WheelsWriter = Annotated[Identity, Depends(CallerWith(Scope.WHEELS_WRITE))]
+MetricsReader = Annotated[Identity, Depends(CallerWith(Scope.METRICS_READ))]
+Admin = Annotated[Identity, Depends(CallerWith(Scope.ADMIN))]

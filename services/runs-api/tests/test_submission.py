@@ -10,6 +10,7 @@ import nats
 import pytest
 from nats.js import api
 
+from fleet_contracts.names import HEADER_SCOPES
 from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger
 from fleet_runs_api.database import Database
@@ -43,6 +44,14 @@ async def test_many_submits_at_once_all_arrive(service: RunsUnderTest) -> None:
     assert len(set(ids)) == 200
     assert sorted(await service.jobs()) == sorted(ids)
     assert service.rows("SELECT total FROM run_counts WHERE status = 'PENDING'")[0].total == 200
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs/batch", "/runs/yaml"])
+async def test_who_may_only_read_submits_nothing(service: RunsUnderTest, path: str) -> None:
+    answer = await service.client.post(path, json={"flow_name": "hello"}, headers={HEADER_SCOPES: "runs:read"})
+    assert answer.status_code == 403
+    assert answer.json()["error"]["meta"]["missing_scope"] == "runs:write"
+    assert service.rows("SELECT * FROM runs") == []
 
 
 @pytest.mark.parametrize(

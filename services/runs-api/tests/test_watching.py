@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet_contracts.names import HEADER_TENANT_ID
+from fleet_contracts.names import HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
@@ -194,6 +194,7 @@ async def test_two_thousand_watchers_on_one_process_each_hear_of_their_run(bench
                 "Host: x",
                 "Connection: close",
                 f"{HEADER_TENANT_ID}: anonymous",
+                f"{HEADER_SCOPES}: runs:read",
             )
             writer.write("\r\n".join((*lines, "", "")).encode())
             await reader.readuntil(b'"status":"PENDING"')

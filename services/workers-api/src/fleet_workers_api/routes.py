@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from fleet_kit.identity import Caller
+from fleet_kit.identity import WorkersReader
 
 from .listing import select_workers
 from .registry import Registry
@@ -16,7 +16,7 @@ def workers_routes(registry: Registry, *, disconnect_timeout_sec: float) -> APIR
     router = APIRouter()
 
     @router.get("/workers")
-    async def list_workers(caller: Caller, query: Annotated[WorkersQuery, Query()]) -> list[Worker]:
+    async def list_workers(_: WorkersReader, query: Annotated[WorkersQuery, Query()]) -> list[Worker]:
         selected = select_workers(
             registry.records(),
             query.selection(),

@@ -8,7 +8,7 @@ from sqlalchemy import Row
 
 from fleet_contracts.problems import Problem
 from fleet_kit.http import answers_invalid_requests_with
-from fleet_kit.identity import Caller
+from fleet_kit.identity import RunsReader, RunsWriter
 from fleet_kit.openapi import json_body
 
 from ..dead_letters.handling import why_not
@@ -48,7 +48,7 @@ _STATES = {
 
 @router.get("/dlq", response_model=LetterList)
 @answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
-async def list_letters(caller: Caller, service: Service, query: Annotated[LetterQuery, Query()]) -> LetterList:
+async def list_letters(caller: RunsReader, service: Service, query: Annotated[LetterQuery, Query()]) -> LetterList:
     """The newest letters first. A page may be short and yet not be the last: `next_cursor` decides."""
     wanted = _filter(query, caller.tenant_id, query.state)
     rows, next_cursor = await service.dead_letters.newest(wanted, limit=query.limit, cursor=query.cursor)
@@ -62,7 +62,7 @@ async def list_letters(caller: Caller, service: Service, query: Annotated[Letter
 @router.delete("/dlq", response_model=LettersDeleted)
 @answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
 async def delete_letters(
-    caller: Caller, service: Service, query: Annotated[DeletionQuery, Query()]
+    caller: RunsWriter, service: Service, query: Annotated[DeletionQuery, Query()]
 ) -> LettersDeleted:
     wanted = _filter(query, caller.tenant_id, query.state)
     done = await service.dead_letters.delete_all(wanted, caller, limit=query.limit, cursor=query.cursor)
@@ -71,7 +71,9 @@ async def delete_letters(
 
 @router.get("/dlq/groups", response_model=GroupList)
 @answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
-async def list_groups(caller: Caller, service: Service, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> GroupList:
+async def list_groups(
+    caller: RunsReader, service: Service, limit: Annotated[int, Query(ge=1, le=200)] = 50
+) -> GroupList:
     """Open letters by kind, the kind that was seen last first."""
     rows = await service.dead_letters.groups(caller.tenant_id, limit=limit)
     return GroupList(
@@ -85,7 +87,7 @@ async def list_groups(caller: Caller, service: Service, limit: Annotated[int, Qu
     response_model=LettersRequeued,
     openapi_extra=json_body(RequeueLetters),
 )
-async def requeue_letters(request: Request, caller: Caller, service: Service) -> LettersRequeued:
+async def requeue_letters(request: Request, caller: RunsWriter, service: Service) -> LettersRequeued:
     """New attempts for the runs of many letters, the oldest first, at a rate that the fleet can take."""
     body = parse(RequeueLetters, await request.body())
     done = await service.dead_letters.requeue_all(
@@ -109,13 +111,13 @@ async def requeue_letters(request: Request, caller: Caller, service: Service) ->
 
 
 @router.get("/dlq/{letter_id}", response_model=LetterInFull)
-async def read_letter(letter_id: str, caller: Caller, service: Service) -> LetterInFull:
+async def read_letter(letter_id: str, caller: RunsReader, service: Service) -> LetterInFull:
     row = await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
     return LetterInFull.model_validate({**row._mapping, "run": _run_now(row)})
 
 
 @router.post("/dlq/{letter_id}/requeue", response_model=LetterRequeued)
-async def requeue_letter(letter_id: str, caller: Caller, service: Service) -> LetterRequeued:
+async def requeue_letter(letter_id: str, caller: RunsWriter, service: Service) -> LetterRequeued:
     """A new attempt for the run of this letter."""
     number = _number(letter_id)
     run, letters = await service.dead_letters.requeue(number, caller)
@@ -125,7 +127,7 @@ async def requeue_letter(letter_id: str, caller: Caller, service: Service) -> Le
 
 
 @router.delete("/dlq/{letter_id}", response_model=LetterDeleted)
-async def delete_letter(letter_id: str, caller: Caller, service: Service) -> LetterDeleted:
+async def delete_letter(letter_id: str, caller: RunsWriter, service: Service) -> LetterDeleted:
     number = _number(letter_id)
     await service.dead_letters.delete(number, caller)
     return LetterDeleted(id=number, deleted=True)

@@ -10,7 +10,7 @@ from fleet_contracts.names import Tag
 from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
 from fleet_kit.http import answers_invalid_requests_with
-from fleet_kit.identity import Caller
+from fleet_kit.identity import RunsReader
 
 from ..lists.listing import ListQuery, Page
 from ..lists.queries import RunFilter
@@ -37,7 +37,7 @@ Text = Annotated[Name, Query(description="beginning of a run id, or part of a fl
 @router.get("/runs", response_model=list[RunSummary | RunInFull] | RunPage)
 @answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
 async def list_runs(
-    caller: Caller,
+    caller: RunsReader,
     service: Service,
     status: Statuses = [],  # noqa: B006 - FastAPI copies it
     flow: Flows = [],  # noqa: B006

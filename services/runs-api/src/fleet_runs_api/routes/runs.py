@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from fleet_kit.http import sse_event
-from fleet_kit.identity import Caller
+from fleet_kit.identity import MetricsReader, RunsReader, RunsWriter
 from fleet_kit.metrics import CONTENT_TYPE, render
 from fleet_kit.openapi import json_body
 
@@ -22,20 +22,20 @@ Includes = Annotated[list[Include], Query(description="records, full or all: wit
 
 
 @router.get("/runs/{run_id}", response_model=RunInFull)
-async def read_run(run_id: str, caller: Caller, service: Service, include: Includes = []) -> Response:  # noqa: B006
+async def read_run(run_id: str, caller: RunsReader, service: Service, include: Includes = []) -> Response:  # noqa: B006
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     return json_answer(service.views.public(snapshot, with_records=bool(include)))
 
 
 @router.get("/runs/{run_id}/tasks")
-async def read_tasks(run_id: str, caller: Caller, service: Service) -> Response:
+async def read_tasks(run_id: str, caller: RunsReader, service: Service) -> Response:
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     shown = {"run_id", "flow_name", "status", "tasks", "task_records", "task_records_truncated", "attempt"}
     return json_answer(snapshot.model_dump_json(include=shown).encode())
 
 
 @router.get("/runs/{run_id}/attempts", response_model=Attempts)
-async def read_attempts(run_id: str, caller: Caller, service: Service) -> Response:
+async def read_attempts(run_id: str, caller: RunsReader, service: Service) -> Response:
     """Every attempt of the run, and what was decided about it and why."""
     attempts = await service.views.attempts(run_id, tenant_id=caller.tenant_id)
     return json_answer(attempts.model_dump_json().encode())
@@ -46,7 +46,7 @@ async def read_attempts(run_id: str, caller: Caller, service: Service) -> Respon
     response_model=RunInFull,
     openapi_extra=json_body(CancelRun, required=False),
 )
-async def cancel_run(run_id: str, request: Request, caller: Caller, service: Service) -> Response:
+async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
     """Ask a run to end: CANCELLING until it has. A run that has ended stays as it is."""
     body = await request.body()
     wanted = parse(CancelRun, body) if body else CancelRun()
@@ -57,7 +57,7 @@ async def cancel_run(run_id: str, request: Request, caller: Caller, service: Ser
 @router.get("/runs/{run_id}/watch", response_class=StreamingResponse)
 async def watch_run(
     run_id: str,
-    caller: Caller,
+    caller: RunsReader,
     service: Service,
     include: Includes = [],  # noqa: B006
     since: Annotated[float, Query(ge=0, description="only states changed after this moment, in unix seconds")] = 0.0,
@@ -83,7 +83,7 @@ async def watch_run(
 
 
 @router.get("/metrics")
-async def read_metrics(service: Service) -> Response:
+async def read_metrics(_: MetricsReader, service: Service) -> Response:
     """What operators scrape; its cost does not depend on the number of runs."""
     await service.refresh_metrics()
     return Response(render(service.metrics.registry), media_type=CONTENT_TYPE)

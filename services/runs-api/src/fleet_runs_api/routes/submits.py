@@ -3,8 +3,9 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from fleet_contracts.scopes import Scope
 from fleet_contracts.status import RunStatus
-from fleet_kit.identity import Caller, identity_of
+from fleet_kit.identity import RunsWriter, identity_of
 from fleet_kit.openapi import json_body
 
 from ..schemas import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
@@ -18,7 +19,7 @@ _REPLAYED = {"Idempotency-Replayed": "true"}
 
 
 @router.post("/runs", response_model=Submitted, openapi_extra=json_body(SubmitRun))
-async def submit_run(request: Request, caller: Caller, service: Service) -> Response:
+async def submit_run(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit a run. It is on disk before the answer is sent."""
     wanted = parse(SubmitRun, await request.body())
     receipt = await service.submission.submit(wanted, caller, idempotency_key=idempotency_key_of(request))
@@ -28,11 +29,13 @@ async def submit_run(request: Request, caller: Caller, service: Service) -> Resp
 
 async def submit_run_express(request: Request) -> Response:
     """The same past the framework: see EXPRESS."""
-    return await submit_run(request, await identity_of(request), await service_of(request))
+    caller = await identity_of(request)
+    caller.require(Scope.RUNS_WRITE)
+    return await submit_run(request, caller, await service_of(request))
 
 
 @router.post("/runs/batch", response_model=SubmittedBatch, openapi_extra=json_body(SubmitBatch))
-async def submit_batch(request: Request, caller: Caller, service: Service) -> Response:
+async def submit_batch(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit up to 1,000 runs: all of them are accepted, or none."""
     wanted = parse(SubmitBatch, await request.body())
     receipt = await service.submission.submit_batch(wanted.runs, caller, idempotency_key=idempotency_key_of(request))
@@ -42,7 +45,7 @@ async def submit_batch(request: Request, caller: Caller, service: Service) -> Re
 
 
 @router.post("/runs/{run_id}/rerun", response_model=Submitted)
-async def rerun(run_id: str, request: Request, caller: Caller, service: Service) -> Response:
+async def rerun(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit the same input as a new run, which names the first one in `rerun_of`."""
     job = await service.views.job(run_id, tenant_id=caller.tenant_id)
     receipt = await service.submission.rerun(job, caller, idempotency_key=idempotency_key_of(request))

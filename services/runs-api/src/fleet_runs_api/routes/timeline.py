@@ -11,7 +11,7 @@ from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from pydantic_core import to_json
 
 from fleet_kit.http import JsonResponse, sse_event
-from fleet_kit.identity import Caller
+from fleet_kit.identity import RunsReader
 
 from ..results import result_of
 from ..timeline.following import End
@@ -30,7 +30,7 @@ Attempt = Annotated[int | None, Query(ge=1)]
 @router.get("/runs/{run_id}/events")
 async def read_events(
     run_id: str,
-    caller: Caller,
+    caller: RunsReader,
     service: Service,
     attempt: Attempt = None,
     after: Annotated[int, Query(ge=0, le=_LARGEST_POSITION, description="`next` of a page, or an event's `id`")] = 0,
@@ -52,7 +52,7 @@ async def read_events(
 @router.get("/runs/{run_id}/logs", response_class=PlainTextResponse)
 async def read_logs(
     run_id: str,
-    caller: Caller,
+    caller: RunsReader,
     service: Service,
     task: Annotated[str | None, Query(max_length=1000)] = None,
     stream: Literal["stdout", "stderr"] | None = None,
@@ -75,7 +75,7 @@ async def read_logs(
 @router.get("/runs/{run_id}/result")
 async def read_result(
     run_id: str,
-    caller: Caller,
+    caller: RunsReader,
     service: Service,
     partial: Annotated[bool, Query(description="also while the run goes on")] = False,
 ) -> Response:

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from fleet_kit.identity import Caller
+from fleet_kit.identity import RunsWriter
 from fleet_kit.openapi import form_body
 
 from ..errors import WorkflowTooLarge
@@ -50,7 +50,7 @@ _checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workflow-check"
         }
     ),
 )
-async def submit_workflow(request: Request, caller: Caller, service: Service) -> Response:
+async def submit_workflow(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit a run of a flow that comes with it, as a workflow file."""
     idempotency_key = idempotency_key_of(request)
     wanted, raw = await _read_form(request, service.workflow_yaml_max_bytes)

@@ -1,0 +1,43 @@
+"""Every route of every service asks for a scope; those that do not are named here."""
+
+from fleet_contracts.scopes import Scope
+from fleet_testkit.routes import ServiceRoute, applications, service_routes
+
+# None of these goes through the gateway but runs-api's GET /health, which tells nothing about anybody.
+OPEN = {
+    *((service, "GET", path) for service in applications() for path in ("/health", "/ready", "/openapi.json")),
+    *((service, "GET", "/metrics") for service in applications() if service != "runs-api"),
+    ("auth", "GET", "/verify"),
+}
+
+
+def _place(route: ServiceRoute) -> tuple[str, str, str]:
+    return route.service, route.method, route.path
+
+
+def test_a_route_without_a_scope_is_a_named_exception() -> None:
+    assert {_place(route) for route in service_routes() if route.scope is None} == OPEN
+
+
+def test_the_walk_sees_every_route_that_the_applications_describe() -> None:
+    described = {
+        (service, method.upper(), path)
+        for service, app in applications().items()
+        for path, methods in app.openapi()["paths"].items()
+        for method in methods
+    }
+    seen = {_place(route) for route in service_routes()}
+    assert described - seen == set()
+    assert seen - described == {(service, "GET", "/openapi.json") for service in applications()}
+
+
+def test_whoever_may_only_read_changes_nothing() -> None:
+    """A read asks for a scope of reading, a change for one of writing; keys are the operators' alone."""
+    for route in service_routes():
+        if route.scope is None or route.scope is Scope.ADMIN:
+            continue
+        area = {"runs-api": "runs", "workers-api": "workers", "wheels-api": "wheels"}[route.service]
+        if route.path == "/metrics":
+            assert route.scope is Scope.METRICS_READ
+        else:
+            assert route.scope.value == f"{area}:{'read' if route.method == 'GET' else 'write'}", route
