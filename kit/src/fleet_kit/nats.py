@@ -16,10 +16,12 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 
+from fleet_contracts.nats_roles import inbox_prefix
 from fleet_contracts.problems import Problem
 
 from .errors import NatsUnavailable
 from .logging import problem_fields
+from .nats_client import NotPermitted, PatientClient, denied_subject, explained
 from .settings import FleetSettings
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class _Answers:
+    subject: str
     messages: list[Msg]
     is_last: Callable[[Msg], bool]
     complete: asyncio.Future[None]
@@ -75,14 +78,14 @@ class NatsLink:
     def __init__(self, settings: FleetSettings, *, name: str) -> None:
         self._settings = settings
         self._name = name
-        self._client = Client()
+        self._client = PatientClient()
         self._hooks: list[Hook] = []
         self._prepared = asyncio.Event()
         self._down_because: str | None = "not connected yet"
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending: dict[str, asyncio.Future[Ack]] = {}
         # The same in the order of sending, with the moment each may be given up; one timer watches them all.
-        self._unanswered: deque[tuple[float, str, asyncio.Future[Ack]]] = deque()
+        self._unanswered: deque[tuple[float, str, asyncio.Future[Ack], str]] = deque()
         self._giving_up: asyncio.TimerHandle | None = None
         self._answers: dict[str, _Answers] = {}
         self._tokens = itertools.count()
@@ -163,7 +166,7 @@ class NatsLink:
         unanswered = self._unanswered
         while unanswered and unanswered[0][2].done():
             self._pending.pop(unanswered.popleft()[1], None)
-        unanswered.append((loop.time() + self._settings.nats_request_timeout_sec, token, future))
+        unanswered.append((loop.time() + self._settings.nats_request_timeout_sec, token, future, subject))
         if self._giving_up is None:
             self._giving_up = loop.call_at(unanswered[0][0], self._give_up, loop)
         return future
@@ -177,7 +180,7 @@ class NatsLink:
         now = loop.time()
         unanswered = self._unanswered
         while unanswered and (unanswered[0][2].done() or unanswered[0][0] <= now):
-            _, token, future = unanswered.popleft()
+            _, token, future, _ = unanswered.popleft()
             self._pending.pop(token, None)
             if not future.done():
                 future.set_exception(NatsSilent())
@@ -195,30 +198,31 @@ class NatsLink:
             raise self.unavailable(error) from error
 
     async def request(self, subject: str, payload: bytes = b"") -> Msg:
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
         try:
-            answer = await self._client.request(subject, payload, timeout=self._settings.nats_request_timeout_sec)
+            [answer] = await self._ask(subject, payload, is_last=lambda _: True)
+            if (answer.headers or {}).get("Status") == "503":
+                raise nats.errors.NoRespondersError
         except _OUTAGES as error:
             raise self.unavailable(error) from error
-        if task and task.cancelling() > cancels:
-            # It came together with the answer: on Python 3.11 the library's `wait_for` swallows such a cancel.
-            raise asyncio.CancelledError
         return answer
 
     async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
         """Every answer to one request, up to and with the one that `is_last`; all of them have to come in time."""
+        try:
+            return await self._ask(subject, payload, is_last=is_last)
+        except TimeoutError as error:
+            raise NatsSilent() from error
+        except _OUTAGES as error:
+            raise self.unavailable(error) from error
+
+    async def _ask(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
         token = str(next(self._tokens))
-        answers = _Answers([], is_last, asyncio.get_running_loop().create_future())
+        answers = _Answers(subject, [], is_last, asyncio.get_running_loop().create_future())
         self._answers[token] = answers
         try:
             await self._client.publish(subject, payload, reply=self._answers_prefix + token)
             async with asyncio.timeout(self._settings.nats_request_timeout_sec):
                 await answers.complete
-        except TimeoutError as error:
-            raise NatsSilent() from error
-        except _OUTAGES as error:
-            raise self.unavailable(error) from error
         finally:
             del self._answers[token]
         return answers.messages
@@ -236,6 +240,12 @@ class NatsLink:
 
     async def _connect(self) -> None:
         settings = self._settings
+        user: dict[str, Any] = {}
+        if (nkey := settings.nats_nkey) is not None:
+            user = {
+                "nkeys_seed_str": nkey.seed.get_secret_value(),
+                "inbox_prefix": inbox_prefix(nkey.public_key),
+            }
         # With max_reconnect_attempts=-1 the first connect, too, tries until it succeeds.
         await self._client.connect(
             servers=settings.nats_url.split(","),
@@ -251,6 +261,9 @@ class NatsLink:
             disconnected_cb=self._on_disconnected,
             reconnected_cb=self._on_reconnected,
             closed_cb=self._on_closed,
+            tls=settings.nats_tls_context(),
+            tls_hostname=settings.nats_tls_hostname,
+            **user,
         )
         self._reply_prefix = await self._receive(self._on_ack)
         # Apart from the acks: many large answers at once must not push out the ack of a write.
@@ -305,8 +318,10 @@ class NatsLink:
             answers.complete.set_result(None)
 
     async def _on_error(self, error: Exception) -> None:
+        if (subject := denied_subject(error)) is not None:
+            self._deny(subject)
         self._note_outage(error)
-        text = str(error) or type(error).__name__
+        text = explained(error)
         # While NATS is away the same complaint comes four times a second: say it now and then.
         now = time.monotonic()
         level = (
@@ -344,7 +359,19 @@ class NatsLink:
 
     def _note_outage(self, error: Exception) -> None:
         if not self._client.is_connected:
-            self._down_because = str(error) or type(error).__name__
+            self._down_because = explained(error)
+
+    def _deny(self, denied: str) -> None:
+        """The server does not say which message it refused: every one to this subject is."""
+        self._client.deny(denied)
+        for _, _, ack, subject in self._unanswered:
+            if subject.lower() == denied and not ack.done():
+                ack.set_exception(WriteRefused(f"NATS refused the write: {NotPermitted(subject)}"))
+                ack.exception()  # nobody may be waiting any more; asking marks it as seen
+        for answers in self._answers.values():
+            if answers.subject.lower() == denied and not answers.complete.done():
+                answers.complete.set_exception(NotPermitted(answers.subject))
+                answers.complete.exception()
 
     def _fail_pending(self, reason: str) -> None:
         waiting: list[asyncio.Future[Any]] = [*self._pending.values()]

@@ -3,13 +3,17 @@
 import ipaddress
 import os
 import re
+import ssl
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from .secret_files import read_secret
+
+if TYPE_CHECKING:
+    from .nkey_files import Nkey
 
 # It travels in a header and stands in nginx's configuration.
 _GATEWAY_SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
@@ -29,11 +33,53 @@ class FleetSettings(BaseSettings):
     nats_url: str = Field("nats://127.0.0.1:4222", pattern=r"^(nats|tls|ws|wss)://")
     nats_connect_timeout_sec: float = Field(2.0, gt=0)
     nats_request_timeout_sec: float = Field(5.0, gt=0)
+    # The seed of this process's NATS user.
+    nats_nkey_file: Path | None = None
+    # For a NATS whose certificate the system does not know, that wants to see ours, or goes by another name.
+    nats_tls_ca_file: Path | None = None
+    nats_tls_cert_file: Path | None = None
+    nats_tls_key_file: Path | None = None
+    nats_tls_hostname: str | None = None
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = "INFO"
     log_format: Literal["json", "text"] = "json"
     log_utc: bool = True
     log_include_traceback: bool = True
+
+    _nats_nkey: "Nkey | None" = None
+
+    @model_validator(mode="after")
+    def _read_nats_credentials(self) -> Self:
+        if self.nats_nkey_file is not None:
+            # Imported when needed: most commands of the launcher are quicker without it.
+            from .nkey_files import read_nkey
+
+            self._nats_nkey = read_nkey(self.nats_nkey_file, setting="PYOCO_NATS_NKEY_FILE")
+        if (self.nats_tls_cert_file is None) != (self.nats_tls_key_file is None):
+            raise ValueError("PYOCO_NATS_TLS_CERT_FILE and PYOCO_NATS_TLS_KEY_FILE belong together; set both or none")
+        self.nats_tls_context()
+        return self
+
+    @property
+    def nats_nkey(self) -> "Nkey | None":
+        return self._nats_nkey
+
+    def nats_tls_context(self) -> ssl.SSLContext | None:
+        """None if nothing is said about it: then the system's certificates decide, if TLS is spoken at all."""
+        if self.nats_tls_ca_file is None and self.nats_tls_cert_file is None:
+            return None
+        name = "PYOCO_NATS_TLS_CA_FILE"
+        try:
+            context = ssl.create_default_context(cafile=self.nats_tls_ca_file)
+            if self.nats_tls_cert_file is not None:
+                name = "PYOCO_NATS_TLS_CERT_FILE and PYOCO_NATS_TLS_KEY_FILE"
+                # Without a password: nobody could type one, so an encrypted key is refused instead of asked about.
+                context.load_cert_chain(self.nats_tls_cert_file, self.nats_tls_key_file, password="")
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"{name} cannot be used ({error.strerror if isinstance(error, OSError) else error})"
+            ) from error
+        return context
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:

@@ -26,12 +26,14 @@ class StoredMessage:
 
 async def stored_message(link: NatsLink, stream: str, sequence: int) -> StoredMessage | None:
     """The message at a place in a stream; None if it is gone."""
-    return await _look_up(link, stream, {"seq": sequence})
+    wanted: dict[str, object] = {"seq": sequence}
+    return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(wanted), wanted)
 
 
 async def last_message(link: NatsLink, stream: str, subject: str) -> StoredMessage | None:
     """The latest message of a subject; None if there is none."""
-    return await _look_up(link, stream, {"last_by_subj": subject})
+    # Named in the subject of the request: so a user can be allowed to read some subjects of a stream and not others.
+    return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", {"last_by_subj": subject})
 
 
 async def messages_of(
@@ -62,9 +64,11 @@ def _ends_batch(answer: Msg) -> bool:
     return "Status" in headers or "Nats-Num-Pending" not in headers
 
 
-async def _look_up(link: NatsLink, stream: str, wanted: dict[str, object]) -> StoredMessage | None:
+async def _look_up(
+    link: NatsLink, stream: str, place: str, request: bytes, wanted: dict[str, object]
+) -> StoredMessage | None:
     try:
-        answer = await link.request(f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(wanted))
+        answer = await link.request(place, request)
     except NatsUnavailable as error:
         # A stream that somebody else made may not allow direct gets: then the leader is asked.
         if not isinstance(error.__cause__, nats.errors.NoRespondersError):

@@ -21,8 +21,10 @@ def nats_binary() -> str:
 
 
 class NatsServer:
-    def __init__(self, folder: Path, *, port: int | None = None) -> None:
+    def __init__(self, folder: Path, *, port: int | None = None, more_config: str = "") -> None:
         self.folder = folder
+        # Users, TLS and the like; what is changed here is known after a start or `reload`.
+        self.more_config = more_config
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -41,14 +43,19 @@ class NatsServer:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        config = self.folder / "nats.conf"
-        config.write_text(
-            f"listen: 127.0.0.1:{self.port}\njetstream {{ store_dir: {str(self.store)!r}, sync_interval: 1s }}\n"
-        )
+        config = self._write_config()
         log = (self.folder / "nats.log").open("ab")
         self._process = subprocess.Popen([nats_binary(), "-c", str(config)], stdout=log, stderr=log)
         log.close()
         wait_until(self._answers, within=15, what="nats-server answering")
+
+    def reload(self) -> None:
+        """Read `more_config` again without a restart."""
+        self._write_config()
+        assert self._process
+        reloads = self._reloads()
+        self._process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self._reloads() > reloads, what="nats-server reloaded")
 
     def stop(self) -> None:
         self._end(signal.SIGTERM)
@@ -69,6 +76,17 @@ class NatsServer:
     def wipe(self) -> None:
         """Lose the disk. Stop the server first."""
         shutil.rmtree(self.store, ignore_errors=True)
+
+    def _write_config(self) -> Path:
+        config = self.folder / "nats.conf"
+        config.write_text(
+            f"listen: 127.0.0.1:{self.port}\njetstream {{ store_dir: {str(self.store)!r}, sync_interval: 1s }}\n"
+            f"{self.more_config}"
+        )
+        return config
+
+    def _reloads(self) -> int:
+        return (self.folder / "nats.log").read_text().count("Reloaded server configuration")
 
     def _stands_still(self) -> bool:
         assert self._process

@@ -1,8 +1,10 @@
 """What the runs service knows of the workers: a mirror of their registry."""
 
 import logging
+from collections.abc import Callable
 
 from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.kv import Mirror
 from fleet_kit.nats import NatsLink
@@ -11,8 +13,17 @@ logger = logging.getLogger(__name__)
 
 
 class FleetView:
-    def __init__(self, link: NatsLink, *, bucket: str, disconnect_timeout_sec: float) -> None:
+    def __init__(
+        self,
+        link: NatsLink,
+        *,
+        bucket: str,
+        disconnect_timeout_sec: float,
+        on_tags: Callable[[list[str]], None] = lambda _: None,
+    ) -> None:
+        """`on_tags` hears at every change of a working worker's record which tags it serves."""
         self._disconnect_timeout_sec = disconnect_timeout_sec
+        self._on_tags = on_tags
         self._records: dict[str, WorkerRecord] = {}
         self.mirror = Mirror(link, bucket, on_change=self._on_change)
 
@@ -35,6 +46,9 @@ class FleetView:
             self._records.pop(key, None)
             return
         try:
-            self._records[key] = WorkerRecord.decode(value)
+            record = self._records[key] = WorkerRecord.decode(value)
         except MalformedMessage as error:
             logger.warning("worker record %s cannot be read: %s", key, error)
+            return
+        if record.state is not WorkerState.STOPPED_GRACEFUL:
+            self._on_tags(record.tags)

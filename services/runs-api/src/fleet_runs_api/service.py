@@ -28,6 +28,7 @@ from .group_commit import GroupCommit
 from .ingest import Ingest
 from .lists.listing import Listing
 from .metrics import RunsMetrics
+from .queues import Queues
 from .relay import Relay
 from .retention import Retention
 from .settings import RunsSettings
@@ -59,10 +60,12 @@ class RunsService:
         self._database = Database(settings.runs_database_url)
         self._commits = GroupCommit(self._database.writer, before_commit=_settle)
         runs = Bucket(self.link, settings.runs_kv_bucket)
+        self._queues = Queues(self.link, settings)
         self._fleet = FleetView(
             self.link,
             bucket=settings.workers_kv_bucket,
             disconnect_timeout_sec=settings.worker_disconnect_timeout_sec,
+            on_tags=self._queues.want,
         )
         self._relay = relay = Relay(
             link=self.link,
@@ -109,6 +112,7 @@ class RunsService:
         )
 
         self.link.after_connect(self._ensure_resources)
+        self.link.after_connect(self._queues.look_again)
         self.link.after_connect(self._fleet.mirror.restart)
         self.link.after_connect(self._ingest.prepare)
         self.link.after_connect(self._dead_letter_ingest.prepare)
@@ -117,7 +121,8 @@ class RunsService:
 
     async def __aenter__(self) -> "RunsService":
         await self.link.__aenter__()
-        self._tasks.append(asyncio.create_task(self._work()))
+        # Workers wait for their queues, whether or not the ledger is open yet.
+        self._tasks += [asyncio.create_task(self._queues.run(self._stop)), asyncio.create_task(self._work())]
         return self
 
     async def __aexit__(self, *_: object) -> None:

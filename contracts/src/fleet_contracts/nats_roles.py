@@ -1,0 +1,256 @@
+"""What each role may do on NATS, and the part of a NATS server's configuration that says so."""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from .names import WireNames, is_tag, kv_stream, kv_subject, object_stream
+
+_API = "$JS.API"
+# A user's public key, as nkeys spell it.
+_PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
+_WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Subjects; whatever is not named is refused. Everybody may also listen below an inbox of their own."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...] = ()
+    # May answer whoever asks on a subject listened to.
+    answers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NatsUser:
+    # For people who read the configuration.
+    label: str
+    public_key: str
+    permissions: Permissions
+
+
+def inbox_prefix(public_key: str) -> str:
+    """Below this a user gets its answers, and nobody else may listen there."""
+    return f"_INBOX.{public_key}"
+
+
+# The roles -----------------------------------------------------------------------------------------
+
+
+def runs_api(names: WireNames) -> Permissions:
+    """Makes the streams, the runs bucket and the queues of all tags; queues jobs, follows runs, ends them."""
+    work, dlq, events = names.work_stream, names.dlq_stream, names.events_stream
+    runs, workers = kv_stream(names.runs_kv_bucket), kv_stream(names.workers_kv_bucket)
+    return Permissions(
+        publish=(
+            names.work_subject("*"),
+            names.dlq_subject("*"),
+            names.control_subject("*"),
+            kv_subject(names.runs_kv_bucket, "*"),
+            *_made(work, dlq, events, runs),
+            # It may come before workers-api does, and cannot do without the registry.
+            *_made(workers),
+            *_read(work, events, runs),
+            f"{_API}.STREAM.MSG.DELETE.{work}",
+            f"{_API}.STREAM.PURGE.{runs}",
+            *_watched(runs, workers),
+            f"{_API}.CONSUMER.DURABLE.CREATE.{work}.*",
+            f"{_API}.CONSUMER.INFO.{work}.*",
+            *_acked(work, "*"),
+            *_pulled(runs, names.ingest_durable()),
+            *_pulled(dlq, names.dlq_durable()),
+        ),
+        subscribe=(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{work}.>",),
+    )
+
+
+def workers_api(names: WireNames) -> Permissions:
+    """Makes the registry, follows it, and changes what belongs to the operators."""
+    workers = kv_stream(names.workers_kv_bucket)
+    return Permissions(
+        publish=(
+            names.control_subject("*"),
+            kv_subject(names.workers_kv_bucket, "*"),
+            *_made(workers),
+            *_read(workers),
+            *_watched(workers),
+        )
+    )
+
+
+def wheels_api(names: WireNames) -> Permissions:
+    """Makes and fills the wheel store and its history."""
+    wheels, history = object_stream(names.wheel_object_store_bucket), kv_stream(names.wheel_history_kv_bucket)
+    return Permissions(
+        publish=(
+            f"$O.{names.wheel_object_store_bucket}.>",
+            kv_subject(names.wheel_history_kv_bucket, ">"),
+            *_made(wheels, history),
+            f"{_API}.STREAM.PURGE.{wheels}",
+            *_read(wheels, history),
+            *_watched(wheels, history),
+        )
+    )
+
+
+def auth(names: WireNames) -> Permissions:
+    """Makes, follows and changes the keys: nobody else may even read them."""
+    keys = kv_stream(names.auth_kv_bucket)
+    return Permissions(publish=(kv_subject(names.auth_kv_bucket, "*"), *_made(keys), *_read(keys), *_watched(keys)))
+
+
+def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions:
+    """Takes jobs of its tags, writes runs and its own record. It makes nothing: the owners do."""
+    if not _WORKER_ID.fullmatch(worker_id):
+        raise ValueError(f"{worker_id!r} is no worker id: use letters, digits, - and _, 128 at most")
+    work, workers = names.work_stream, kv_stream(names.workers_kv_bucket)
+    record = kv_subject(names.workers_kv_bucket, worker_id)
+    snapshots = kv_subject(names.runs_kv_bucket, "*")
+    wheels = object_stream(names.wheel_object_store_bucket)
+    return Permissions(
+        publish=(
+            snapshots,
+            f"{_API}.DIRECT.GET.{kv_stream(names.runs_kv_bucket)}.{snapshots}",
+            record,
+            f"{_API}.DIRECT.GET.{workers}.{record}",
+            f"{_API}.STREAM.INFO.{workers}",
+            names.events_subject("*"),
+            # To find out whether somebody else goes by its name.
+            names.control_subject(worker_id),
+            f"{_API}.DIRECT.GET.{wheels}",
+            f"{_API}.DIRECT.GET.{wheels}.>",
+            f"{_API}.STREAM.INFO.{wheels}",
+            *(
+                subject
+                for tag in _checked(tags)
+                for subject in (
+                    names.dlq_subject(tag),
+                    f"{_API}.CONSUMER.INFO.{work}.{names.work_durable(tag)}",
+                    f"{_API}.CONSUMER.MSG.NEXT.{work}.{names.work_durable(tag)}",
+                    *_acked(work, names.work_durable(tag)),
+                )
+            ),
+        ),
+        subscribe=(names.control_subject(worker_id),),
+        answers=True,
+    )
+
+
+def peer(names: WireNames, tags: Iterable[str]) -> Permissions:
+    """A worker of the seed spec, which makes its own consumer and any record: only for those one trusts."""
+    work = names.work_stream
+    runs, workers = kv_stream(names.runs_kv_bucket), kv_stream(names.workers_kv_bucket)
+    wheels = object_stream(names.wheel_object_store_bucket)
+    durables = [names.work_durable(tag) for tag in _checked(tags)]
+    return Permissions(
+        publish=(
+            kv_subject(names.runs_kv_bucket, "*"),
+            kv_subject(names.workers_kv_bucket, "*"),
+            names.dlq_subject("*"),
+            *_made(work, names.dlq_stream, runs, workers, wheels),
+            f"{_API}.STREAM.NAMES",
+            *_read(runs, workers, wheels),
+            *_watched(wheels),
+            *(subject for durable in durables for subject in _pulled(work, durable)),
+            *(f"{_API}.CONSUMER.CREATE.{work}.{durable}.>" for durable in durables),
+        )
+    )
+
+
+def operator(_: WireNames) -> Permissions:
+    """Everything: for the one who runs the fleet, with a NATS client of their own."""
+    return Permissions(publish=(">",), subscribe=(">",))
+
+
+# Who needs nothing but the names to be described.
+SERVICE_ROLES: Mapping[str, Callable[[WireNames], Permissions]] = {
+    "runs-api": runs_api,
+    "workers-api": workers_api,
+    "wheels-api": wheels_api,
+    "auth": auth,
+    "operator": operator,
+}
+
+
+# The configuration ---------------------------------------------------------------------------------
+
+
+def authorization_config(users: Iterable[NatsUser]) -> str:
+    """The `authorization` block of a NATS server: public keys only, nothing in it is secret."""
+    entries = "".join(_entry(user) for user in users)
+    return f"authorization {{\n  users: [\n{entries}  ]\n}}\n"
+
+
+def _entry(user: NatsUser) -> str:
+    if not _PUBLIC_KEY.fullmatch(user.public_key):
+        raise ValueError(f"{user.public_key!r} is no public key of a NATS user")
+    label = re.sub(r"[^\w .,:-]", "?", user.label)
+    permissions = user.permissions
+    lines = [
+        f"    # {label}",
+        f"    {{ nkey: {user.public_key}, permissions: {{",
+        f"      publish: {{ allow: {_list(permissions.publish)} }}",
+        f"      subscribe: {{ allow: {_list((f'{inbox_prefix(user.public_key)}.>', *permissions.subscribe))} }}",
+        *(["      allow_responses: { max: 1, expires: 10s }"] if permissions.answers else []),
+        "    } }",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _list(subjects: Iterable[str]) -> str:
+    return "[" + ", ".join(json.dumps(subject) for subject in dict.fromkeys(subjects)) + "]"
+
+
+def _checked(tags: Iterable[str]) -> list[str]:
+    found = list(dict.fromkeys(tags))
+    for tag in found:
+        if not is_tag(tag):
+            raise ValueError(f"{tag!r} is no tag: use letters, digits, - and _, 64 at most")
+    return found
+
+
+# What is done with a stream ------------------------------------------------------------------------
+
+
+def _made(*streams: str) -> tuple[str, ...]:
+    """Made if it is missing. Not changed, emptied or deleted."""
+    return tuple(f"{_API}.STREAM.{verb}.{stream}" for stream in streams for verb in ("INFO", "CREATE"))
+
+
+def _read(*streams: str) -> tuple[str, ...]:
+    """Single messages, without a consumer; the last for a stream that allows no direct gets."""
+    verbs = ("DIRECT.GET.{}", "DIRECT.GET.{}.>", "STREAM.MSG.GET.{}")
+    return tuple(f"{_API}.{verb.format(stream)}" for stream in streams for verb in verbs)
+
+
+def _watched(*streams: str) -> tuple[str, ...]:
+    """Followed by consumers that come and go."""
+    return tuple(
+        subject
+        for stream in streams
+        for subject in (
+            f"{_API}.STREAM.INFO.{stream}",
+            f"{_API}.CONSUMER.CREATE.{stream}",
+            f"{_API}.CONSUMER.CREATE.{stream}.>",
+            f"{_API}.CONSUMER.INFO.{stream}.*",
+            f"{_API}.CONSUMER.DELETE.{stream}.*",
+            f"$JS.FC.{stream}.>",
+        )
+    )
+
+
+def _pulled(stream: str, durable: str) -> tuple[str, ...]:
+    """Taken from a durable consumer, which is made if it is missing."""
+    return (
+        f"{_API}.CONSUMER.DURABLE.CREATE.{stream}.{durable}",
+        f"{_API}.CONSUMER.INFO.{stream}.{durable}",
+        f"{_API}.CONSUMER.MSG.NEXT.{stream}.{durable}",
+        *_acked(stream, durable),
+    )
+
+
+def _acked(stream: str, durable: str) -> tuple[str, ...]:
+    """In the older and in the newer form, which begins with domain and account."""
+    return (f"$JS.ACK.{stream}.{durable}.>", f"$JS.ACK.*.*.{stream}.{durable}.>")

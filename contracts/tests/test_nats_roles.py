@@ -1,0 +1,67 @@
+"""What the roles may do on NATS, read from the lists; the server's own word is in tests/acceptance."""
+
+import re
+
+import pytest
+
+from fleet_contracts.names import WireNames
+from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, Permissions, authorization_config, peer, worker
+
+NAMES = WireNames()
+KEY = "U" + "A" * 55
+
+
+def test_only_the_operator_may_use_a_wildcard_over_everything() -> None:
+    for role, permissions in SERVICE_ROLES.items():
+        broad = [s for s in (*permissions(NAMES).publish, *permissions(NAMES).subscribe) if s.startswith((">", "*"))]
+        assert bool(broad) == (role == "operator")
+
+
+def test_nobody_but_auth_and_the_operator_names_the_keys() -> None:
+    for role, permissions in SERVICE_ROLES.items():
+        names_keys = any("pyoco_auth" in subject for subject in permissions(NAMES).publish)
+        assert names_keys == (role == "auth")
+
+
+def test_a_worker_makes_changes_and_removes_nothing() -> None:
+    may = worker(NAMES, "w1", ["default"]).publish
+    verbs = {
+        subject.split(".")[2:4][0] + "." + subject.split(".")[3] for subject in may if subject.startswith("$JS.API")
+    }
+    assert verbs == {"DIRECT.GET", "STREAM.INFO", "CONSUMER.INFO", "CONSUMER.MSG"}
+
+
+def test_configured_names_are_the_ones_that_are_allowed() -> None:
+    names = WireNames(
+        work_stream="JOBS", work_subject_prefix="my.jobs", workers_kv_bucket="crew", consumer_prefix="c"
+    )
+    may = worker(names, "w1", ["gpu", "gpu"]).publish
+    assert {"$KV.crew.w1", "$JS.API.CONSUMER.MSG.NEXT.JOBS.c_gpu"} <= set(may)
+    assert "my.jobs.*" in SERVICE_ROLES["runs-api"](names).publish
+    assert not [subject for subject in may if "PYOCO_WORK" in subject]
+
+
+@pytest.mark.parametrize("worker_id", ["", "a.b", "*", ">", "a b", 'a"', "x" * 129, "ä"])
+def test_a_worker_id_that_would_mean_more_than_one_worker_is_refused(worker_id: str) -> None:
+    with pytest.raises(ValueError, match="is no worker id"):
+        worker(NAMES, worker_id, ["default"])
+
+
+@pytest.mark.parametrize("tag", ["", "a.b", "*", ">", "a b", 'a"', "x" * 65])
+def test_a_tag_that_would_mean_more_than_one_queue_is_refused(tag: str) -> None:
+    with pytest.raises(ValueError, match="is no tag"):
+        worker(NAMES, "w1", [tag])
+    with pytest.raises(ValueError, match="is no tag"):
+        peer(NAMES, [tag])
+
+
+@pytest.mark.parametrize("key", ["", "SU" + "A" * 56, "U" + "a" * 55, KEY + "}", KEY[:-1]])
+def test_what_is_no_public_key_does_not_get_into_the_configuration(key: str) -> None:
+    with pytest.raises(ValueError, match="is no public key"):
+        authorization_config([NatsUser("x", key, Permissions(("a",)))])
+
+
+def test_a_label_cannot_end_its_comment() -> None:
+    text = authorization_config([NatsUser("w1\n} evil {", KEY, Permissions(("a",)))])
+    assert "# w1?? evil ?\n" in re.sub(r" +#", "#", text)
+    assert text.count("\n    {") == 1
