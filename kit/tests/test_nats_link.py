@@ -41,6 +41,32 @@ async def test_compare_and_set_refuses_a_stale_revision(nats_server: NatsServer)
         assert await bucket.create("a", b"5") > second
 
 
+async def test_a_key_is_removed_only_as_long_as_nobody_has_written_it_and_leaves_nothing_when_it_is_erased(
+    nats_server: NatsServer,
+) -> None:
+    async with NatsLink(settings(nats_server), name="test") as link:
+        link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+        bucket = Bucket(link, "things")
+        first = await bucket.create("a", b"1")
+        second = await bucket.update("a", b"2", revision=first)
+        with pytest.raises(WrongRevision):
+            await bucket.purge("a", revision=first)
+        assert await bucket.get("a") is not None
+        assert await bucket.markers(besides=()) == {}
+        await bucket.purge("a", revision=second)
+        await bucket.create("b", b"3")
+        assert await bucket.get("a") is None
+        markers = await bucket.markers(besides={"b"})
+        assert markers == {"a": second + 1}
+        await bucket.erase("a", up_to=markers["a"])
+        await bucket.erase("b", up_to=markers["a"])
+        assert await bucket.markers(besides={"b"}) == {}
+        assert (await link.stream_info("KV_things")).state.messages == 1
+        assert await bucket.get("b") is not None
+
+
 async def test_a_bucket_without_direct_gets_is_read_all_the_same(nats_server: NatsServer) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
         async with asyncio.timeout(10):

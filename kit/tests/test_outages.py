@@ -145,8 +145,9 @@ async def test_a_mirror_tells_every_change_also_those_that_happened_during_an_ou
     await mirror.restart()
     bucket = Bucket(link, "things")
     await bucket.put("a", b"1")
-    await bucket.put("b", b"2")
+    second = await bucket.put("b", b"2")
     await eventually(lambda: told == [("a", b"1"), ("b", b"2")])
+    assert mirror.revision == second
     await bucket.purge("b")
     await eventually(lambda: told[2:] == [("b", None)])
     nats_server.kill()
@@ -154,5 +155,5 @@ async def test_a_mirror_tells_every_change_also_those_that_happened_during_an_ou
     nats_server.wipe()
     nats_server.start()
     await eventually(lambda: told[3:] == [("a", None)], what="the wiped key being told")
-    assert mirror.values == {}
+    assert (mirror.values, mirror.revision) == ({}, 0)
     await mirror.stop()

@@ -151,6 +151,22 @@ async def test_a_puller_that_stops_gives_back_what_nobody_took(link: NatsLink) -
     assert (msg.data, msg.metadata.num_delivered) == (b"late", 2)
 
 
+async def test_a_puller_that_has_stopped_is_handed_nothing_more_and_can_begin_anew(link: NatsLink) -> None:
+    """An open request for thirty would be answered with one and the same job, thirty times."""
+    puller = await puller_of(link, "a", expires_seconds=20.0)
+    waiting = asyncio.create_task(puller.take(30, wait_seconds=20))
+    await eventually(open_requests(link, "a"), what="the durable being asked")
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await puller.stop()
+    await link.publish("w.a", b"for others")
+    [msg] = await take_all(await puller_of(link, "a"), 1)
+    assert (msg.data, msg.metadata.num_delivered) == (b"for others", 1)
+    await link.publish("w.a", b"once more")
+    [msg] = await take_all(puller, 1)
+    assert (msg.data, msg.metadata.num_delivered) == (b"once more", 1)
+
+
 async def test_a_consumer_that_is_missing_is_found_once_it_is_made(link: NatsLink) -> None:
     puller = await puller_of(link, "a", "z", expires_seconds=5.0)
     assert await puller.take(1, wait_seconds=0.6) == []

@@ -130,9 +130,9 @@ class JsonResponse(JSONResponse):
         return orjson.dumps(content)
 
 
-def sse_event(kind: str, data: bytes, *, event_id: int | None = None) -> bytes:
+def sse_event(kind: str, data: bytes, *, event_id: int | str | None = None) -> bytes:
     """One server-sent event; `data` is JSON on a single line."""
-    head = b"" if event_id is None else b"id: %d\n" % event_id
+    head = b"" if event_id is None else f"id: {event_id}\n".encode()
     return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 

@@ -2,15 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 import nats.errors
 import nats.js.errors
+import orjson
 from nats.js.kv import KeyValue
 
-from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_stream, kv_subject
+from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_key, kv_stream, kv_subject
 
+from .errors import NatsUnavailable
 from .nats import Ack, NatsLink, WrongRevision
 from .streams import last_message
 
@@ -58,10 +60,35 @@ class Bucket:
     async def put(self, key: str, value: bytes) -> int:
         return (await self._link.publish(kv_subject(self.name, key), value)).sequence
 
-    async def purge(self, key: str) -> None:
-        """Remove a key and its history."""
+    async def purge(self, key: str, *, revision: int | None = None) -> None:
+        """Remove a key and its history; WrongRevision if a revision is given and it is not the latest."""
         headers = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+        if revision is not None:
+            headers[NATS_EXPECTED_LAST_SUBJECT_SEQUENCE] = str(revision)
         await self._link.publish(kv_subject(self.name, key), b"", headers)
+
+    async def markers(self, *, besides: Container[str]) -> dict[str, int]:
+        """What removed keys have left behind, with its revision; keys of `besides` are known to be there."""
+        try:
+            info = await self._link.jetstream.stream_info(
+                kv_stream(self.name), subjects_filter=kv_subject(self.name, ">")
+            )
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise self._link.unavailable(error) from error
+        found: dict[str, int] = {}
+        for subject in info.state.subjects or ():
+            if (key := kv_key(self.name, subject)) not in besides:
+                entry, revision = await self._look_up(key)
+                if entry is None and revision:
+                    found[key] = revision
+        return found
+
+    async def erase(self, key: str, *, up_to: int) -> None:
+        """Leave nothing of a key up to a revision, and tell nobody; what is newer stays."""
+        wanted = orjson.dumps({"filter": kv_subject(self.name, key), "seq": up_to + 1})
+        answer = orjson.loads((await self._link.request(f"$JS.API.STREAM.PURGE.{kv_stream(self.name)}", wanted)).data)
+        if (error := answer.get("error")) is not None:
+            raise NatsUnavailable(f"JetStream would not erase {key}: {error.get('description', 'no reason given')}")
 
     async def _look_up(self, key: str) -> tuple[Entry | None, int]:
         """The living entry if there is one, and the revision of whatever is there (0: nothing ever was)."""
@@ -85,6 +112,8 @@ class Mirror:
         self._on_change = on_change
         self._values: dict[str, bytes] = {}
         self._task: asyncio.Task[None] | None = None
+        # Every change up to this one has been seen.
+        self.revision = 0
 
     @property
     def values(self) -> dict[str, bytes]:
@@ -96,6 +125,7 @@ class Mirror:
         bucket = await self._link.jetstream.key_value(self._bucket)
         watcher = await bucket.watchall(inactive_threshold=60.0)
         fresh: dict[str, bytes] = {}
+        revision = 0
         loaded = False
         while not loaded:
             entry = await watcher.updates(timeout=_LOAD_TIMEOUT_SECONDS)  # type: ignore[no-untyped-call]
@@ -103,8 +133,9 @@ class Mirror:
                 loaded = True
             else:
                 self._apply(fresh, entry.key, entry.value, entry.operation)
+                revision = max(revision, entry.revision or 0)
         gone = self._values.keys() - fresh.keys()
-        self._values = fresh
+        self._values, self.revision = fresh, revision
         if self._on_change is not None:
             for key in gone:
                 self._on_change(key, None)
@@ -124,6 +155,7 @@ class Mirror:
                 if entry is None:
                     continue
                 value = self._apply(self._values, entry.key, entry.value, entry.operation)
+                self.revision = entry.revision or self.revision
                 if self._on_change is not None:
                     self._on_change(entry.key, value)
         except (nats.errors.Error, nats.js.errors.Error):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import nats.errors
 import orjson
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -19,6 +20,7 @@ from .nats import NatsLink
 logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_SECONDS = 0.25
+_DRAIN_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -54,15 +56,25 @@ class Puller:
 
     async def start(self) -> None:
         """(Re)subscribe; requests that were open are forgotten. Register this as a hook of the link."""
-        if self._subscription is None:
-            self._inbox = self._link.client.new_inbox()
-            self._subscription = await self._link.client.subscribe(f"{self._inbox}.*", cb=self._on_message)
+        await self._listen()
         self._requests.clear()
         self._changed.set()
 
     async def stop(self) -> None:
-        """Give back what nobody took. Open requests end by themselves."""
+        """Ask for nothing any more and give back what nobody took; the next `take` begins anew.
+
+        The server drops the requests of an inbox that nobody listens to. If they stayed open, a message that is
+        given back could come again and again until its deliveries are used up.
+        """
         self._room = 0
+        self._requests.clear()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            try:
+                async with asyncio.timeout(_DRAIN_SECONDS):
+                    await subscription.drain()  # type: ignore[no-untyped-call]
+            except (nats.errors.Error, OSError, TimeoutError):
+                logger.debug("the inbox of the pulls could not be drained", exc_info=True)
         while self._arrived:
             await self._give_back(self._arrived.popleft())
 
@@ -73,6 +85,7 @@ class Puller:
         kept for the next call as long as there is room for it.
         """
         self._link.require()
+        await self._listen()
         self._room = count
         if len(self._durables) > 1:
             await self._sweep(count)
@@ -87,11 +100,20 @@ class Puller:
     async def take_now(self, count: int) -> list[Msg]:
         """Up to `count` of the messages that are there right now, without waiting for any."""
         self._link.require()
+        await self._listen()
         self._room = count
         await self._sweep(count)
         taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
         self._room = 0
         return taken
+
+    async def _listen(self) -> None:
+        if self._subscription is None:
+            self._inbox = self._link.client.new_inbox()
+            try:
+                self._subscription = await self._link.client.subscribe(f"{self._inbox}.*", cb=self._on_message)
+            except nats.errors.Error as error:
+                raise self._link.unavailable(error) from error
 
     async def _sweep(self, count: int) -> None:
         """Ask each durable for what it has right now."""
