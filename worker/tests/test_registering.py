@@ -1,8 +1,14 @@
 """The worker's own record: what it does, that it lives, and what belongs to the operators."""
 
+import os
+import platform
+import socket
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+
+import psutil
 
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
@@ -29,6 +35,17 @@ async def test_the_record_follows_the_worker(desk: Desk, start_worker: StartWork
     assert (idle.tags, idle.slots, idle.hidden) == (["default", "gpu"], 2, False)
     assert (idle.wheel_sync.enabled, idle.wheel_sync.last_result) == (False, "disabled")
     assert abs(idle.last_seen_at - time.time()) < 20
+    assert {"tiny", "waiting"} <= set(idle.flows)
+    machine = idle.machine
+    assert (machine.pid, machine.host, machine.cpu_count) == (
+        worker.process.pid,
+        socket.gethostname(),
+        os.cpu_count(),
+    )
+    assert (machine.python_version, machine.pyoco_version) == (platform.python_version(), version("pyoco"))
+    assert machine.fleet_version == version("pyoco-fleet-worker")
+    assert idle.started_at is not None
+    assert abs(idle.started_at - time.time()) < 20
     run_id = await desk.submit("waiting", file=str(tmp_path / "go"))
     busy = await wait_for(desk, "w1", lambda record: record.state is WorkerState.RUNNING)
     assert (busy.current_run_id, busy.current_run_ids) == (run_id, [run_id])
@@ -44,6 +61,25 @@ async def test_the_record_follows_the_worker(desk: Desk, start_worker: StartWork
     assert stopped.stop_reason == "graceful_shutdown"
     assert stopped.stopped_at is not None
     assert stopped.last_run_id == run_id
+
+
+async def test_what_the_worker_uses_is_measured_with_all_that_it_has_started(
+    desk: Desk, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    worker = start_worker("w1")
+    run_id = await desk.submit("computing", file=str(tmp_path / "go"))
+    await desk.wait_running(run_id)
+    # A run that computes all the time, in a process of the runner's own.
+    hot = await wait_for(desk, "w1", lambda record: (record.machine.cpu_percent or 0.0) > 20.0)
+    family = [psutil.Process(worker.process.pid), *psutil.Process(worker.process.pid).children(recursive=True)]
+    assert len(family) == 3
+    resident = sum(process.memory_info().rss for process in family)
+    assert hot.machine.memory_bytes is not None
+    assert 0.5 * resident < hot.machine.memory_bytes < 1.5 * resident
+    assert hot.machine.memory_total_bytes == psutil.virtual_memory().total
+    (tmp_path / "go").touch()
+    await desk.wait_ended(run_id)
+    await wait_for(desk, "w1", lambda record: (record.machine.cpu_percent or 0.0) < 20.0)
 
 
 async def test_hidden_is_kept_across_lives_and_while_one_goes_on(desk: Desk, start_worker: StartWorker) -> None:

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
-from fleet_contracts.control import Control
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
@@ -29,13 +26,15 @@ from fleet_kit.wire import dlq_stream_config, events_stream_config, work_consume
 
 from .answers import Answers
 from .claims import Claims
+from .control import ControlLine
 from .delivery import Delivery
 from .disposition import InvalidJob, Outcome, Unrecorded
+from .draining import Draining
 from .execution import Ending, Execution, Services
 from .frames import Setup
 from .lease import SnapshotWriter
 from .pool import RunnerPool
-from .registry import Registry
+from .registry import NotOurs, Registry
 from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -57,7 +56,9 @@ class Agent:
         self._working: set[asyncio.Task[None]] = set()
         self._tending: set[Execution] = set()
         self._ack_progress_seconds = settings.ack_progress_interval_sec
-        self._control: Subscription | None = None
+        self._failure: NotOurs | None = None
+        self._runners_ready = asyncio.Event()
+        self._draining = Draining()
 
         flows_dir = settings.find_flows_dir()
         setup = Setup(
@@ -70,7 +71,17 @@ class Agent:
         self._pool = RunnerPool(setup, settings.slots)
         # This life of the worker: one that is started again under the same id is another.
         instance_id = uuid.uuid4().hex
-        self._registry = Registry(link, settings, instance_id=instance_id)
+        self._registry = Registry(
+            link, settings, instance_id=instance_id, draining=self._draining, flows=lambda: self._pool.flows
+        )
+        self._registry.on_lost = self._give_up
+        self._control = ControlLine(
+            link,
+            settings.control_subject(settings.worker_id),
+            instance_id=instance_id,
+            on_cancel=self._look_at,
+            on_record=lambda: self._spawn(self._registry.look()),
+        )
         self._writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
         claims = Claims(self._writer, settings, instance_id=instance_id, stopping=self._stopping)
         self._answers = Answers(link, settings)
@@ -79,11 +90,14 @@ class Agent:
         )
         self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir)
         link.after_connect(self._ensure_resources)
+        link.after_connect(self._register)
         link.after_connect(self._puller.start)
-        link.after_connect(self._listen)
 
     async def run(self) -> signal.Signals:
-        """Work until a signal comes, and say which. RunnersUnusable if no runner can be started."""
+        """Work until a signal comes, and say which.
+
+        RunnersUnusable if no runner can be started; NotOurs if another living worker has this one's id.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -92,6 +106,8 @@ class Agent:
                 await self._work_until_stopping()
         finally:
             await self._pool.stop()
+        if self._failure is not None:
+            raise self._failure
         assert self._signal is not None
         return self._signal
 
@@ -104,6 +120,7 @@ class Agent:
             if not starting.done():
                 return False
             await starting
+            self._runners_ready.set()
             return True
         finally:
             starting.cancel()
@@ -117,7 +134,9 @@ class Agent:
             ", ".join(self._settings.tags),
             extra={"event": "worker_started", "worker_id": self._settings.worker_id},
         )
-        pulling = asyncio.create_task(_for_ever("pulling jobs", self._pull))
+        pulling = asyncio.create_task(
+            _for_ever("pulling jobs", lambda: self._draining.pull(self._pull, self._stand_aside))
+        )
         keeping = [
             asyncio.create_task(_for_ever("tending runs", self._tend)),
             asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
@@ -149,6 +168,12 @@ class Agent:
             execution.end(Ending.STOPPING)
         if self._working:
             await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
+
+    async def _stand_aside(self) -> None:
+        """Drained: ask for nothing more, and leave to others what no runner has begun."""
+        await self._puller.stop()
+        for execution in self._held.values():
+            execution.step_back()
 
     async def _pull(self) -> None:
         pool = self._pool
@@ -256,19 +281,24 @@ class Agent:
             interval = min(interval, (info.config.ack_wait or settings.consumer_ack_wait_sec) / 2)
         self._ack_progress_seconds = interval
 
-    async def _listen(self) -> None:
-        """Hear at once what would else be seen at the next heartbeat; the library keeps it over reconnects."""
-        if self._control is None:
-            subject = self._settings.control_subject(self._settings.worker_id)
-            self._control = await self._link.client.subscribe(subject, cb=self._on_control)
-
-    async def _on_control(self, msg: Msg) -> None:
+    async def _register(self) -> None:
+        """Announce this worker when it can work, unless its id is taken; again after a reconnect."""
         try:
-            control = Control.decode(msg.data)
-        except MalformedMessage as error:
-            logger.warning("an unreadable control message is ignored: %s", error)
-            return
-        if (execution := self._held.get(control.run_id or "")) is not None:
+            await self._registry.introduce(self._control)
+            await self._runners_ready.wait()
+            await self._registry.claim()
+        except NotOurs as error:
+            self._give_up(error)
+
+    def _give_up(self, why: NotOurs) -> None:
+        """Hand back everything and leave: two workers must not go by one name."""
+        logger.error("%s", why, extra={"event": "worker_id_taken", "worker_id": self._settings.worker_id})
+        self._failure = why
+        self._hurry.set()
+        self._stopping.set()
+
+    def _look_at(self, run_id: str) -> None:
+        if (execution := self._held.get(run_id)) is not None:
             self._spawn(execution.look())
 
     def _on_signal(self, number: signal.Signals) -> None:

@@ -16,6 +16,7 @@ from fleet_kit.settings import SettingsError
 
 from .agent import Agent
 from .pool import RunnersUnusable
+from .registry import NotOurs
 from .settings import WorkerSettings
 from .workspace import runs_folder
 
@@ -85,7 +86,7 @@ def main() -> None:
         reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         sys.stderr.write(f"pyoco-worker: {reason.rstrip('.')}; example: {_EXAMPLE} ({problem.err_id})\n")
         code = 1
-    except RunnersUnusable as error:
+    except (RunnersUnusable, NotOurs) as error:
         sys.stderr.write(f"pyoco-worker: {error}\n")
         code = 1
     except KeyboardInterrupt:

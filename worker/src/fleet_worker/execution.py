@@ -151,6 +151,11 @@ class Execution:
             else:
                 self._stop_waiting()
 
+    def step_back(self) -> None:
+        """Leave the run to others, unless a runner has begun it."""
+        if self._runner is None and self.needs_runner:
+            self.end(Ending.STOPPING)
+
     async def tend(self, ack_progress_seconds: float) -> None:
         """Called every moment while the job is in hand: acks, events, heartbeat, overdue cancel, deadline."""
         now = time.monotonic()

@@ -29,6 +29,8 @@ class RunnerPool:
         self._alive: set[RunnerProcess] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        # The flows that the runner which was started last can run.
+        self.flows: list[str] = []
         # Set whenever a runner has become free.
         self.changed = asyncio.Event()
 
@@ -106,6 +108,7 @@ class RunnerPool:
                 ready = await runner.ready()
                 if ready.error is not None:
                     raise RunnersUnusable(ready.error)
+                self.flows = ready.flows
                 if not self._first.done():
                     self._first.set_result(ready)
                 backoff = 0.1

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -64,6 +65,16 @@ def wait_for_file(ctx, file=None, seconds=60.0):
 
 
 waiting = Flow("waiting") >> wait_for_file
+
+
+@task
+def compute_elsewhere(file):
+    """Keep a processor busy with a process of its own until a file exists."""
+    code = "import os, sys\nwhile not os.path.exists(sys.argv[1]): sum(range(100_000))"
+    subprocess.run([sys.executable, "-c", code, file], check=True)
+
+
+computing = Flow("computing") >> compute_elsewhere
 
 
 @task
