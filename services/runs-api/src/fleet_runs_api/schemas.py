@@ -93,7 +93,7 @@ class CancelRun(BaseModel):
     # Room for what a later version may say.
     model_config = ConfigDict(extra="ignore")
 
-    reason: Annotated[str, StringConstraints(max_length=1000)] | None = None
+    reason: Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")] | None = None
 
 
 class Submitted(BaseModel):
