@@ -14,7 +14,7 @@ from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
 from fleet_kit.pull import Puller
 from fleet_testkit.waiting import eventually
-from fleet_worker import execution as execution_module
+from fleet_worker import turn as turn_module
 from fleet_worker.claims import Claims
 from fleet_worker.delivery import Delivery
 from fleet_worker.disposition import Ended, HandedBack, Outcome
@@ -135,7 +135,7 @@ async def test_a_long_run_after_short_ones_keeps_no_other_job_and_uses_up_no_del
 @pytest.fixture
 async def waiting(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Waiting]:
     """A run that is claimed and waits for a runner that does not come."""
-    monkeypatch.setattr(execution_module, "_PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(turn_module, "_PATIENCE_SECONDS", 60.0)
     settings, link = desk.settings, desk.link
     writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
     services = Services(

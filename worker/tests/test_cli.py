@@ -38,7 +38,7 @@ def test_help_tells_every_option(tmp_path: Path) -> None:
         (["--nats-url", "localhost"], "PYOCO_NATS_URL='localhost' is not allowed"),
         (["--flows-dir", "nowhere"], "nowhere does not exist"),
         (["--flow-resolver", "nofunction"], "PYOCO_FLOW_RESOLVER='nofunction' is not allowed"),
-        ([], "no flows: give --flow-resolver or --flows-dir"),
+        ([], "no flows: give --flow-resolver, --flows-dir or --wheel-sync"),
     ],
 )
 def test_bad_arguments_get_one_sentence_with_an_example(tmp_path: Path, arguments: list[str], sentence: str) -> None:

@@ -29,6 +29,7 @@ from fleet_worker.pool import RunnerPool
 from fleet_worker.registry import Registry
 from fleet_worker.runner_process import RunnerDied, RunnerProcess
 from fleet_worker.settings import WorkerSettings
+from fleet_worker.wheel_set import NO_WHEELS
 
 # How long a step waits for a job, or for the decision about one, before it lets others act.
 _PATIENCE_SECONDS = 0.05
@@ -38,6 +39,7 @@ class ScriptedRunner:
     """Where a runner process would be: its run ends when the test says so."""
 
     def __init__(self, *, heeds_cancel: bool) -> None:
+        self.wheels = NO_WHEELS
         self.died = asyncio.Event()
         self.started = asyncio.Event()
         self._heeds_cancel = heeds_cancel

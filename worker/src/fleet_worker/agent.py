@@ -36,6 +36,9 @@ from .lease import SnapshotWriter
 from .pool import RunnerPool
 from .registry import NotOurs, Registry
 from .settings import WorkerSettings
+from .synced_wheels import SyncedWheels
+from .wheel_home import WheelHome
+from .wheel_set import NO_WHEELS
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,9 @@ _HAND_BACK_TIMEOUT_SECONDS = 5.0
 
 
 class Agent:
-    def __init__(self, settings: WorkerSettings, link: NatsLink, runs_dir: Path) -> None:
+    def __init__(
+        self, settings: WorkerSettings, link: NatsLink, runs_dir: Path, wheel_home: WheelHome | None = None
+    ) -> None:
         self._settings = settings
         self._link = link
         self._stopping = asyncio.Event()
@@ -67,8 +72,9 @@ class Agent:
             str(runs_dir),
             callable_allow=settings.workflow_callable_allow,
             env_allow=settings.workflow_env_allow,
+            wheel_paths=None if wheel_home is None else [],
         )
-        self._pool = RunnerPool(setup, settings.slots)
+        self._pool = RunnerPool(setup, settings.slots, NO_WHEELS if wheel_home is None else wheel_home.left)
         # This life of the worker: one that is started again under the same id is another.
         instance_id = uuid.uuid4().hex
         self._registry = Registry(
@@ -83,15 +89,30 @@ class Agent:
             on_record=lambda: self._spawn(self._registry.look()),
         )
         self._writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
-        claims = Claims(self._writer, settings, instance_id=instance_id, stopping=self._stopping)
+        claims = Claims(
+            self._writer,
+            settings,
+            instance_id=instance_id,
+            stopping=self._stopping,
+            wheels_in_force=lambda: self._pool.wheels.in_use,
+        )
         self._answers = Answers(link, settings)
         self._puller = Puller(
             link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]
         )
-        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir)
+        self._wheels = (
+            SyncedWheels(
+                link, settings, wheel_home, self._pool, tell=self._registry.wheels_synced, stopping=self._stopping
+            )
+            if wheel_home is not None
+            else None
+        )
+        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, self._wheels)
         link.after_connect(self._ensure_resources)
         link.after_connect(self._register)
         link.after_connect(self._puller.start)
+        if self._wheels is not None:
+            link.after_connect(self._wheels.listen)
 
     async def run(self) -> signal.Signals:
         """Work until a signal comes, and say which.
@@ -141,6 +162,8 @@ class Agent:
             asyncio.create_task(_for_ever("tending runs", self._tend)),
             asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
         ]
+        if self._wheels is not None:
+            keeping.append(asyncio.create_task(_for_ever("syncing wheels", self._wheels.keep)))
         try:
             await self._stopping.wait()
             pulling.cancel()
@@ -178,6 +201,8 @@ class Agent:
     async def _pull(self) -> None:
         pool = self._pool
         more_queued = False
+        if self._wheels is not None:
+            await self._wheels.first_sync()
         while not self._stopping.is_set():
             pool.changed.clear()
             in_hand = sum(execution.needs_runner for execution in self._held.values())

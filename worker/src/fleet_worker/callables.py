@@ -1,11 +1,12 @@
-"""What a workflow file may call: functions of the flow folder and of named modules, tasks of allowed plug-ins."""
+"""What a workflow file may call: functions of flow folder, synced wheels and named modules, tasks of plug-ins."""
 
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -31,10 +32,14 @@ class CallableNotAllowed(FlowNotFound):
 
 
 class Callables:
-    def __init__(self, *, folders: Iterable[Path], modules: Iterable[str]) -> None:
-        """Every module of the folders is allowed; so are these modules with all below them."""
+    def __init__(self, *, folders: Iterable[Path], modules: Iterable[str], wheels: Iterable[Path] = ()) -> None:
+        """Every module of the folders and of the wheels is allowed; so are these modules with all below them.
+
+        Whoever may upload a wheel may have any code executed here: there is nothing to guard against.
+        """
         self._folders = list(folders)
         self._modules = list(modules)
+        self._wheels = list(wheels)
 
     def load(self, spec: str) -> Callable[..., Any]:
         """The function that `module:function` means. FlowNotFound if there is none, or none that is allowed."""
@@ -84,12 +89,15 @@ class Callables:
         return self._may_import(entry.module)
 
     def _may_import(self, module_name: str) -> bool:
-        return self._is_named(module_name) or any(_find(folder, module_name) for folder in self._folders)
+        return (
+            self._is_named(module_name)
+            or any(_find(folder, module_name) for folder in self._folders)
+            or _is_inside(self._wheels, _origin_of(module_name))
+        )
 
     def _is_home(self, module_name: str) -> bool:
         file = getattr(sys.modules.get(module_name), "__file__", None)
-        inside = file is not None and any(Path(file).is_relative_to(folder) for folder in self._folders)
-        return inside or self._is_named(module_name)
+        return _is_inside([*self._folders, *self._wheels], file) or self._is_named(module_name)
 
     def _is_named(self, module_name: str) -> bool:
         return any(module_name == allowed or module_name.startswith(f"{allowed}.") for allowed in self._modules)
@@ -119,6 +127,23 @@ class _Offers:
     def _register_task(self, name: str, task: Task) -> None:
         """Called by Pyoco's registry."""
         self.tasks.setdefault(name, task)
+
+
+def _is_inside(folders: Iterable[Path], file: str | None) -> bool:
+    return file is not None and any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _origin_of(module_name: str) -> str | None:
+    """The file that an import of the module would begin with, found without importing anything."""
+    top, *below = module_name.split(".")
+    path: Sequence[str] | None = None
+    name = top
+    while (spec := PathFinder.find_spec(name, path)) is not None:
+        if spec.origin is not None or not below:
+            return spec.origin
+        # Several packages share this folder: which one it is shows further down.
+        name, path = f"{name}.{below.pop(0)}", list(spec.submodule_search_locations or [])
+    return None
 
 
 def _find(folder: Path, module_name: str) -> Path | str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 
 from fleet_contracts.dead_letter import DeadLetterReason
@@ -9,6 +10,7 @@ from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_contracts.wheel import WheelInUse
 from fleet_kit.nats import WrongRevision
 
 from .compaction import forget_marks
@@ -82,11 +84,13 @@ class Claims:
         *,
         instance_id: str,
         stopping: asyncio.Event,
+        wheels_in_force: Callable[[], Sequence[WheelInUse]] = tuple,
     ) -> None:
         self._writer = writer
         self._settings = settings
         self._instance_id = instance_id
         self._stopping = stopping
+        self._wheels_in_force = wheels_in_force
 
     async def claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
         """A lease on the run, or why there is none. NatsUnavailable if NATS cannot tell."""
@@ -145,6 +149,7 @@ class Claims:
             worker_instance_id=self._instance_id,
             ack_subject=delivery.reply,
             now=now,
+            wheels=self._wheels_in_force(),
         )
 
     async def _watch(self, run_id: str, revision: int) -> Holder:

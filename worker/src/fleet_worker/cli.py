@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from .agent import Agent
 from .pool import RunnersUnusable
 from .registry import NotOurs
 from .settings import WorkerSettings
+from .wheel_home import WheelFolderUnusable, WheelHome
 from .workspace import runs_folder
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,10 @@ def work(
     flows_dir: Annotated[
         Path | None, typer.Option(help="Folder whose *.py files define flows; default: ./examples if it exists.")
     ] = None,
+    wheel_sync: Annotated[
+        bool | None,
+        typer.Option(help="Install the wheels of the fleet's registry that are meant for these tags, and follow it."),
+    ] = None,
 ) -> None:
     """Execute Pyoco flows for a fleet until stopped.
 
@@ -58,14 +64,15 @@ def work(
             slots=slots,
             flow_resolver=flow_resolver,
             flows_dir=flows_dir,
+            wheel_sync_enabled=None if wheel_sync is None else "1" if wheel_sync else "0",
         )
     except SettingsError as error:
         raise BadArguments(str(error)) from error
     if settings.flow_resolver is None:
         folder = settings.find_flows_dir()
-        if folder is None:
-            raise BadArguments("no flows: give --flow-resolver or --flows-dir")
-        if not folder.is_dir():
+        if folder is None and not settings.syncs_wheels:
+            raise BadArguments("no flows: give --flow-resolver, --flows-dir or --wheel-sync")
+        if folder is not None and not folder.is_dir():
             raise BadArguments(f"the flows folder {folder} does not exist")
     configure_logging(service="pyoco-server:worker", component="worker", settings=settings)
     stopped_by = uvloop.run(_serve(settings))
@@ -73,9 +80,13 @@ def work(
 
 
 async def _serve(settings: WorkerSettings) -> signal.Signals:
-    with runs_folder(settings.worker_dir) as runs_dir:
+    with runs_folder(settings.worker_dir) as runs_dir, _wheel_home(settings) as wheel_home:
         async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}") as link:
-            return await Agent(settings, link, runs_dir).run()
+            return await Agent(settings, link, runs_dir, wheel_home).run()
+
+
+def _wheel_home(settings: WorkerSettings) -> AbstractContextManager[WheelHome | None]:
+    return WheelHome.taken(settings.wheel_sync_dir) if settings.syncs_wheels else nullcontext()
 
 
 def main() -> None:
@@ -86,7 +97,7 @@ def main() -> None:
         reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         sys.stderr.write(f"pyoco-worker: {reason.rstrip('.')}; example: {_EXAMPLE} ({problem.err_id})\n")
         code = 1
-    except (RunnersUnusable, NotOurs) as error:
+    except (RunnersUnusable, NotOurs, WheelFolderUnusable) as error:
         sys.stderr.write(f"pyoco-worker: {error}\n")
         code = 1
     except KeyboardInterrupt:

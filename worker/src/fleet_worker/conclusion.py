@@ -1,11 +1,13 @@
 """What an attempt has come to, and the last change of the snapshot that follows from it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_contracts.wheel import WheelInUse
 
 from .rules import retry_at
 
@@ -44,6 +46,21 @@ def conclude(snapshot: RunSnapshot, conclusion: Conclusion, *, now: float, chanc
     )
     marks = _marks(conclusion)
     return final.model_copy(update=marks) if marks else final
+
+
+def having_run_with(
+    wheels: list[WheelInUse] | None, change: Callable[[RunSnapshot], RunSnapshot]
+) -> Callable[[RunSnapshot], RunSnapshot]:
+    """The same change of a snapshot that tells these wheels."""
+    if wheels is None:
+        return change
+    return lambda snapshot: change(
+        snapshot if snapshot.wheels == wheels else snapshot.model_copy(update={"wheels": wheels})
+    )
+
+
+def with_trouble(error: str | None, trouble: str | None) -> str | None:
+    return f"{error}; it may be missing because the last wheel sync failed: {trouble}" if trouble else error
 
 
 def _told(conclusion: Conclusion) -> dict[str, Any]:

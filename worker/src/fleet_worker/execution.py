@@ -6,7 +6,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from fleet_contracts.job import Job
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_contracts.wheel import WheelInUse
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, WriteRefused
 
 from .claims import Claims
-from .conclusion import Conclusion, conclude
+from .conclusion import Conclusion, conclude, having_run_with, with_trouble
 from .delivery import IN_PROGRESS, Delivery
 from .disposition import Ended, Fenced, HandedBack, Outcome, RetryScheduled, Unrecorded
 from .events import RunEventBatches
@@ -34,14 +35,15 @@ from .registry import Registry
 from .rules import is_past_deadline
 from .runner_process import RunnerDied, RunnerProcess
 from .settings import WorkerSettings
+from .synced_wheels import SyncedWheels
+from .turn import Turn
+from .wheel_set import WheelSet
 
 logger = logging.getLogger(__name__)
 
 # Task states are written together: at most so often per run, and not at all for a run that is over sooner.
 _WRITE_INTERVAL_SECONDS = 0.25
 _CRASH_RETRY_SECONDS = 0.2
-# So long does a run that was claimed ahead wait for its runner; then others may have it.
-_PATIENCE_SECONDS = 0.3
 _REFUSALS_BEFORE_NAK = 6
 _MAX_BACKOFF_SECONDS = 2.0
 # The run has failed before any of its flow was executed.
@@ -71,6 +73,8 @@ class Services:
     pool: RunnerPool
     registry: Registry
     runs_dir: Path
+    # None: wheels are not synced.
+    wheels: SyncedWheels | None = None
 
 
 class Execution:
@@ -87,7 +91,9 @@ class Execution:
         self._ending: Ending | None = None
         # From the beginning until the runner is done with the run, or it is clear that none will ever begin it.
         self.needs_runner = True
-        self._asked: asyncio.Future[RunnerProcess | None] | None = None
+        self._turn = Turn(services.pool, self._is_unwanted)
+        # What the run is, or was, executed with; None: no runner has begun.
+        self._ran_with: list[WheelInUse] | None = None
         # Only while it executes the run.
         self._runner: RunnerProcess | None = None
         self._outage_told = False
@@ -149,7 +155,7 @@ class Execution:
             if self._runner is not None:
                 self._runner.kill()
             else:
-                self._stop_waiting()
+                self._turn.give_up()
 
     def step_back(self) -> None:
         """Leave the run to others, unless a runner has begun it."""
@@ -194,48 +200,46 @@ class Execution:
             records_max_bytes=settings.max_run_snapshot_bytes,
             workflow_yaml=self._job.workflow_yaml,
         )
-        runner = await self._get_runner()
-        if runner is None:
-            self.needs_runner = False
-            return await self._not_begun(lease)
-        self._runner = runner
-        try:
-            done = await runner.run(request, self._on_progress)
-        except RunnerDied as death:
-            self._runner, self.needs_runner = None, False
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            return await self._after_death(lease, death)
-        self._runner, self.needs_runner = None, False
-        # The runner is free for the next run while the end of this one is being written.
-        self._services.pool.give_back(runner)
-        return await self._after_run(lease, events, done)
-
-    async def _get_runner(self) -> RunnerProcess | None:
-        """A runner to begin in; None if the run shall not begin here, or none was free in time."""
-        pool = self._services.pool
-        patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._stop_waiting)
-        try:
-            while not self._is_unwanted():
-                self._asked = pool.ask()
-                runner = await self._asked
-                if runner is None:
-                    return None
+        while True:
+            claimed_at = lease.written_at
+            runner = await self._turn.wait()
+            if runner is None:
+                self.needs_runner = False
+                return await self._not_begun(lease)
+            self._note_wheels(lease, runner.wheels)
+            self._runner = runner
+            try:
+                done = await runner.run(request, self._on_progress)
+            except RunnerDied as death:
+                self._runner, self.needs_runner = None, False
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+                return await self._after_death(lease, death)
+            self._runner = None
+            if done.reason in _NO_FLOW and self._services.wheels is not None:
+                self._services.pool.give_back(runner)
+                await self._turn.wait_for(self._services.wheels.catch_up(claimed_at))
                 if self._is_unwanted():
-                    pool.give_back(runner)
-                elif not runner.died.is_set():
-                    return runner
-            return None
-        finally:
-            patience.cancel()
-            self._asked = None
+                    self.needs_runner = False
+                    return await self._not_begun(lease)
+                if self._services.pool.wheels is not runner.wheels:
+                    continue  # what was missing may have come by wheel
+                done = replace(done, error=with_trouble(done.error, self._services.wheels.trouble))
+                self.needs_runner = False
+            else:
+                self.needs_runner = False
+                # The runner is free for the next run while the end of this one is being written.
+                self._services.pool.give_back(runner)
+            return await self._after_run(lease, events, done)
+
+    def _note_wheels(self, lease: Lease, wheels: WheelSet) -> None:
+        """The claim has told those in force at that moment: mostly, there is nothing to add."""
+        self._ran_with = wheels.in_use
+        if lease.snapshot.wheels != wheels.in_use:
+            self._progress["wheels"] = wheels.in_use
 
     def _is_unwanted(self) -> bool:
         """Something has come in between: the run shall not begin any more."""
         return self._ending is not None or self._cancel_seen_at is not None
-
-    def _stop_waiting(self) -> None:
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_result(None)
 
     async def _not_begun(self, lease: Lease) -> Outcome:
         match self._ending:
@@ -333,6 +337,7 @@ class Execution:
         self, lease: Lease, change: Callable[[RunSnapshot], RunSnapshot]
     ) -> RunSnapshot | Fenced | Unrecorded:
         """Write the last state. NATS being away is waited out; a write that is refused is not."""
+        change = having_run_with(self._ran_with, change)
         status = change(lease.snapshot).status
         # Before the state: whoever sees the run ended finds all of its output.
         await self._tell(status)
@@ -406,7 +411,7 @@ class Execution:
             if self._runner is not None:
                 self._runner.cancel(self._job.run_id)
             else:
-                self._stop_waiting()
+                self._turn.give_up()
 
     def _log_failure(
         self, error: str | None, reason: DeadLetterReason | None, failure: dict[str, str] | None = None

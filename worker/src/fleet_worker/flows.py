@@ -38,7 +38,18 @@ def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
         return ResolvedFlows(flow_resolver)
     if flows_dir is not None:
         return FolderFlows(Path(flows_dir))
-    raise FlowsUnusable("no flows were given: use --flow-resolver or --flows-dir")
+    raise FlowsUnusable("no flows were given: use --flow-resolver, --flows-dir or --wheel-sync")
+
+
+class NoFlows:
+    """Of a worker whose flows all come by wheel."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.broken: dict[str, Failure] = {}
+
+    def resolve(self, name: str) -> Flow:
+        raise FlowNotFound(f"flow {name!r} is not known to this worker, which has no flows of its own")
 
 
 class ResolvedFlows:

@@ -23,6 +23,8 @@ class Setup:
     # What workflow files may call besides the functions of the flow folder, and the variables that they may read.
     callable_allow: list[str] = field(default_factory=list)
     env_allow: list[str] = field(default_factory=list)
+    # Where synced wheels are installed; None: wheels are not synced, so flows have to be somewhere else.
+    wheel_paths: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ import asyncio
 import logging
 import time
 from collections import deque
+from dataclasses import replace
 
 from .frames import Ready, Setup
 from .pace import Pace
 from .runner_process import RunnerDied, RunnerProcess
+from .wheel_set import NO_WHEELS, WheelSet
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +21,12 @@ class RunnersUnusable(Exception):
 
 
 class RunnerPool:
-    def __init__(self, setup: Setup, slots: int) -> None:
+    def __init__(self, setup: Setup, slots: int, wheels: WheelSet = NO_WHEELS) -> None:
         self._setup = setup
+        # What runs begin with from now on.
+        self.wheels = wheels
+        self._told: WheelSet | None = None
+        self._broken: dict[str, dict[str, str]] = {}
         self._slots = slots
         self._idle: deque[RunnerProcess] = deque()
         self._busy_since: dict[RunnerProcess, float] = {}
@@ -28,8 +34,9 @@ class RunnerPool:
         self._pace = Pace()
         self._alive: set[RunnerProcess] = set()
         self._keepers: list[asyncio.Task[None]] = []
+        self._retiring: set[asyncio.Task[None]] = set()
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        # The flows that the runner which was started last can run.
+        # What can be run by name with the wheels in force.
         self.flows: list[str] = []
         # Set whenever a runner has become free.
         self.changed = asyncio.Event()
@@ -40,6 +47,11 @@ class RunnerPool:
         return len(self._idle) + len(self._busy_since)
 
     @property
+    def is_renewing(self) -> bool:
+        """A runner is being started, or is leaving for another."""
+        return len(self._alive) > self.size
+
+    @property
     def jobs_ahead(self) -> int:
         """How many jobs more than runners are worth having in hand now."""
         return self._pace.jobs_ahead(runners=self.size, busy_since=self._busy_since.values(), now=time.monotonic())
@@ -47,18 +59,25 @@ class RunnerPool:
     async def start(self) -> None:
         """Start all runners; returns when the first one is ready. RunnersUnusable if it cannot be."""
         self._keepers = [asyncio.create_task(self._keep_slot()) for _ in range(self._slots)]
-        ready = await self._first
-        for file, failure in ready.broken.items():
-            logger.error("the flows of %s cannot be used", file, extra={"event": "flows_broken", **failure})
-        if ready.flows:
-            logger.info("flows: %s", ", ".join(ready.flows), extra={"event": "flows_loaded"})
-        elif self._setup.flow_resolver is None:
-            logger.warning("no flows were found in %s", self._setup.flows_dir)
+        await self._first
+
+    def switch(self, wheels: WheelSet) -> None:
+        """Runs that begin from now on have these wheels.
+
+        A runner with others is replaced: at once if it is idle, when its run is over if it is busy.
+        """
+        self.wheels = wheels
+        for runner in [runner for runner in self._idle if runner.wheels is not wheels]:
+            self._idle.remove(runner)
+            self._retire(runner)
+
+    def wheel_paths_in_use(self) -> set[str]:
+        return {path for runner in self._alive for path in runner.wheels.paths}
 
     async def stop(self) -> None:
         for keeper in self._keepers:
             keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*self._keepers, *self._retiring, return_exceptions=True)
         self._idle.clear()
         await asyncio.gather(*(runner.stop() for runner in list(self._alive)))
 
@@ -77,7 +96,10 @@ class RunnerPool:
     def give_back(self, runner: RunnerProcess) -> None:
         if (since := self._busy_since.pop(runner, None)) is not None:
             self._pace.note(time.monotonic() - since)
-        self._offer(runner)
+        if runner.wheels is self.wheels:
+            self._offer(runner)
+        else:
+            self._retire(runner)
 
     def note_overbooked(self) -> None:
         """A job that was claimed ahead got no runner in time."""
@@ -93,6 +115,12 @@ class RunnerPool:
                 return
         self._idle.append(runner)
 
+    def _retire(self, runner: RunnerProcess) -> None:
+        """Let it leave; its slot gets another."""
+        retiring = asyncio.get_running_loop().create_task(runner.stop())
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+
     def _lend(self, runner: RunnerProcess, asked: asyncio.Future[RunnerProcess | None]) -> None:
         self._busy_since[runner] = time.monotonic()
         asked.set_result(runner)
@@ -101,18 +129,19 @@ class RunnerPool:
         """Have a runner in this slot, for ever."""
         backoff = 0.1
         while True:
-            runner = RunnerProcess(self._setup)
+            wheels = self.wheels
+            runner = RunnerProcess(self._setup_with(wheels), wheels)
             self._alive.add(runner)
             try:
                 await runner.start()
                 ready = await runner.ready()
                 if ready.error is not None:
                     raise RunnersUnusable(ready.error)
-                self.flows = ready.flows
                 if not self._first.done():
                     self._first.set_result(ready)
                 backoff = 0.1
-                self._offer(runner)
+                self._tell(ready, wheels)
+                self.give_back(runner)
                 await runner.died.wait()
             except (RunnerDied, RunnersUnusable, OSError) as error:
                 if not self._first.done():
@@ -124,6 +153,25 @@ class RunnerPool:
             finally:
                 if runner.died.is_set():
                     self._forget(runner)
+
+    def _setup_with(self, wheels: WheelSet) -> Setup:
+        synced = self._setup.wheel_paths is not None
+        return replace(self._setup, wheel_paths=list(wheels.paths)) if synced else self._setup
+
+    def _tell(self, ready: Ready, wheels: WheelSet) -> None:
+        """Once for each set of wheels: what can be run with it."""
+        if self._told is wheels or wheels is not self.wheels:
+            return
+        self._told = wheels
+        self.flows = ready.flows
+        news = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
+        self._broken = ready.broken
+        for file, failure in news.items():
+            logger.error("the flows of %s cannot be used", file, extra={"event": "flows_broken", **failure})
+        if ready.flows:
+            logger.info("flows: %s", ", ".join(ready.flows), extra={"event": "flows_loaded"})
+        elif self._setup.flow_resolver is None and self._setup.flows_dir is not None:
+            logger.warning("no flows were found in %s", self._setup.flows_dir)
 
     def _forget(self, runner: RunnerProcess) -> None:
         self._alive.discard(runner)

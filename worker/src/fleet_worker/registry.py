@@ -8,7 +8,7 @@ from typing import Any
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.status import RunStatus, WorkerState
-from fleet_contracts.worker_record import WorkerRecord
+from fleet_contracts.worker_record import WheelSync, WorkerRecord
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink, WrongRevision
@@ -92,6 +92,10 @@ class Registry:
                 "last_run_started_at": started_at,
                 "last_run_finished_at": time.time(),
             }
+        self._changed = True
+
+    def wheels_synced(self, wheels: WheelSync) -> None:
+        self._news["wheel_sync"] = wheels
         self._changed = True
 
     async def introduce(self, control: ControlLine) -> None:

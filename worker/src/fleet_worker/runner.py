@@ -1,11 +1,9 @@
 """A runner process: executes one run at a time for its agent, and ends when the agent does."""
 
-import ctypes
 import faulthandler
 import json
 import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -23,16 +21,17 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.status import RunStatus
 
 from .compaction import compact_records, compact_result
-from .flows import FlowNotFound, Flows, FlowsUnusable, describe_failure, load_flows
+from .flows import FlowNotFound, Flows, FlowsUnusable, NoFlows, describe_failure, load_flows
 from .frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, encode
+from .lifeline import die_with
 from .plain import json_safe
 from .recording import Recorder, TaskStream
 from .results import result_of
+from .wheel_flows import WheelFlows, add_to_path
 from .workflows import Workflows, make_workflows
 from .workspace import Workspace
 
 _FLUSH_INTERVAL_SECONDS = 0.1
-_PR_SET_PDEATHSIG = 1
 
 
 class Channel:
@@ -93,7 +92,7 @@ class Runner:
 
     def _load(self, setup: Setup) -> Flows | None:
         try:
-            flows = load_flows(setup.flow_resolver, setup.flows_dir)
+            flows = _find_flows(setup)
         except FlowsUnusable as error:
             self._channel.send(Ready([], error=str(error)))
             return None
@@ -193,6 +192,15 @@ class Runner:
                     self._channel.send(progress)
 
 
+def _find_flows(setup: Setup) -> Flows:
+    if setup.wheel_paths is None:
+        return load_flows(setup.flow_resolver, setup.flows_dir)
+    add_to_path(setup.wheel_paths)
+    has_own = setup.flow_resolver is not None or setup.flows_dir is not None
+    own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else NoFlows()
+    return WheelFlows(own, setup.wheel_paths)
+
+
 def _nothing_done() -> Done:
     return Done(status=RunStatus.FAILED, events=[], tasks={}, task_records={})
 
@@ -211,17 +219,9 @@ def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _die_with(parent_pid: int) -> None:
-    """Let the kernel end this process when the agent dies, even while a task holds the interpreter."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        os._exit(0)
-
-
 def main() -> None:
     fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
-    _die_with(parent_pid)
+    die_with(parent_pid)
     faulthandler.enable()
     # The flows' code sees a plain command line.
     sys.argv[1:] = []

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .frames import Cancel, Decoder, Done, Frame, Progress, Ready, Run, Setup, Stop, encode
+from .wheel_set import NO_WHEELS, WheelSet
 from .workspace import spare_folder
 
 logger = logging.getLogger(__name__)
@@ -32,8 +33,10 @@ class RunnerDied(Exception):
 class RunnerProcess:
     """One child process. `run` may be called again when the run before has returned."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, wheels: WheelSet = NO_WHEELS) -> None:
         self._setup = setup
+        # What its runs can import besides what the worker has; another set needs another process.
+        self.wheels = wheels
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()

@@ -82,6 +82,10 @@ class WorkerSettings(FleetSettings, WireNames, ConsumerDefaults, DlqLimits, Even
             )
         return self
 
+    @property
+    def syncs_wheels(self) -> bool:
+        return self.wheel_sync_enabled == "1"
+
     def find_flows_dir(self) -> Path | None:
         """The folder to load flows from when no resolver is given."""
         if self.flows_dir is not None:

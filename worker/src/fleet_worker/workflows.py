@@ -64,7 +64,9 @@ class Workflows:
 def make_workflows(setup: Setup) -> Workflows:
     """What the agent allows; a resolver has no folder whose modules could be meant."""
     folders = [Path(setup.flows_dir)] if setup.flows_dir is not None and setup.flow_resolver is None else []
-    return Workflows(Callables(folders=folders, modules=setup.callable_allow), env_allow=setup.env_allow)
+    wheels = [Path(path) for path in setup.wheel_paths or []]
+    callables = Callables(folders=folders, modules=setup.callable_allow, wheels=wheels)
+    return Workflows(callables, env_allow=setup.env_allow)
 
 
 class _Tasks(dict[str, Task]):

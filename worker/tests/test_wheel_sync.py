@@ -1,0 +1,454 @@
+"""A worker follows the wheel registry: what arrives only by wheel runs, and no run fails because of it."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from nats.aio.msg import Msg
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually, wait_until
+from fleet_testkit.wheels import build_wheel
+
+from .conftest import Desk, WorkerProcess
+from .shelf import FAST, SHOP, Shelf, shop_wheel
+
+StartWorker = Callable[..., WorkerProcess]
+YAML = """
+version: 1
+flow:
+  graph: "{task}"
+tasks:
+  {task}:
+    {how}
+"""
+
+
+@pytest.fixture
+async def shelf(desk: Desk) -> Shelf:
+    return await Shelf.make(desk)
+
+
+@pytest.fixture
+def syncing(start_worker: StartWorker, tmp_path: Path) -> StartWorker:
+    """Start workers that follow the registry, each with a folder of its own."""
+
+    def start(worker_id: str = "w1", *options: str, **env: str) -> WorkerProcess:
+        return start_worker(worker_id, *options, **{**FAST, "PYOCO_WHEEL_SYNC_DIR": str(home_of(tmp_path)), **env})
+
+    return start
+
+
+def home_of(tmp_path: Path) -> Path:
+    return tmp_path / "wheels"
+
+
+def trees_in(tmp_path: Path) -> list[str]:
+    return sorted(tree.name.rpartition("-")[0] for tree in home_of(tmp_path).glob("*/trees/*"))
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def used(run: RunSnapshot) -> list[str]:
+    return [wheel.name for wheel in run.wheels]
+
+
+async def run_yaml(desk: Desk, text: str) -> RunSnapshot:
+    job = desk.job("from_yaml").model_copy(update={"workflow_yaml": text})
+    await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=0.0).encode())
+    await desk.queue(job)
+    return await desk.wait_ended(job.run_id)
+
+
+async def test_flows_of_a_wheel_run_and_the_attempt_tells_which_wheels_it_had(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    wheel = shop_wheel(tmp_path / "in")
+    await shelf.put(wheel, tags="gpu,default")
+    await shelf.put(build_wheel(tmp_path / "in", "elsewhere"), tags="gpu")
+    worker = syncing("w1")
+    run = await desk.wait_ended(await desk.submit("shop"))
+    assert (run.status, run.result, run.attempt) == (RunStatus.COMPLETED, "1.0", 1), worker.log
+    assert [wheel.model_dump() for wheel in run.wheels] == [{"name": wheel.name, "sha256_hex": digest(wheel)}]
+    made = await desk.wait_ended(await desk.submit("made"))
+    assert made.result == "1.0"
+    own = await desk.wait_ended(await desk.submit("tiny"))
+    assert (own.status, used(own)) == (RunStatus.COMPLETED, [wheel.name])
+    sync = await shelf.wait_installed("w1", wheel.name)
+    (installed,) = sync.installed_wheels
+    assert (installed.package, installed.version, installed.tags) == ("shop", "1.0", ["gpu", "default"])
+    assert installed.sha256_hex == digest(wheel)
+    assert (sync.enabled, sync.selected_count, sync.updated_count, sync.removed_count) == (True, 1, 1, 0)
+    assert sync.selected_wheels == sync.updated_wheels == [wheel.name]
+    assert sync.last_success_at is not None
+    assert sync.last_error is None
+
+
+async def test_plugin_tasks_and_callables_of_a_wheel_run_from_workflow_files_without_an_allow_list(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    syncing("w1")
+    missing = await run_yaml(desk, YAML.format(task="ask", how="callable: shop:price"))
+    assert (missing.status, missing.reason) == (RunStatus.FAILED, "callable_not_allowed")
+    await shelf.put(shop_wheel(tmp_path / "in"))
+    # At once: nobody waits for the next sync.
+    used_task = await run_yaml(desk, YAML.format(task="ask", how="use: shop/price"))
+    assert (used_task.status, used_task.result) == (RunStatus.COMPLETED, "2 x 1.0"), used_task.error
+    called = await run_yaml(desk, YAML.format(task="ask", how="callable: shop:price"))
+    assert (called.status, called.result) == (RunStatus.COMPLETED, "2 x 1.0"), called.error
+    stranger = await run_yaml(desk, YAML.format(task="ask", how="callable: os:getcwd"))
+    assert stranger.reason == "callable_not_allowed"
+
+
+async def test_a_run_that_was_submitted_right_after_an_upload_finds_its_flow_even_if_the_next_sync_is_far_away(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    worker = syncing("w1", "--slots", "2", PYOCO_WHEEL_SYNC_INTERVAL_SEC="600")
+    assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
+    wheel = shop_wheel(tmp_path / "in")
+    await shelf.put(wheel)
+    run_ids = [await desk.submit("shop") for _ in range(5)]
+    runs = [await desk.wait_ended(run_id) for run_id in run_ids]
+    assert {(run.status, run.result) for run in runs} == {(RunStatus.COMPLETED, "1.0")}, worker.log
+    assert all(used(run) == [wheel.name] for run in runs)
+    assert await desk.dead_letters() == []
+
+
+async def test_only_a_run_whose_flow_is_missing_costs_a_look_at_the_registry(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    await shelf.put(shop_wheel(tmp_path / "in"))
+    syncing("w1", PYOCO_WHEEL_SYNC_INTERVAL_SEC="600")
+    assert (await desk.wait_ended(await desk.submit("shop"))).status is RunStatus.COMPLETED
+    looks: list[bytes] = []
+
+    async def count(msg: Msg) -> None:
+        looks.append(msg.data)
+
+    await desk.link.client.subscribe("$JS.API.DIRECT.GET.OBJ_pyoco_wheels", cb=count)
+    for run_id in [await desk.submit("shop") for _ in range(30)]:
+        assert (await desk.wait_ended(run_id)).status is RunStatus.COMPLETED
+    assert looks == []
+    run_ids = [await desk.submit("nothing") for _ in range(30)]
+    runs = [await desk.wait_ended(run_id) for run_id in run_ids]
+    assert 1 <= len(looks) <= 30
+    assert {run.reason for run in runs} == {"flow_not_found"}
+    assert "wheels offer: made, shop" in (runs[0].error or "")
+
+
+async def test_a_new_version_is_used_by_the_next_run_while_a_run_on_the_old_one_ends_on_it(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    old, new = shop_wheel(tmp_path / "in", "1.0"), shop_wheel(tmp_path / "in", "1.10")
+    await shelf.put(old)
+    worker = syncing("w1", "--slots", "3")
+    long_runs = [await desk.submit("shop", file=str(tmp_path / "go")) for _ in range(2)]
+    for run_id in long_runs:
+        await desk.wait_running(run_id)
+    await shelf.put(new)
+    sync = await shelf.wait_installed("w1", new.name)
+    assert (sync.updated_wheels, sync.removed_wheels) == ([new.name], [old.name])
+    for _ in range(3):
+        run = await desk.wait_ended(await desk.submit("shop"))
+        assert (run.result, used(run)) == ("1.10", [new.name])
+    assert trees_in(tmp_path) == ["shop", "shop"], "the old one is in use"
+    (tmp_path / "go").touch()
+    for run_id in long_runs:
+        run = await desk.wait_ended(run_id)
+        assert (run.status, run.result, run.attempt, used(run)) == (RunStatus.COMPLETED, "1.0", 1, [old.name])
+    wait_until(lambda: trees_in(tmp_path) == ["shop"], what="the old tree removed")
+    # The runners that were busy have been replaced.
+    wait_until(lambda: len(worker.runners()) == 3, what="three runners")
+    runs = [await desk.wait_ended(run_id) for run_id in [await desk.submit("shop") for _ in range(6)]]
+    assert {run.result for run in runs} == {"1.10"}
+    assert [line["event"] for line in worker.log_lines if line["level"] == "ERROR"] == ["flows_broken"]
+
+
+async def test_no_run_fails_or_is_begun_twice_while_wheels_change_again_and_again(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    names = [await shelf.put(shop_wheel(tmp_path / "in", "1.0"))]
+    worker = syncing("w1", "--slots", "2")
+    await shelf.wait_installed("w1", names[0])
+    run_ids: list[str] = []
+    submitting = True
+
+    async def submit() -> None:
+        while submitting:
+            run_ids.append(await desk.submit("shop" if len(run_ids) % 2 else "tiny"))
+            await asyncio.sleep(0.02)
+
+    crowd = asyncio.create_task(submit())
+    for number in range(1, 5):
+        names.append(await shelf.put(shop_wheel(tmp_path / "in", f"1.{number}")))
+        await shelf.wait_installed("w1", names[-1])
+    submitting = False
+    await crowd
+    runs = [await desk.wait_ended(run_id, within=60) for run_id in run_ids]
+    assert {run.status for run in runs} == {RunStatus.COMPLETED}, worker.log
+    assert len(runs) > 50
+    assert {run.interruptions for run in runs} == {0}
+    shops = [run for run in runs if run.flow_name == "shop"]
+    assert all(used(run) == [f"shop-{run.result}-py3-none-any.whl"] for run in shops)
+    assert {run.attempt for run in runs} == {1}
+
+
+async def test_a_removed_wheel_disappears_and_an_older_one_takes_its_place(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    old = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
+    syncing("w1")
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
+    await shelf.delete(new)
+    await shelf.wait_installed("w1", old)
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "1.0"
+    await shelf.delete(old)
+    sync = await shelf.wait_installed("w1")
+    assert (sync.removed_wheels, sync.selected_count) == ([old], 0)
+    run = await desk.wait_ended(await desk.submit("shop"))
+    assert (run.status, run.reason, run.wheels) == (RunStatus.FAILED, "flow_not_found", [])
+    wait_until(lambda: trees_in(tmp_path) == [], what="no tree left")
+
+
+async def test_what_does_not_fit_is_skipped_with_a_reason_and_the_newest_that_fits_is_used(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    inside = tmp_path / "in"
+    fits = await shelf.put(shop_wheel(inside, "1.0"))
+    old_python = {
+        "shop-2.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: shop\nVersion: 2.0\nRequires-Python: <3\n"
+    }
+    reasons = {
+        await shelf.put(shop_wheel(inside, "2.0", members=old_python)): "it requires Python <3",
+        await shelf.put(shop_wheel(inside, "3.0", python="cp39", abi="cp39", platform="win32")): "no tag of it fits",
+        await shelf.put(build_wheel(inside, "pyoco", "99.0")): "the worker itself is made with pyoco",
+        await shelf.put(
+            build_wheel(inside, "sly", "1.0", modules={"fleet_worker/x.py": ""})
+        ): "the module fleet_worker",
+        await shelf.put(build_wheel(inside, "deep", "1.0"), name="no wheel.zip"): "its name cannot be read",
+    }
+    syncing("w1")
+    run = await desk.wait_ended(await desk.submit("shop"))
+    assert (run.result, used(run)) == ("1.0", [fits])
+    sync = await shelf.wait_installed("w1", fits)
+    assert sync.skipped_incompatible_count == len(reasons)
+    assert {wheel.name for wheel in sync.skipped_incompatible} == reasons.keys()
+    for wheel in sync.skipped_incompatible:
+        assert reasons[wheel.name] in wheel.reason
+
+
+async def test_a_failing_install_is_reported_once_and_the_set_before_stays_in_force_as_a_whole(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    inside = tmp_path / "in"
+    good = await shelf.put(shop_wheel(inside, "1.0"))
+    worker = syncing("w1")
+    await shelf.wait_installed("w1", good)
+    await shelf.put(shop_wheel(inside, "2.0"))
+    await shelf.wait_installed("w1", "shop-2.0-py3-none-any.whl")
+    bad = await shelf.put(build_wheel(inside, "bad", members={"bad-1.0.dist-info/WHEEL": b"Wheel-Version: 9.0\n"}))
+    await shelf.put(shop_wheel(inside, "3.0"))
+
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure told")
+    assert bad in (failed.last_error or "")
+    attempted = failed.last_attempt_at or 0.0
+    again = await shelf.wait_synced(
+        "w1", lambda sync: (sync.last_attempt_at or 0) > attempted + 1, what="two more tries"
+    )
+    assert [wheel.name for wheel in again.installed_wheels] == ["shop-2.0-py3-none-any.whl"]
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
+    missing = await desk.wait_ended(await desk.submit("nothing"))
+    assert "the last wheel sync failed" in (missing.error or "")
+    told = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0024"]
+    assert len(told) == 1, told
+    await shelf.delete(bad)
+    await shelf.wait_installed("w1", "shop-3.0-py3-none-any.whl")
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "3.0"
+
+
+async def test_a_damaged_object_is_never_installed(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    good = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    worker = syncing("w1")
+    await shelf.wait_installed("w1", good)
+    worker.stop()
+    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
+    await shelf.spoil(new)
+    worker = syncing("w1")
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the damage told")
+    assert "damaged" in (failed.last_error or "")
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "1.0"
+    assert any(line.get("err_id") == "ERR-PYOCO-0024" for line in worker.log_lines)
+
+
+async def test_a_broken_wheel_breaks_only_what_it_offers_and_the_run_says_why(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    modules = {"ruin.py": "import not_there_at_all\n", "trap.py": "import os\nos._exit(3)\n"}
+    flows = {"ruined": "ruin:flow", "trapped": "trap:flow", "tiny": "ruin:tiny", "number": "json:__name__"}
+    entry_points = {"pyoco.flows": flows, "pyoco.tasks": {"ruin": "ruin:offer"}}
+    await shelf.put(build_wheel(tmp_path / "in", "ruin", modules=modules, entry_points=entry_points))
+    await shelf.put(shop_wheel(tmp_path / "in"))
+    worker = syncing("w1")
+    ruined = await desk.wait_ended(await desk.submit("ruined"))
+    assert (ruined.status, ruined.reason) == (RunStatus.FAILED, "flow_not_found")
+    assert "wheel ruin 1.0 cannot be loaded (ModuleNotFoundError: No module named 'not_there_at_all'" in (
+        ruined.error or ""
+    )
+    number = await desk.wait_ended(await desk.submit("number"))
+    assert "is a str, neither a Flow nor a function that returns one" in (number.error or "")
+    assert (await desk.wait_ended(await desk.submit("trapped"))).status is RunStatus.FAILED
+    for name in ("tiny", "shop"):
+        assert (await desk.wait_ended(await desk.submit(name))).status is RunStatus.COMPLETED
+    priced = await run_yaml(desk, YAML.format(task="ask", how="use: shop/price"))
+    assert priced.status is RunStatus.COMPLETED
+    (taken,) = [line for line in worker.log_lines if "the flow tiny of wheel ruin 1.0" in line["message"]]
+    assert taken["event"] == "flows_broken"
+
+
+async def test_a_restarted_worker_has_its_wheels_without_fetching_or_installing_anything(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    name = await shelf.put(shop_wheel(tmp_path / "in"))
+    worker = syncing("w1")
+    await shelf.wait_installed("w1", name)
+    (tree,) = home_of(tmp_path).glob("*/trees/*")
+    made = tree.stat().st_ino
+    worker.kill()
+    # Whatever would be fetched is not there any more; nothing has changed, though.
+    info = await desk.link.jetstream.stream_info("OBJ_pyoco_wheels")
+    await desk.link.jetstream.purge_stream("OBJ_pyoco_wheels", subject="$O.pyoco_wheels.C.>")
+    assert info.state.messages > 1
+    worker = syncing("w2")
+    await shelf.wait_installed("w2", name)
+    run = await desk.wait_ended(await desk.submit("shop"))
+    assert (run.status, run.worker_id) == (RunStatus.COMPLETED, "w2")
+    assert tree.stat().st_ino == made
+    assert len(list(home_of(tmp_path).iterdir())) == 1
+
+
+async def test_a_worker_killed_in_the_middle_of_an_install_leaves_nothing_that_is_ever_used(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    good = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    worker = syncing("w1")
+    await shelf.wait_installed("w1", good)
+    # Enough files to be caught in the act.
+    many = {f"shop/part{number}.py": f"X = {number}\n" * 50 for number in range(1500)}
+    modules = {"shop/__init__.py": SHOP.format(version="2.0"), **many}
+    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0", modules=modules))
+
+    def installing() -> list[psutil.Process]:
+        children = psutil.Process(worker.process.pid).children()
+        return [child for child in children if "fleet_worker.pip_process" in child.cmdline()]
+
+    (pip,) = wait_until(installing, within=30, what="pip at work")
+    wait_until(lambda: list(home_of(tmp_path).glob("*/scratch/*/*")), what="something in the scratch folder")
+    worker.kill()
+    wait_until(lambda: not pip.is_running() or pip.status() == "zombie", what="pip gone with its agent")
+    assert trees_in(tmp_path) == ["shop"]
+    note = json.loads(next(home_of(tmp_path).glob("*/wheels.json")).read_text())
+    assert [wheel["name"] for wheel in note["wheels"]] == [good]
+    syncing("w1")
+    await shelf.wait_installed("w1", new)
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
+    assert not list(home_of(tmp_path).glob("*/scratch/*"))
+    wait_until(lambda: trees_in(tmp_path) == ["shop"], what="the old tree removed")
+
+
+async def test_an_install_that_takes_too_long_is_ended_with_all_its_processes(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    await shelf.put(shop_wheel(tmp_path / "in"))
+    worker = syncing("w1", PYOCO_WHEEL_INSTALL_TIMEOUT_SEC="0.05")
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the timeout told")
+    assert "PYOCO_WHEEL_INSTALL_TIMEOUT_SEC" in (failed.last_error or "")
+    assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
+    assert worker.stop() == 0
+
+
+async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is_followed_again(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    old = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    worker = syncing("w1", "--slots", "2")
+    await shelf.wait_installed("w1", old)
+    nats_server.stop()
+
+    async def is_told() -> bool:
+        lines = [line for line in worker.log_lines if line.get("event") == "wheel_sync_failed"]
+        return any(line["err_id"] == "ERR-PYOCO-0003" for line in lines)
+
+    await eventually(is_told, what="the outage told")
+    nats_server.start()
+    async with asyncio.timeout(20):
+        await desk.link.wait_ready()
+    run = await desk.wait_ended(await desk.submit("shop"), within=30)
+    assert (run.result, used(run)) == ("1.0", [old])
+    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
+    await shelf.wait_installed("w1", new)
+    told = [line for line in worker.log_lines if line.get("event") == "wheel_sync_failed"]
+    assert len(told) == 1
+
+
+async def test_a_worker_may_live_by_wheels_alone(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    name = await shelf.put(shop_wheel(tmp_path / "in"))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    syncing("w1", "--flows-dir", str(empty), "--wheel-sync", PYOCO_WHEEL_SYNC_ENABLED="0")
+    run = await desk.wait_ended(await desk.submit("shop"))
+    assert (run.result, used(run)) == ("1.0", [name])
+
+
+async def test_programs_that_a_task_starts_can_use_the_wheels_too(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    code = """
+import subprocess
+from pyoco import Flow, task
+
+def main():
+    print("a script of the wheel")
+
+@task
+def call():
+    return subprocess.run(["tooled"], capture_output=True, text=True, check=True).stdout
+
+flow = Flow("tooling") >> call
+"""
+    entry_points = {"console_scripts": {"tooled": "tooled:main"}, "pyoco.flows": {"tooling": "tooled:flow"}}
+    await shelf.put(build_wheel(tmp_path / "in", "tooled", modules={"tooled.py": code}, entry_points=entry_points))
+    syncing("w1")
+    run = await desk.wait_ended(await desk.submit("tooling"))
+    assert run.result == "a script of the wheel\n", run.error
+
+
+async def test_workers_that_share_a_folder_do_not_touch_each_others_wheels(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    name = await shelf.put(shop_wheel(tmp_path / "in"), tags="one")
+    syncing("w1", "--tags", "one")
+    syncing("w2", "--tags", "two")
+    await shelf.wait_installed("w1", name)
+    await shelf.wait_installed("w2")
+    assert sorted(home.name for home in home_of(tmp_path).iterdir()) == ["1", "2"]
+    assert trees_in(tmp_path) == ["shop"]
+
+
+def test_a_folder_that_cannot_be_used_is_told_at_the_start(syncing: StartWorker, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    worker = syncing("w1", PYOCO_WHEEL_SYNC_DIR=str(tmp_path / "file"))
+    assert worker.process.wait(timeout=20) == 1
+    assert "set PYOCO_WHEEL_SYNC_DIR to another folder" in worker.log
