@@ -10,7 +10,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_stream
 from fleet_kit.settings import FleetSettings
-from fleet_kit.streams import StoredMessage, messages_of
+from fleet_kit.streams import StoredMessage, latest_message, messages_of
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -104,3 +104,15 @@ async def test_a_silent_or_absent_server_is_told_as_such_and_reading_goes_on_aft
             return []
 
     assert numbers(await eventually(page, within=15)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("stream", ["DIRECT", "INDIRECT"])
+async def test_the_latest_message_of_many_subjects_is_found_by_a_pattern(link: NatsLink, stream: str) -> None:
+    pattern = f"{stream.lower()}.x.>"
+    assert await latest_message(link, stream, pattern) is None
+    for name in ("x.a", "x.b", "y.c"):
+        await link.publish(f"{stream.lower()}.{name}", name.encode())
+    found = await latest_message(link, stream, pattern)
+    assert found is not None
+    assert (found.data, found.subject) == (b"x.b", f"{stream.lower()}.x.b")
+    assert found.stored_at > 0

@@ -36,6 +36,12 @@ async def last_message(link: NatsLink, stream: str, subject: str) -> StoredMessa
     return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", {"last_by_subj": subject})
 
 
+async def latest_message(link: NatsLink, stream: str, pattern: str) -> StoredMessage | None:
+    """The latest message of all subjects that a pattern means; None if there is none."""
+    wanted: dict[str, object] = {"last_by_subj": pattern}
+    return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(wanted), wanted)
+
+
 async def messages_of(
     link: NatsLink, stream: str, subject: str, *, after: int = 0, limit: int = 100, max_bytes: int = 1024 * 1024
 ) -> list[StoredMessage]:

@@ -130,7 +130,11 @@ def worker_parts(
                 address=f"{worker_id} at {without_password(nats_url)}",
                 start_stage=1,
                 stop_stage=0,
-                env={"PYOCO_WORKER_DIR": str(folder.worker(worker_id)), "PYOCO_NATS_URL": nats_url},
+                env={
+                    "PYOCO_WORKER_DIR": str(folder.worker(worker_id)),
+                    "PYOCO_WHEEL_SYNC_DIR": str(folder.worker(worker_id) / "wheels"),
+                    "PYOCO_NATS_URL": nats_url,
+                },
                 stop=(StopStep(signal.SIGTERM, settings.worker_stop_grace_sec + 5.0),),
                 data=folder.worker(worker_id),
                 finishes_work=True,

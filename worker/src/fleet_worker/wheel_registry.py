@@ -7,7 +7,7 @@ from fleet_contracts.names import object_metas_subject
 from fleet_contracts.wheel import WHEEL_TAGS_HEADER, split_tags
 from fleet_kit.nats import NatsLink
 from fleet_kit.objects import ObjectStore, StoredObject
-from fleet_kit.streams import last_message
+from fleet_kit.streams import latest_message
 
 from .wheel_choice import Candidate
 
@@ -30,7 +30,7 @@ class WheelRegistry:
 
     async def mark(self) -> Mark:
         """One small request, however many wheels there are."""
-        message = await last_message(self._link, self._store.stream, self.changes_subject)
+        message = await latest_message(self._link, self._store.stream, self.changes_subject)
         return Mark(message.sequence, message.stored_at) if message is not None else Mark(0, 0.0)
 
     async def wheels(self) -> dict[str, StoredObject]:
