@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import io
 import os
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,7 +14,7 @@ from nats.js.errors import ObjectNotFoundError
 
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink, WrongRevision
-from fleet_kit.object_writing import ObjectWriter
+from fleet_kit.object_writing import DraftTooOld, ObjectWriter
 from fleet_kit.objects import ObjectDamaged, ObjectStore, StoredObject
 from fleet_kit.resources import ensure_object_store
 from fleet_kit.settings import FleetSettings
@@ -332,3 +333,70 @@ async def test_an_object_whose_naming_was_never_answered_is_taken_back(
     await store.clear_leftovers()
     assert await objects() == []
     assert await chunk_counts(link.jetstream) == {}
+
+
+async def leave_orphan(link: NatsLink) -> None:
+    """What a writer leaves that was killed in the middle."""
+    await link.publish(f"$O.{BUCKET}.C.orphan", os.urandom(CHUNK))
+    await link.publish(f"$O.{BUCKET}.C.orphan", os.urandom(CHUNK))
+
+
+async def test_bytes_that_nobody_will_name_are_swept_and_nothing_else(link: NatsLink) -> None:
+    store = ObjectWriter(link, BUCKET, draft_seconds=0.1)
+    kept = await store.write("thing", pieces(os.urandom(2 * CHUNK)))
+    await leave_orphan(link)
+
+    async def is_swept() -> bool:
+        return await store.sweep_orphans() == 1
+
+    await eventually(is_swept)
+    assert await chunk_counts(link.jetstream) == {kept.nuid: 2}
+
+
+async def test_bytes_that_somebody_may_be_writing_are_not_swept(link: NatsLink) -> None:
+    store = ObjectWriter(link, BUCKET, draft_seconds=60)
+    await leave_orphan(link)
+    assert await store.sweep_orphans() == 0
+    assert await chunk_counts(link.jetstream) == {"orphan": 2}
+
+
+async def test_a_draft_that_might_be_swept_gets_no_name_any_more(link: NatsLink) -> None:
+    store = ObjectWriter(link, BUCKET, draft_seconds=0.01)
+    async with store.draft(pieces(os.urandom(CHUNK))) as draft:
+        await eventually(lambda: time.monotonic() - draft.stored_at > 0.02)
+        with pytest.raises(DraftTooOld):
+            await store.name(draft, "thing")
+    assert (await store.list()).objects == []
+    assert await chunk_counts(link.jetstream) == {}
+
+
+async def test_a_deleted_objects_name_may_keep_other_headers(store: ObjectWriter) -> None:
+    stored = await store.write("thing", pieces(b"x"), headers={"x-color": "red"})
+    await store.delete(stored, headers={"x-deleted-by": "me"})
+    [deleted] = (await store.list()).deleted
+    assert deleted.headers == {"x-deleted-by": "me"}
+
+
+async def test_a_slow_writer_is_not_disturbed_by_another_process_that_sweeps(link: NatsLink) -> None:
+    slow, sweeping = (ObjectWriter(link, BUCKET, draft_seconds=0.5) for _ in range(2))
+    data = os.urandom(30 * CHUNK)
+    over = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        async for piece in pieces(data, CHUNK):
+            yield piece
+            await asyncio.sleep(0.05)  # all in all longer than what counts as an orphan
+
+    async def sweep() -> int:
+        swept = 0
+        while not over.is_set():
+            swept += await sweeping.sweep_orphans()
+        return swept
+
+    sweeper = asyncio.create_task(sweep())
+    try:
+        stored = await slow.write("thing", slowly())
+    finally:
+        over.set()
+    assert await sweeper == 0
+    assert await content(slow, stored) == data
