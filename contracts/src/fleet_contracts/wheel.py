@@ -7,6 +7,8 @@ from .messages import Document, Message
 
 # The object's header that holds the tags, separated by commas; none or empty: the wheel is for every worker.
 WHEEL_TAGS_HEADER = "x-pyoco-wheel-tags"
+# The event that made the object what it is, as JSON: what the history lacks can be written down from here.
+WHEEL_EVENT_HEADER = "x-pyoco-wheel-event"
 
 
 def join_tags(tags: Iterable[str]) -> str:

@@ -62,6 +62,17 @@ class ServiceProcess:
                 [sys.executable, "-m", self._package], env=inherited | own, stdout=log, stderr=log
             )
 
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
+    def kill(self) -> None:
+        """kill -9; it may be started again."""
+        assert self._process
+        self._process.kill()
+        self._process.wait(timeout=10)
+
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(self.socket)), base_url="http://service")
 

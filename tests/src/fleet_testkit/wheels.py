@@ -56,6 +56,11 @@ def build_wheel(
     return path
 
 
+def upload_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
+    """For `files=` of a POST /wheels."""
+    return {"wheel": (wheel.name, wheel.read_bytes())}
+
+
 def _metadata(name: str, version: str, requires: Sequence[str]) -> bytes:
     lines = [
         "Metadata-Version: 2.1",

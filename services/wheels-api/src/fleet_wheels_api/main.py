@@ -1,5 +1,6 @@
 """Wires wheels-api together and runs it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,10 +9,16 @@ from fastapi import FastAPI
 from fleet_kit.http import create_app
 from fleet_kit.metrics import new_registry
 from fleet_kit.nats import NatsLink
+from fleet_kit.object_writing import ObjectWriter
 from fleet_kit.serve import run_service
 
+from .history import History
+from .metrics import Metrics
+from .registry import Registry
+from .routes import wheels_routes
 from .settings import Settings
 from .storage import Storage
+from .sweeping import Sweeper
 
 COMPONENT = "wheels-api"
 
@@ -19,22 +26,49 @@ COMPONENT = "wheels-api"
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
     storage = Storage(link, settings)
+    prometheus = new_registry(COMPONENT)
+    metrics = Metrics(prometheus)
+    store = ObjectWriter(link, settings.wheel_object_store_bucket, draft_seconds=settings.wheel_orphan_sec / 2)
+    history = History(link, settings.wheel_history_kv_bucket)
+    registry = Registry(
+        store,
+        history,
+        history_ttl_sec=settings.wheel_history_ttl_sec,
+        most_unpacked_bytes=settings.wheel_max_unpacked_bytes,
+    )
+    sweeper = Sweeper(link, registry, store, metrics, interval_sec=settings.wheel_sweep_interval_sec)
     link.after_connect(storage.ensure)
+    link.after_connect(sweeper.wake)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with link:
-            yield
+            sweeping = asyncio.create_task(sweeper.run())
+            try:
+                yield
+            finally:
+                sweeper.stop()
+                await sweeping
 
     async def readiness() -> dict[str, str]:
         return {"nats": reason} if (reason := link.down_because) is not None else {}
 
     return create_app(
         component=COMPONENT,
-        routers=[],
+        routers=[
+            wheels_routes(
+                link,
+                registry,
+                store,
+                history,
+                metrics,
+                most_bytes=settings.wheel_max_bytes,
+                upload_dir=settings.wheel_upload_dir,
+            )
+        ],
         lifespan=lifespan,
         readiness=readiness,
-        registry=new_registry(COMPONENT),
+        registry=prometheus,
     )
 
 

@@ -1,0 +1,92 @@
+"""Sends a wheel: whole or a part of it, or only word that the caller has it already."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.http import error_response
+from fleet_kit.objects import ObjectStore, StoredObject
+
+from .errors import WheelNotFound
+
+_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """From `start` up to, and without, `stop`."""
+
+    start: int
+    stop: int
+
+
+def etag_of(stored: StoredObject) -> str:
+    """Strong: the same tag means the same bytes."""
+    return f'"{stored.sha256_hex or stored.nuid}"'
+
+
+async def send(request: Request, store: ObjectStore, stored: StoredObject) -> Response:
+    etag = etag_of(stored)
+    headers = {
+        "ETag": etag,
+        "Accept-Ranges": "bytes",
+        # A name may come back with other bytes after a delete.
+        "Cache-Control": "private, no-cache",
+    }
+    if _is_among(request.headers.get("if-none-match", ""), etag):
+        return Response(status_code=304, headers=headers)
+    headers["Content-Disposition"] = f'attachment; filename="{stored.name}"'
+    part = _wanted_part(request, stored.size, etag)
+    status = 200
+    if part is not None:
+        if part.start >= part.stop:
+            answer = error_response(
+                request, status=416, message=f"the wheel has {stored.size} bytes; ask for a part of these"
+            )
+            answer.headers["Content-Range"] = f"bytes */{stored.size}"
+            return answer
+        status = 206
+        headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{stored.size}"
+    part = part or Part(0, stored.size)
+    headers["Content-Length"] = str(part.stop - part.start)
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers, media_type="application/octet-stream")
+    pieces = store.read(stored, start=part.start, stop=part.stop)
+    # The first piece before the answer begins: what is known to be wrong by then is told as an error.
+    try:
+        first = await anext(pieces, b"")
+    except NatsUnavailable as error:
+        if await store.find(stored.name) is None:
+            raise WheelNotFound(wheel_name=stored.name) from error
+        raise
+    return StreamingResponse(
+        _all_of(first, pieces), status_code=status, headers=headers, media_type="application/octet-stream"
+    )
+
+
+async def _all_of(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """If this breaks off the connection is closed before the announced length: nobody takes it for the whole."""
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _is_among(listed: str, etag: str) -> bool:
+    tags = [tag.strip().removeprefix("W/") for tag in listed.split(",")]
+    return "*" in tags or etag in tags
+
+
+def _wanted_part(request: Request, size: int, etag: str) -> Part | None:
+    """None: the whole. What cannot be understood, or asks for several parts, is answered with the whole."""
+    found = _RANGE.fullmatch(request.headers.get("range", "").strip())
+    if found is None or request.headers.get("if-range", etag).strip() != etag:
+        return None
+    first, last = found.groups()
+    if first:
+        stop = min(int(last) + 1, size) if last else size
+        return None if last and int(last) < int(first) else Part(int(first), stop)
+    return Part(max(size - int(last), 0), size) if last else None

@@ -1,0 +1,63 @@
+"""Looks after the registry again and again: what an outage or a crash left behind is put right."""
+
+import asyncio
+import logging
+
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats import NatsLink
+from fleet_kit.object_writing import ObjectWriter
+
+from .metrics import Metrics
+from .registry import Registry
+
+logger = logging.getLogger(__name__)
+
+# While something is known to be half done.
+_SOON_SECONDS = 2.0
+
+
+class Sweeper:
+    """Every replica has one; they do not disturb each other."""
+
+    def __init__(
+        self, link: NatsLink, registry: Registry, store: ObjectWriter, metrics: Metrics, *, interval_sec: float
+    ) -> None:
+        self._link = link
+        self._registry = registry
+        self._store = store
+        self._metrics = metrics
+        self._interval_sec = interval_sec
+        self._wanted = asyncio.Event()
+        self._stopping = False
+
+    async def wake(self) -> None:
+        """Sweep now. A hook of the link: after an outage there may be work."""
+        self._wanted.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wanted.set()
+
+    async def run(self) -> None:
+        while not self._stopping:
+            if self._link.down_because is None:
+                try:
+                    await self._sweep()
+                except NatsUnavailable as error:
+                    logger.warning("could not look after the registry, trying again: %s", error.message)
+                except Exception:
+                    logger.exception("looking after the registry failed, trying again")
+            soon = min(_SOON_SECONDS, self._interval_sec)
+            try:
+                async with asyncio.timeout(soon if self._registry.is_unfinished else self._interval_sec):
+                    await self._wanted.wait()
+            except TimeoutError:
+                continue
+            finally:
+                self._wanted.clear()
+
+    async def _sweep(self) -> None:
+        await self._registry.reconcile()
+        if swept := await self._store.sweep_orphans():
+            self._metrics.swept.inc(swept)
+            logger.warning("removed the bytes of %d wheels whose upload was never finished", swept)
