@@ -26,6 +26,7 @@ from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
+from fleet_testkit.wheels import build_wheel, upload_of
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
 
@@ -36,8 +37,6 @@ SOURCES = [file for pattern in ("*/src/**/*.py", "services/*/src/**/*.py") for f
 NOT_YET = {
     Problem.GATEWAY_UNREACHABLE: "told by a client that finds no gateway; there is no client yet",
     Problem.WORKER_NOT_FOUND: "there is no PATCH /workers/{worker_id} yet",
-    Problem.WHEEL_VERSION_REFUSED: "there is no POST /wheels yet",
-    Problem.WHEEL_NOT_FOUND: "there is no GET /wheels/{wheel_name} yet",
     Problem.WHEEL_SYNC_FAILED: "no worker fetches wheels yet",
 }
 
@@ -135,6 +134,16 @@ def bad_list_query(ground: Ground, _: Problem) -> Evidence:
 
 def bad_workers_query(ground: Ground, _: Problem) -> Evidence:
     return ground.stack.client.get("/workers", params={"state": "ASLEEP"})
+
+
+def same_wheel_twice(ground: Ground, _: Problem) -> Evidence:
+    wheel = upload_of(build_wheel(ground.folder, "twice"))
+    ground.stack.client.post("/wheels", files=wheel).raise_for_status()
+    return ground.stack.client.post("/wheels", files=wheel)
+
+
+def missing_wheel(ground: Ground, _: Problem) -> Evidence:
+    return ground.stack.client.get("/wheels/nobody-1.0-py3-none-any.whl")
 
 
 def submit_without_nats(ground: Ground, _: Problem) -> Evidence:
@@ -306,6 +315,8 @@ PRODUCERS: dict[Problem, list[Producer]] = {
     ],
     Problem.INVALID_WORKERS_REQUEST: [bad_workers_query],
     Problem.CANCEL_TIMED_OUT: [deaf_run],
+    Problem.WHEEL_VERSION_REFUSED: [same_wheel_twice],
+    Problem.WHEEL_NOT_FOUND: [missing_wheel],
 }
 
 
