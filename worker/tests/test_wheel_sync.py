@@ -122,6 +122,17 @@ async def test_a_run_that_was_submitted_right_after_an_upload_finds_its_flow_eve
     assert await desk.dead_letters() == []
 
 
+async def test_an_upload_is_heard_of_at_once_even_if_the_next_sync_is_far_away(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    old = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    syncing("w1", PYOCO_WHEEL_SYNC_INTERVAL_SEC="600")
+    await shelf.wait_installed("w1", old)
+    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
+    await shelf.wait_installed("w1", new)
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
+
+
 async def test_only_a_run_whose_flow_is_missing_costs_a_look_at_the_registry(
     desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from .names import WireNames, is_tag, kv_stream, kv_subject, object_stream
+from .names import WireNames, is_tag, kv_stream, kv_subject, object_metas_subject, object_stream
 
 _API = "$JS.API"
 # A user's public key, as nkeys spell it.
@@ -133,7 +133,8 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
                 )
             ),
         ),
-        subscribe=(names.control_subject(worker_id),),
+        # Hears of every change of a wheel, and fetches what concerns it.
+        subscribe=(names.control_subject(worker_id), object_metas_subject(names.wheel_object_store_bucket)),
         answers=True,
     )
 
