@@ -84,7 +84,7 @@ def wheels_routes(
             response.headers["X-Next-Cursor"] = str(page.before)
         return page.events
 
-    @router.head("/wheels/{wheel_name}", response_class=Response, responses=_DOWNLOAD_ANSWERS)
+    @router.head("/wheels/{wheel_name}", include_in_schema=False)
     @router.get("/wheels/{wheel_name}", response_class=Response, responses=_DOWNLOAD_ANSWERS)
     async def download_wheel(request: Request, wheel_name: str, caller: WheelsReader) -> Response:
         """The bytes of a wheel; `Range`, `If-Range` and `If-None-Match` are understood."""
