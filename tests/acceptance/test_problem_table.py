@@ -37,7 +37,6 @@ SOURCES = [file for pattern in ("*/src/**/*.py", "services/*/src/**/*.py") for f
 NOT_YET = {
     Problem.GATEWAY_UNREACHABLE: "told by a client that finds no gateway; there is no client yet",
     Problem.WORKER_NOT_FOUND: "there is no PATCH /workers/{worker_id} yet",
-    Problem.WHEEL_SYNC_FAILED: "no worker fetches wheels yet",
 }
 
 # An answer over HTTP, a line of a log, or what a command or process says on stderr.
@@ -257,6 +256,21 @@ def deaf_run(ground: Ground, problem: Problem) -> Evidence:
     return line
 
 
+def slow_install(ground: Ground, problem: Problem) -> Evidence:
+    wheel = build_wheel(ground.folder, "slow-to-install")
+    answer = ground.stack.client.post("/wheels", files=upload_of(wheel), data={"tags": "slow-install"})
+    answer.raise_for_status()
+    settings = {"PYOCO_WHEEL_SYNC_ENABLED": "1", "PYOCO_WHEEL_SYNC_DIR": str(ground.folder / "wheels")}
+    with ground.worker("slow-install", **settings, PYOCO_WHEEL_INSTALL_TIMEOUT_SEC="0.01") as worker:
+        line = line_of(problem, lambda: worker.log, event="wheel_sync_failed")
+        run_id = ground.mark("slow-install", seconds=0.0)
+        [ended] = wait_ended(ground.stack.client, [run_id])
+    ground.stack.client.delete(f"/wheels/{wheel.name}").raise_for_status()
+    assert ended["status"] == "COMPLETED"
+    assert wheel.name in line["message"]
+    return line
+
+
 # On stderr ----------------------------------------------------------------------------------------
 
 
@@ -317,6 +331,7 @@ PRODUCERS: dict[Problem, list[Producer]] = {
     Problem.CANCEL_TIMED_OUT: [deaf_run],
     Problem.WHEEL_VERSION_REFUSED: [same_wheel_twice],
     Problem.WHEEL_NOT_FOUND: [missing_wheel],
+    Problem.WHEEL_SYNC_FAILED: [slow_install],
 }
 
 

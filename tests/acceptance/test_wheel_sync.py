@@ -1,0 +1,136 @@
+"""Code shipped by wheel, through the gateway: upload, run, upload the next version, delete, without a restart."""
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_testkit.runs import wait_ended
+from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import wait_until
+from fleet_testkit.wheels import build_wheel
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "wheel"
+SHOP = """
+import os
+import time
+
+from pyoco import Flow, task
+
+@task
+def sell(file=None):
+    deadline = time.monotonic() + 60
+    while file and not os.path.exists(file) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return {version!r}
+
+flow = Flow("shop") >> sell
+"""
+
+
+@pytest.fixture(scope="module")
+def synced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A worker that follows the registry; only what it is told of, not the clock, makes it look."""
+    env = {"PYOCO_WHEEL_SYNC_ENABLED": "1", "PYOCO_WHEEL_SYNC_INTERVAL_SEC": "600", "PYOCO_SLOTS": "2"}
+    with Stack(tmp_path_factory.mktemp("synced") / "data", env=env) as stack:
+        yield stack
+
+
+def shop(folder: Path, version: str) -> Path:
+    modules = {"shop.py": SHOP.format(version=version)}
+    return build_wheel(folder, "shop", version, modules=modules, entry_points={"pyoco.flows": {"shop": "shop:flow"}})
+
+
+def upload(stack: Stack, wheel: Path) -> dict[str, Any]:
+    with wheel.open("rb") as content:
+        answer = stack.client.post("/wheels", files={"wheel": (wheel.name, content)})
+    answer.raise_for_status()
+    described: dict[str, Any] = answer.json()
+    return described
+
+
+def submit(stack: Stack, flow_name: str, **params: Any) -> str:
+    answer = stack.client.post("/runs", json={"flow_name": flow_name, "params": params})
+    answer.raise_for_status()
+    run_id: str = answer.json()["run_id"]
+    return run_id
+
+
+def run(stack: Stack, flow_name: str, **params: Any) -> dict[str, Any]:
+    [ended] = wait_ended(stack.client, [submit(stack, flow_name, **params)])
+    return ended
+
+
+def wheels_of(stack: Stack, run_id: str) -> list[list[dict[str, Any]]]:
+    answer = stack.client.get(f"/runs/{run_id}/attempts").json()
+    return [attempt["wheels"] for attempt in answer["attempts"]]
+
+
+def installed(stack: Stack) -> list[str]:
+    (worker,) = stack.client.get("/workers").json()
+    return [wheel["name"] for wheel in worker["wheel_sync"]["installed_wheels"]]
+
+
+def wait_installed(stack: Stack, *names: str) -> None:
+    wait_until(lambda: installed(stack) == list(names), within=30, what=f"{names} in force")
+
+
+def test_versions_come_and_go_while_runs_go_on_and_every_attempt_tells_what_it_ran_with(
+    synced: Stack, tmp_path: Path
+) -> None:
+    before = synced.pid("worker-1")
+    assert run(synced, "shop")["reason"] == "flow_not_found"
+    first = upload(synced, shop(tmp_path, "1.0"))
+    ended = run(synced, "shop")
+    assert (ended["status"], ended["result"], ended["attempt"]) == ("COMPLETED", "1.0", 1), ended["error"]
+    used = {"name": first["name"], "sha256_hex": first["sha256_hex"]}
+    assert wheels_of(synced, ended["run_id"]) == [[used]]
+
+    long_run = submit(synced, "shop", file=str(tmp_path / "go"))
+    wait_until(
+        lambda: synced.client.get(f"/runs/{long_run}").json()["status"] == "RUNNING", what="the long run begun"
+    )
+    second = upload(synced, shop(tmp_path, "2.0"))
+    wait_installed(synced, second["name"])
+    assert run(synced, "shop")["result"] == "2.0"
+    (tmp_path / "go").touch()
+    [ended] = wait_ended(synced.client, [long_run])
+    assert (ended["status"], ended["result"], ended["attempt"]) == ("COMPLETED", "1.0", 1)
+    assert wheels_of(synced, long_run) == [[used]]
+    assert run(synced, "shop")["result"] == "2.0"
+
+    for name in (second["name"], first["name"]):
+        assert synced.client.delete(f"/wheels/{name}").status_code == 200
+    wait_installed(synced)
+    gone = run(synced, "shop")
+    assert (gone["reason"], gone["attempt"]) == ("flow_not_found", 1)
+    assert wheels_of(synced, gone["run_id"]) == [[]]
+    assert run(synced, "hello")["status"] == "COMPLETED"
+    assert synced.pid("worker-1") == before
+
+
+def test_the_example_can_be_built_uploaded_and_run_as_its_readme_says(synced: Stack, tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "-w", str(tmp_path), str(EXAMPLE)], check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    described = upload(synced, wheel)
+    greeted = run(synced, "greeting", name="Ada")
+    assert (greeted["status"], greeted["result"]) == ("COMPLETED", "Hello, Ada!"), greeted["error"]
+    files = {"workflow": (EXAMPLE / "shout.yaml").read_bytes()}
+    answer = synced.client.post("/runs/yaml", files=files, data={"flow_name": "shout"})
+    answer.raise_for_status()
+    [shouted] = wait_ended(synced.client, [answer.json()["run_id"]])
+    assert shouted["result"] == "A TASK THAT CAME BY WHEEL", shouted["error"]
+    synced.client.delete(f"/wheels/{described['name']}").raise_for_status()
+
+
+def test_wheels_are_kept_in_the_workers_folder_of_the_data_dir(synced: Stack, tmp_path: Path) -> None:
+    name = upload(synced, build_wheel(tmp_path, "kept"))["name"]
+    wait_until(lambda: name in installed(synced), within=30, what="the wheel in force")
+    assert len(list(synced.data_dir.glob("workers/*/wheels/1/trees/kept-*/kept.py"))) == 1
+    assert zipfile.is_zipfile(tmp_path / name)
+    synced.client.delete(f"/wheels/{name}").raise_for_status()
