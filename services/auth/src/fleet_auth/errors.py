@@ -11,6 +11,25 @@ class ApiKeyRequired(FleetError):
 
 
 class ApiKeyInvalid(FleetError):
-    """The API key is unknown or has been revoked."""
+    """The API key is unknown, revoked or expired; use another one."""
+
+    # One sentence for all of them: whoever tries keys learns nothing about those that once were.
+    problem = Problem.API_KEY_INVALID
+
+
+class KeysNeedAuthentication(FleetError):
+    """API keys are not managed over HTTP while authentication is off; use the command pyoco-server-admin api-key."""
 
     problem = Problem.API_KEY_INVALID
+
+
+class KeyNotFound(FleetError):
+    """There is no API key with this id."""
+
+    status = 404
+
+
+class KeyContested(FleetError):
+    """The API key is being changed by somebody else; try again."""
+
+    status = 503

@@ -1,78 +1,138 @@
-"""API keys: records in the bucket, known by the hash of the key only, kept in memory from a watch."""
+"""The keys that auth knows: records of the bucket, kept in memory, and how sure it is that they are current."""
 
-import hashlib
-import hmac
+import asyncio
 import logging
-from typing import Annotated
+import time
+from collections.abc import Callable, Iterable
 
-from pydantic import AfterValidator, SecretStr, StringConstraints
+from nats.js.api import StreamInfo
+from pydantic import SecretStr
 
-from fleet_contracts.messages import Document, MalformedMessage
-from fleet_contracts.names import ANONYMOUS_TENANT
+from fleet_contracts.messages import MalformedMessage
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Mirror
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_bucket
 
+from .records import KeyRecord, key_id_of, pepper_mark
+
 logger = logging.getLogger(__name__)
 
-
-def _refuse_anonymous(tenant_id: str) -> str:
-    if tenant_id == ANONYMOUS_TENANT:
-        raise ValueError(f"{ANONYMOUS_TENANT} is the tenant of callers without a key")
-    return tenant_id
-
-
-# All of these travel in HTTP headers.
-KeyId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-TenantId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$"), AfterValidator(_refuse_anonymous)]
-GrantedScope = Annotated[str, StringConstraints(pattern=r"^[a-z]+(:[a-z]+)?$")]
-
-
-class KeyRecord(Document):
-    key_id: KeyId
-    tenant_id: TenantId
-    key_hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-    scopes: list[GrantedScope] = []
-    created_at: float
-    revoked_at: float | None = None
-
-
-def hash_key(api_key: str, pepper: SecretStr | None) -> str:
-    """Keys are long and random, so one round is enough; the pepper makes it an HMAC."""
-    if pepper is None:
-        return hashlib.sha256(api_key.encode()).hexdigest()
-    return hmac.new(pepper.get_secret_value().encode(), api_key.encode(), hashlib.sha256).hexdigest()
+_LOOK_INTERVAL_SECONDS = 1.0
+# Nothing heard of the bucket for so long: a key that is not known may have been issued meanwhile.
+_UNSURE_AFTER_SECONDS = 5.0
 
 
 class Keys:
-    def __init__(self, link: NatsLink, bucket: str, *, pepper: SecretStr | None) -> None:
+    """Follows the bucket by a watch, and looks every second whether the watch has missed anything.
+
+    The look is what `current_at` counts from: a connection can be up and yet silent, and a bucket can be purged or
+    made anew behind a watch that goes on as if nothing had happened.
+    """
+
+    def __init__(
+        self,
+        link: NatsLink,
+        bucket: str,
+        *,
+        pepper: SecretStr | None,
+        stale_sec: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._link = link
         self._bucket = bucket
         self._pepper = pepper
+        self._pepper_mark = pepper_mark(pepper)
+        self._stale_sec = stale_sec
+        self._clock = clock
         self._mirror = Mirror(link, bucket, on_change=self._apply)
-        self._by_id: dict[str, KeyRecord] = {}
-        self._by_hash: dict[str, KeyRecord] = {}
+        self._records: dict[str, KeyRecord] = {}
+        self._reading = asyncio.Lock()
+        self._stop = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        # What the bucket was like when it was read, and when that was last confirmed.
+        self._seen: tuple[object, ...] | None = None
+        self._current_at = float("-inf")
 
     async def load(self) -> None:
         """Read the whole bucket and follow it. A hook of the link."""
-        await ensure_bucket(self._link.jetstream, self._bucket)
-        await self._mirror.restart()
+        await self._read()
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look_again_and_again())
 
     async def stop(self) -> None:
+        self._stop.set()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await self._mirror.stop()
 
     def find(self, api_key: str) -> KeyRecord | None:
-        """The record of a key, also while NATS is away; an unknown key is only unknown if NATS is there."""
-        key_hash = hash_key(api_key, self._pepper)
-        record = self._by_hash.get(key_hash)
-        if record is not None and hmac.compare_digest(record.key_hash, key_hash):
+        """The record that a key opens; None if there is none. NatsUnavailable if that cannot be said any more."""
+        key_id = key_id_of(api_key)
+        record = self._records.get(key_id) if key_id else None
+        if record is not None and record.opens_with(api_key, self._pepper):
+            self._require(self._stale_sec)
             return record
         self._link.require()
+        self._require(_UNSURE_AFTER_SECONDS)
+        if record is not None and record.pepper != self._pepper_mark:
+            logger.warning(
+                "key %s was issued with another PYOCO_AUTH_PEPPER than auth has; give both the same", record.key_id
+            )
         return None
 
+    def get(self, key_id: str) -> KeyRecord | None:
+        self._link.require()
+        return self._records.get(key_id)
+
+    def all(self) -> Iterable[KeyRecord]:
+        self._link.require()
+        return self._records.values()
+
+    def note(self, record: KeyRecord) -> None:
+        """What was just written need not wait for the watch."""
+        self._records[record.key_id] = record
+
+    def _require(self, seconds: float) -> None:
+        """Refuse if the bucket was last known for longer ago than this."""
+        if self._clock() - self._current_at > seconds:
+            reason = self._link.down_because or "it does not answer"
+            raise NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
+
+    async def _read(self) -> None:
+        async with self._reading:
+            asked_at = self._clock()
+            # Taken before reading: what changes meanwhile is found by the next look.
+            seen = _shape(await ensure_bucket(self._link.jetstream, self._bucket))
+            await self._mirror.restart()
+            self._seen, self._current_at = seen, asked_at
+
+    async def _look_again_and_again(self) -> None:
+        while not await self._stops_within(min(_LOOK_INTERVAL_SECONDS, self._stale_sec / 4)):
+            if self._link.down_because is not None:
+                continue
+            try:
+                await self._look()
+            except Exception:
+                logger.warning("could not look at the bucket %s, trying again", self._bucket, exc_info=True)
+
+    async def _look(self) -> None:
+        asked_at = self._clock()
+        if _shape(await ensure_bucket(self._link.jetstream, self._bucket)) != self._seen:
+            await self._read()
+        else:
+            self._current_at = max(self._current_at, asked_at)
+
+    async def _stops_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._stop.wait()
+        except TimeoutError:
+            return False
+
     def _apply(self, key: str, value: bytes | None) -> None:
-        if (former := self._by_id.pop(key, None)) is not None:
-            self._by_hash.pop(former.key_hash, None)
+        self._records.pop(key, None)
         if value is None:
             return
         try:
@@ -80,5 +140,13 @@ class Keys:
         except MalformedMessage as error:
             logger.warning("an unreadable key record is ignored: %s", error, extra={"meta": {"key": key}})
             return
-        self._by_id[key] = record
-        self._by_hash[record.key_hash] = record
+        if record.key_id != key:
+            logger.warning("a key record under another's name is ignored", extra={"meta": {"key": key}})
+            return
+        self._records[key] = record
+
+
+def _shape(info: StreamInfo) -> tuple[object, ...]:
+    """Differs whenever anything was written, removed or made anew."""
+    state = info.state
+    return info.created, state.first_seq, state.last_seq, state.messages

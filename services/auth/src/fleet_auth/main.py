@@ -11,8 +11,9 @@ from fleet_kit.nats import NatsLink
 from fleet_kit.serve import run_service
 
 from .doors import KeyDoor, OpenDoor
+from .issuing import KeyOffice
 from .keys import Keys
-from .routes import auth_routes
+from .routes import key_routes, verify_routes
 from .settings import Settings
 
 COMPONENT = "auth"
@@ -20,9 +21,11 @@ COMPONENT = "auth"
 
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
-    keys = Keys(link, settings.auth_kv_bucket, pepper=settings.auth_pepper)
+    bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
+    keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec)
     link.after_connect(keys.load)
     door = KeyDoor(keys) if settings.http_auth_mode == "api_key" else OpenDoor()
+    verifying, express = verify_routes(door, api_key_header=settings.http_api_key_header)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -37,10 +40,11 @@ def build(settings: Settings) -> FastAPI:
 
     return create_app(
         component=COMPONENT,
-        routers=[auth_routes(door, api_key_header=settings.http_api_key_header)],
+        routers=[verifying, key_routes(keys, KeyOffice(link, bucket, keys, pepper=pepper))],
         lifespan=lifespan,
         readiness=readiness,
         registry=new_registry(COMPONENT),
+        express=express,
     )
 
 

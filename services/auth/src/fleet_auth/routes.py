@@ -1,19 +1,34 @@
-"""HTTP in and out of auth."""
+"""HTTP in and out of auth: who a caller is, for the gateway; the keys, for operators."""
 
-from fastapi import APIRouter, Request, Response
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
+from fleet_kit.http import Express
+from fleet_kit.identity import Admin, Identity
+from fleet_kit.openapi import json_body
 
 from .doors import Door
+from .errors import KeyNotFound, KeysNeedAuthentication
+from .issuing import KeyOffice
+from .keys import Keys
+from .listing import CURSOR_PATTERN, KeyQuery, select_keys
+from .schemas import KeyList, KeyView, NewKey, NewKeyView
+
+# What is told once must not stay in a cache.
+_NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-def auth_routes(door: Door, *, api_key_header: str) -> APIRouter:
+def verify_routes(door: Door, *, api_key_header: str) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
+    """The route, and the same past the framework: the gateway waits for this answer before anything else."""
     router = APIRouter()
 
-    @router.get("/verify")
+    @router.get("/verify", status_code=204)
     async def verify(request: Request) -> Response:
         """For the gateway's auth_request: the identity is in the headers of the answer."""
-        identity = door.identify(request.headers.get(api_key_header))
+        identity = door.identify(request.headers.getlist(api_key_header))
         return Response(
             status_code=204,
             headers={
@@ -22,5 +37,54 @@ def auth_routes(door: Door, *, api_key_header: str) -> APIRouter:
                 HEADER_SCOPES: " ".join(sorted(identity.scopes)),
             },
         )
+
+    return router, {("GET", "/verify"): verify}
+
+
+async def _operator(caller: Admin) -> Identity:
+    """An admin with a key: without authentication everybody is one, and could issue keys for later."""
+    if caller.is_anonymous:
+        raise KeysNeedAuthentication()
+    return caller
+
+
+Operator = Annotated[Identity, Depends(_operator)]
+
+
+def key_routes(keys: Keys, office: KeyOffice) -> APIRouter:
+    router = APIRouter(prefix="/auth/keys")
+
+    @router.post("", status_code=201, response_model=NewKeyView, openapi_extra=json_body(NewKey))
+    async def issue_key(operator: Operator, request: Request, response: Response) -> NewKeyView:
+        """Issue a key for a tenant. The answer is the only place where it can be read."""
+        wanted = NewKey.parse(await request.body())
+        issued = await office.issue(wanted.wish(), created_by=operator.api_key_id)
+        response.headers.update(_NOT_KEPT)
+        return NewKeyView.once(issued)
+
+    @router.get("", response_model=KeyList)
+    async def list_keys(
+        _: Operator,
+        tenant: Annotated[str | None, Query(max_length=64, description="only the keys of this tenant")] = None,
+        include_revoked: bool = False,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        cursor: Annotated[
+            str | None, Query(max_length=100, pattern=CURSOR_PATTERN, description="`next_cursor` of the page before")
+        ] = None,
+    ) -> KeyList:
+        """The newest first, of all tenants."""
+        page = select_keys(keys.all(), KeyQuery(tenant, include_revoked=include_revoked, limit=limit, cursor=cursor))
+        return KeyList(items=[KeyView.of(record) for record in page.records], next_cursor=page.next_cursor)
+
+    @router.get("/{key_id}", response_model=KeyView)
+    async def read_key(_: Operator, key_id: str) -> KeyView:
+        if (record := keys.get(key_id)) is None:
+            raise KeyNotFound(key_id=key_id)
+        return KeyView.of(record)
+
+    @router.post("/{key_id}/revoke", response_model=KeyView)
+    async def revoke_key(_: Operator, key_id: str) -> KeyView:
+        """It opens nothing any more, within three seconds. Once more changes nothing."""
+        return KeyView.of(await office.revoke(key_id))
 
     return router

@@ -10,6 +10,8 @@ from fleet_kit.settings import HttpSettings
 
 class Settings(HttpSettings, WireNames):
     http_auth_mode: Literal["none", "api_key"] = "none"
-    http_api_key_header: str = Field("X-API-Key", pattern=r"^[A-Za-z0-9-]+$")
+    http_api_key_header: str = Field("X-API-Key", pattern=r"^[A-Za-z][A-Za-z0-9-]*$", max_length=64)
     # Mixed into the hash of every key: whoever reads the bucket alone cannot try keys against it.
     auth_pepper: SecretStr | None = None
+    # While NATS is away, keys that are known work for so long.
+    auth_stale_sec: float = Field(60.0, ge=1)

@@ -1,0 +1,98 @@
+"""Issuing and revoking keys: the only writes to the bucket."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.scopes import Scope
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink, WrongRevision
+
+from .errors import KeyContested, KeyNotFound
+from .keys import Keys
+from .records import DEFAULT_SCOPES, KeyRecord, hash_key, is_key_id, key_text, pepper_mark
+
+_SECRET_BYTES = 32
+_ID_BYTES = 8
+_MOST_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a new key shall be."""
+
+    tenant_id: str
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES
+    name: str | None = None
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedKey:
+    """The only moment at which the key itself is known."""
+
+    api_key: str
+    record: KeyRecord
+
+
+class KeyOffice:
+    def __init__(
+        self,
+        link: NatsLink,
+        bucket: str,
+        keys: Keys,
+        *,
+        pepper: SecretStr | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._link = link
+        self._bucket = Bucket(link, bucket)
+        self._keys = keys
+        self._pepper = pepper
+        self._clock = clock
+
+    async def issue(self, wish: Wish, *, created_by: str | None = None) -> IssuedKey:
+        self._link.require()
+        key_id = secrets.token_hex(_ID_BYTES)
+        api_key = key_text(key_id, secrets.token_urlsafe(_SECRET_BYTES))
+        record = KeyRecord(
+            key_id=key_id,
+            tenant_id=wish.tenant_id,
+            key_hash=hash_key(api_key, self._pepper),
+            scopes=sorted(set(wish.scopes)),
+            name=wish.name,
+            created_at=self._clock(),
+            created_by=created_by,
+            expires_at=wish.expires_at,
+            pepper=pepper_mark(self._pepper),
+        )
+        await self._bucket.create(key_id, record.encode())
+        self._keys.note(record)
+        return IssuedKey(api_key, record)
+
+    async def revoke(self, key_id: str) -> KeyRecord:
+        """Revoked from now on; a key that has been revoked already stays as it is."""
+        if not is_key_id(key_id):
+            raise KeyNotFound(key_id=key_id)
+        self._link.require()
+        for _ in range(_MOST_TRIES):
+            entry = await self._bucket.get(key_id)
+            if entry is None:
+                raise KeyNotFound(key_id=key_id)
+            try:
+                record = KeyRecord.decode(entry.value)
+            except MalformedMessage as error:
+                raise KeyNotFound(key_id=key_id) from error
+            revoked = record.revoke(now=self._clock())
+            if revoked is not record:
+                try:
+                    await self._bucket.update(key_id, revoked.encode(), revision=entry.revision)
+                except WrongRevision:
+                    continue
+            self._keys.note(revoked)
+            return revoked
+        raise KeyContested(key_id=key_id)

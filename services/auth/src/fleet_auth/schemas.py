@@ -1,0 +1,88 @@
+"""What comes in and goes out over HTTP."""
+
+import time
+from typing import Annotated, Any, Self
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+
+from fleet_contracts.scopes import Scope
+
+from .issuing import IssuedKey, Wish
+from .records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId
+
+Moment = Annotated[float, Field(ge=0, le=32503680000, allow_inf_nan=False, description="unix seconds")]
+
+
+class NewKey(BaseModel):
+    """A key to issue. Without scopes it may read and write the runs of its tenant."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"tenant_id": "acme", "name": "nightly import"}]}
+    )
+
+    tenant_id: TenantId
+    scopes: list[Scope] = Field(list(DEFAULT_SCOPES), min_length=1, max_length=50)
+    name: KeyName | None = None
+    # It opens nothing from this moment on; and so many seconds from now on.
+    expires_at: Moment | None = None
+    expires_in_sec: Annotated[float, Field(gt=0, le=3_162_240_000, allow_inf_nan=False)] | None = None
+
+    @model_validator(mode="after")
+    def _check_expiry(self) -> Self:
+        if self.expires_at is not None and self.expires_in_sec is not None:
+            raise ValueError("give expires_at or expires_in_sec, not both")
+        if self.expires_at is not None and self.expires_at <= time.time():
+            raise ValueError("expires_at has passed already; give a moment in the future, in unix seconds")
+        return self
+
+    def wish(self) -> Wish:
+        expires_at = self.expires_at
+        if self.expires_in_sec is not None:
+            expires_at = time.time() + self.expires_in_sec
+        return Wish(self.tenant_id, tuple(self.scopes), name=self.name, expires_at=expires_at)
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        try:
+            return cls.model_validate(from_json(body, allow_inf_nan=False))
+        except ValidationError as error:
+            raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
+        except ValueError as error:
+            detail: dict[str, Any] = {"type": "json_invalid", "loc": ("body",), "msg": f"not valid JSON: {error}"}
+            raise RequestValidationError([detail]) from error
+
+
+class KeyView(BaseModel):
+    """What is told of a key: neither the key nor its hash."""
+
+    key_id: str
+    tenant_id: str
+    name: str | None
+    scopes: list[str]
+    state: KeyState
+    created_at: float
+    created_by: str | None
+    expires_at: float | None
+    revoked_at: float | None
+
+    @classmethod
+    def of(cls, record: KeyRecord) -> Self:
+        shown = record.model_dump(include=set(cls.model_fields) - {"state"})
+        return cls(**shown, state=record.state_at(time.time()))
+
+
+class NewKeyView(KeyView):
+    """The same with the key itself, this once."""
+
+    api_key: str
+
+    @classmethod
+    def once(cls, issued: IssuedKey) -> Self:
+        return cls(**KeyView.of(issued.record).model_dump(), api_key=issued.api_key)
+
+
+class KeyList(BaseModel):
+    items: list[KeyView]
+    next_cursor: str | None
