@@ -205,3 +205,19 @@ def test_an_nginx_that_is_not_there_is_refused_with_its_name(monkeypatch):
 
 def test_the_dashboards_files_are_part_of_the_package():
     assert (STATIC_DIR / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "name", ["Host", "content-length", "X-Pyoco-Tenant-Id", "X-Request-Id", "X_API_Key", "a b", ""]
+)
+def test_a_header_that_cannot_carry_a_key_is_refused(tmp_path, name):
+    with pytest.raises(ValidationError):
+        config(tmp_path, api_key_header=name)
+
+
+def test_verified_keys_of_an_earlier_gateway_are_forgotten(tmp_path):
+    left = tmp_path / "tmp" / "auth-cache" / "0123"
+    left.parent.mkdir(parents=True)
+    left.write_text("KEY: secret")
+    render(config(tmp_path), tmp_path)
+    assert not left.exists()

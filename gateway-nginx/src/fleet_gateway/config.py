@@ -16,6 +16,13 @@ MULTIPART_SLACK_BYTES = 1024 * 1024
 # sockaddr_un holds 108 bytes; a few are left for the platforms that hold less.
 _MAX_SOCKET_PATH = 100
 
+# Headers that the gateway sends itself, or that are about the connection.
+_TAKEN_HEADERS = {
+    *("host", "connection", "keep-alive", "upgrade", "te", "trailer", "expect", "transfer-encoding"),
+    *("content-length", "content-type", "x-request-id", "x-real-ip", "idempotency-key", "last-event-id"),
+    *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
+}
+
 # What has a meaning inside nginx's quoted strings and include patterns.
 _UNSAFE_IN_PATH = re.compile(r'["\'$\\;{}*?\[\]\x00-\x1f]')
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
@@ -51,9 +58,17 @@ def _check_access_log(target: str) -> str:
     return target
 
 
+def _check_key_header(name: str) -> str:
+    if name.lower() in _TAKEN_HEADERS or name.lower().startswith("x-pyoco-"):
+        raise ValueError(f"{name} has another meaning; choose another header for the API key")
+    return name
+
+
 Upstream = Annotated[str, AfterValidator(_check_upstream)]
 SafePath = Annotated[Path, AfterValidator(_check_path)]
-HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9-]*$", max_length=64)]
+HeaderName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9-]*$", max_length=64), AfterValidator(_check_key_header)
+]
 
 
 class GatewayConfig(BaseModel):

@@ -12,7 +12,16 @@ from pathlib import Path
 
 from .config import GatewayConfig
 
-__all__ = ["GatewayConfig", "GatewayError", "fill", "nginx_binary", "nginx_command", "render", "variables_of"]
+__all__ = [
+    "GatewayConfig",
+    "GatewayError",
+    "fill",
+    "forget_verifications",
+    "nginx_binary",
+    "nginx_command",
+    "render",
+    "variables_of",
+]
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
 HTTP_TEMPLATE = TEMPLATE_DIR / "pyoco.conf.template"
@@ -32,6 +41,7 @@ def render(config: GatewayConfig, folder: Path) -> Path:
     """Write nginx.conf and what it includes into `folder`; returns the path of nginx.conf."""
     # The cache of verified keys is in there: nobody else's business.
     config.temp_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    forget_verifications(config.temp_dir)
     folder.mkdir(parents=True, exist_ok=True)
     http_part = fill(HTTP_TEMPLATE.read_text(), config.variables())
     main_part = fill(MAIN_TEMPLATE.read_text(), _main_variables(config))
@@ -46,6 +56,11 @@ def _write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+def forget_verifications(temp_dir: Path) -> None:
+    """Remove the cache of a gateway that does not run: it holds the keys that were used last."""
+    shutil.rmtree(temp_dir / "auth-cache", ignore_errors=True)
 
 
 def fill(template: str, variables: Mapping[str, str]) -> str:

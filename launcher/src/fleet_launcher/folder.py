@@ -60,6 +60,10 @@ class DataFolder:
         return self.path / "credentials"
 
     @property
+    def gateway_temp(self) -> Path:
+        return self.gateway / "temp"
+
+    @property
     def fingerprint(self) -> str:
         """A short name of this folder, the same at every start."""
         return hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]

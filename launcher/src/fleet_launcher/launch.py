@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from fleet_gateway.render import forget_verifications
+
 from .console import Console
 from .family import end, family_of, started_at
 from .folder import DataFolder, remove_sockets
@@ -178,4 +180,5 @@ class _Signals:
 
 def _clean_up(folder: DataFolder, state: StackState) -> None:
     remove_sockets(Path(state.sockets))
+    forget_verifications(folder.gateway_temp)
     folder.state.unlink(missing_ok=True)

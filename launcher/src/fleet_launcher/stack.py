@@ -72,7 +72,7 @@ class StackPlan:
                 workers_upstream=f"unix:{self.folder.socket('workers-api')}",
                 wheels_upstream=f"unix:{self.folder.socket('wheels-api')}",
                 auth_upstream=f"unix:{self.folder.socket('auth')}",
-                temp_dir=self.folder.gateway / "temp",
+                temp_dir=self.folder.gateway_temp,
                 dashboard_lang=self.settings.dashboard_lang,
                 api_key_header=self.settings.http_api_key_header,
                 secret=secret.value,

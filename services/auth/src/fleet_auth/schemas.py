@@ -1,11 +1,9 @@
 """What comes in and goes out over HTTP."""
 
 import time
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fleet_contracts.scopes import Scope
 
@@ -42,16 +40,6 @@ class NewKey(BaseModel):
         if self.expires_in_sec is not None:
             expires_at = time.time() + self.expires_in_sec
         return Wish(self.tenant_id, tuple(self.scopes), name=self.name, expires_at=expires_at)
-
-    @classmethod
-    def parse(cls, body: bytes) -> Self:
-        try:
-            return cls.model_validate(from_json(body, allow_inf_nan=False))
-        except ValidationError as error:
-            raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
-        except ValueError as error:
-            detail: dict[str, Any] = {"type": "json_invalid", "loc": ("body",), "msg": f"not valid JSON: {error}"}
-            raise RequestValidationError([detail]) from error
 
 
 class KeyView(BaseModel):

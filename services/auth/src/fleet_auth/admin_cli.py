@@ -1,0 +1,256 @@
+"""The command `pyoco-server-admin`: API keys, straight in NATS, so that the first one needs no key."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import orjson
+import typer
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fleet_contracts.problems import Problem
+from fleet_contracts.scopes import ALL_SCOPES, Scope
+from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.nats import NatsLink
+from fleet_kit.settings import SettingsError
+
+from .admin_settings import AdminSettings
+from .errors import KeyNotFound
+from .issuing import IssuedKey, KeyOffice, Wish
+from .keys import Keys
+from .lifetimes import BadLifetime, end_of_life, shown
+from .listing import KeyQuery, select_keys
+from .records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId, pepper_mark
+from .schemas import KeyView, NewKeyView
+
+T = TypeVar("T")
+
+_PROGRAM = "pyoco-server-admin"
+_EXAMPLE = f"{_PROGRAM} api-key create --tenant acme"
+_PATIENCE_SECONDS = 5.0
+_WIDTH_OF_A_PIPE = 400
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+api_key = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Issue, list and revoke API keys.")
+app.add_typer(api_key, name="api-key")
+
+
+@app.callback()
+def administer() -> None:
+    """Administer a fleet. Works on NATS directly: whoever may use its credentials may do this."""
+
+
+class BadArguments(Exception):
+    """The command line cannot be used."""
+
+
+NatsUrl = Annotated[str | None, typer.Option(help="NATS server; default: that of the data dir.", metavar="URL")]
+DataDir = Annotated[Path | None, typer.Option(help="Data dir of the embedded stack (.fleet).", metavar="DIR")]
+NkeyFile = Annotated[Path | None, typer.Option(help="Seed of the NATS user of auth.", metavar="FILE")]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@api_key.command()
+def create(
+    tenant: Annotated[str, typer.Option(help="Whose key it is.", metavar="T")],
+    scopes: Annotated[
+        str, typer.Option(help=f"What it may do: {', '.join(sorted(ALL_SCOPES))}.", metavar="A,B")
+    ] = ",".join(DEFAULT_SCOPES),
+    expires: Annotated[str | None, typer.Option(help="30d, 12h or a date; default: never.", metavar="WHEN")] = None,
+    name: Annotated[str | None, typer.Option(help="What it is for.", metavar="TEXT")] = None,
+    as_json: AsJson = False,
+    nats_url: NatsUrl = None,
+    data_dir: DataDir = None,
+    nkey_file: NkeyFile = None,
+) -> None:
+    """Issue a key. It is shown this once, on standard output."""
+    wish = _wish(tenant, scopes, expires, name)
+    settings = _settings(nats_url, data_dir, nkey_file)
+
+    async def issue(keys: Keys, office: KeyOffice) -> IssuedKey:
+        _warn_of_other_peppers(keys.all(), settings)
+        return await office.issue(wish)
+
+    issued = _with_keys(settings, issue)
+    if as_json:
+        _print_json(NewKeyView.once(issued).model_dump(mode="json"))
+        return
+    record = issued.record
+    _say(
+        f"key {record.key_id} of tenant {record.tenant_id} for {', '.join(record.scopes)}; "
+        f"{'it does not expire' if record.expires_at is None else f'it expires {shown(record.expires_at)}'}"
+    )
+    _say("this is the only time that it is shown:")
+    typer.echo(issued.api_key)
+
+
+@api_key.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Only those of this tenant.", metavar="T")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Revoked ones, too.")] = False,
+    as_json: AsJson = False,
+    nats_url: NatsUrl = None,
+    data_dir: DataDir = None,
+    nkey_file: NkeyFile = None,
+) -> None:
+    """Show the keys, the newest first; never the keys themselves."""
+
+    async def look(keys: Keys, _: KeyOffice) -> list[KeyRecord]:
+        query = KeyQuery(tenant, include_revoked=everything, limit=sys.maxsize)
+        return select_keys(keys.all(), query).records
+
+    records = _with_keys(_settings(nats_url, data_dir, nkey_file), look)
+    if as_json:
+        _print_json([KeyView.of(record).model_dump(mode="json") for record in records])
+    elif records:
+        # A file or a pipe has no edge to wrap at.
+        Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE).print(_table(records))
+    else:
+        _say(f"there are no keys; issue one with `{_EXAMPLE}`")
+
+
+@api_key.command()
+def revoke(
+    key_id: Annotated[str, typer.Option(help="Which one; see `list`.", metavar="K")],
+    as_json: AsJson = False,
+    nats_url: NatsUrl = None,
+    data_dir: DataDir = None,
+    nkey_file: NkeyFile = None,
+) -> None:
+    """Revoke a key; it opens nothing any more within three seconds. Once more changes nothing."""
+
+    async def end(_: Keys, office: KeyOffice) -> KeyRecord:
+        return await office.revoke(key_id)
+
+    record = _with_keys(_settings(nats_url, data_dir, nkey_file), end)
+    if as_json:
+        _print_json(KeyView.of(record).model_dump(mode="json"))
+    else:
+        _say(f"key {record.key_id} of tenant {record.tenant_id} is revoked since {shown(record.revoked_at)}")
+
+
+def main() -> None:
+    """What goes wrong is one sentence and exit code 1, Ctrl-C is 130."""
+    # A connection that fails is told below, once and in a sentence.
+    logging.disable(logging.CRITICAL)
+    try:
+        code = app(standalone_mode=False)
+    except (BadArguments, SettingsError, typer.TyperException) as error:
+        reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        code = _fail(f"{reason.rstrip('.')}; example: {_EXAMPLE}", Problem.INVALID_ARGUMENT)
+    except KeyNotFound as error:
+        code = _fail(f"there is no key {error.meta['key_id']}; see `{_PROGRAM} api-key list --all`")
+    except FleetError as error:
+        code = _fail(error.message, error.problem)
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _fail(sentence: str, problem: Problem | None = None) -> int:
+    _say(sentence + (f" ({problem.err_id})" if problem else ""))
+    return 1
+
+
+def _wish(tenant: str, scopes: str, expires: str | None, name: str | None) -> Wish:
+    try:
+        TypeAdapter(TenantId).validate_python(tenant)
+    except ValidationError as error:
+        raise BadArguments(f"--tenant {tenant!r}: {_reason(error)}") from error
+    try:
+        TypeAdapter(KeyName | None).validate_python(name)
+    except ValidationError as error:
+        raise BadArguments(f"--name {name!r}: {_reason(error)}") from error
+    wanted = [word.strip() for word in scopes.split(",") if word.strip()]
+    if unknown := sorted(set(wanted) - ALL_SCOPES):
+        raise BadArguments(f"--scopes: {', '.join(unknown)} is not known; known are {', '.join(sorted(ALL_SCOPES))}")
+    if not wanted:
+        raise BadArguments("--scopes names none")
+    try:
+        expires_at = None if expires is None else end_of_life(expires, now=time.time())
+    except BadLifetime as error:
+        raise BadArguments(f"--expires {error}") from error
+    return Wish(tenant, tuple(Scope(word) for word in wanted), name=name, expires_at=expires_at)
+
+
+def _reason(error: ValidationError) -> str:
+    return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+
+
+def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> AdminSettings:
+    return AdminSettings.find(nats_url=nats_url, data_dir=data_dir, nkey_file=nkey_file)
+
+
+def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyOffice], Awaitable[T]]) -> T:
+    """Do something with the keys as auth sees them, over a connection of our own."""
+
+    async def connected() -> T:
+        bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
+        link = NatsLink(settings, name=_PROGRAM)
+        keys = Keys(link, bucket, pepper=pepper, stale_sec=_PATIENCE_SECONDS)
+        link.after_connect(keys.load)
+        try:
+            async with link:
+                await _ready(link, settings)
+                return await work(keys, KeyOffice(link, bucket, keys, pepper=pepper))
+        finally:
+            await keys.stop()
+
+    return asyncio.run(connected())
+
+
+async def _ready(link: NatsLink, settings: AdminSettings) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await link.wait_ready()
+    except TimeoutError as error:
+        where = ", ".join(url.rpartition("@")[2].rpartition("/")[2] for url in settings.nats_url.split(","))
+        raise NatsUnavailable(
+            f"NATS at {where} is unavailable ({link.down_because}); start the stack, or say where it is "
+            "with --data-dir or --nats-url"
+        ) from error
+
+
+def _warn_of_other_peppers(records: Iterable[KeyRecord], settings: AdminSettings) -> None:
+    ours = pepper_mark(settings.auth_pepper)
+    if any(record.pepper != ours and record.revoked_at is None for record in records):
+        _say(
+            "warning: there are keys of another PYOCO_AUTH_PEPPER; this one only opens if auth has the same pepper "
+            "as this command"
+        )
+
+
+def _table(records: Sequence[KeyRecord]) -> Table:
+    table = Table("key id", "tenant", "name", "scopes", "created", "expires", "state", box=None, pad_edge=False)
+    now = time.time()
+    for record in records:
+        state = record.state_at(now)
+        table.add_row(
+            record.key_id,
+            record.tenant_id,
+            escape(record.name or "–"),
+            " ".join(record.scopes),
+            shown(record.created_at),
+            shown(record.expires_at),
+            f"[green]{state}[/]" if state is KeyState.ACTIVE else f"[red]{state}[/]",
+        )
+    return table
+
+
+def _print_json(value: object) -> None:
+    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def _say(sentence: str) -> None:
+    typer.echo(f"{_PROGRAM}: {sentence}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Where the admin command finds NATS: told, or left in the data dir by the embedded stack."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import SecretStr
+
+from fleet_contracts.names import WireNames
+from fleet_kit.settings import FleetSettings, SettingsError
+
+
+class AdminSettings(FleetSettings, WireNames):
+    data_dir: Path = Path(".fleet")
+    auth_pepper: SecretStr | None = None
+
+    @classmethod
+    def find(cls, *, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> Self:
+        """What is said on the command line wins; then what the environment says; then the stack of the data dir."""
+        given = {"nats_url": nats_url, "data_dir": data_dir, "nats_nkey_file": nkey_file}
+        told = cls.load(**given)
+        if nats_url is not None or (data_dir is None and "nats_url" in told.model_fields_set):
+            return told
+        port = _port_in(told.data_dir)
+        if port is not None:
+            return cls.load(**given | {"nats_url": f"nats://127.0.0.1:{port}"})
+        if data_dir is not None:
+            raise SettingsError(
+                f"{data_dir} is not the data dir of a stack with a NATS of its own; "
+                "name another with --data-dir, or give --nats-url"
+            )
+        return told
+
+
+def _port_in(data_dir: Path) -> int | None:
+    """The launcher keeps the port of its NATS there."""
+    try:
+        return int((data_dir / "nats.port").read_text())
+    except (OSError, ValueError):
+        return None

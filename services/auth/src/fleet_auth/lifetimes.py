@@ -1,0 +1,32 @@
+"""How long a key lives, as people write it: 30d, 12h, or a date."""
+
+import re
+from datetime import UTC, datetime
+
+_SPAN = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class BadLifetime(ValueError):
+    """Not a time that a key can live."""
+
+
+def end_of_life(text: str, *, now: float) -> float:
+    """The moment a key expires, in unix seconds. A date without a zone is one of UTC."""
+    if found := _SPAN.fullmatch(text.strip()):
+        end = now + int(found["number"]) * _SECONDS[found["unit"]]
+    else:
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise BadLifetime(
+                f"{text!r} is neither a span such as 30d or 12h nor a date such as 2030-12-31"
+            ) from None
+        end = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if end <= now:
+        raise BadLifetime(f"{text!r} has passed already")
+    return end
+
+
+def shown(moment: float | None) -> str:
+    return "–" if moment is None else datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M UTC")
