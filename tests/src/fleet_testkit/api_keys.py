@@ -1,36 +1,64 @@
-"""API keys for tests: written into auth's bucket as an operator's command would."""
+"""API keys for tests: the first of a stack by the operator's command, the others by that one over HTTP."""
 
-import hashlib
 import json
-import time
-import uuid
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
 
-from nats.aio.client import Client
-
-from fleet_contracts.names import WireNames
 from fleet_contracts.scopes import ALL_SCOPES
 
 from .stack import Stack
 from .waiting import wait_until
-from .wire import Wire
+
+KEY_HEADER = "X-API-Key"
+_COMMAND_SECONDS = 60
 
 
-def issue_key(stack: Stack, tenant_id: str) -> dict[str, str]:
-    """The header with a new key of a tenant that may do everything, once auth knows it."""
-    key = f"{tenant_id}-{uuid.uuid4().hex}"
-    record = {
-        "key_id": f"key-of-{tenant_id}",
-        "tenant_id": tenant_id,
-        "key_hash": hashlib.sha256(key.encode()).hexdigest(),
-        "scopes": sorted(ALL_SCOPES),
-        "created_at": time.time(),
-    }
+def admin_command(stack: Stack, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`pyoco-server-admin api-key …` on the data dir of a stack."""
+    return subprocess.run(
+        [sys.executable, "-m", "fleet_auth.admin_cli", "api-key", *arguments, "--data-dir", str(stack.data_dir)],
+        env=stack.env,
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_SECONDS,
+        check=False,
+    )
 
-    async def put(client: Client) -> None:
-        bucket = await client.jetstream().key_value(WireNames().auth_kv_bucket)
-        await bucket.put(f"key-of-{tenant_id}", json.dumps(record).encode())
 
-    Wire(stack.nats_url).use(put)
-    header = {"X-API-Key": key}
-    wait_until(lambda: stack.client.get("/runs", headers=header).is_success, what=f"the key of {tenant_id} known")
+def issue_key(stack: Stack, tenant_id: str, scopes: Iterable[str] = ALL_SCOPES) -> dict[str, str]:
+    """The header with a new key of a tenant, once auth knows it; for many of them see KeyRing."""
+    done = admin_command(stack, "create", "--tenant", tenant_id, "--scopes", ",".join(sorted(scopes)), "--json")
+    assert done.returncode == 0, done.stderr
+    header = {KEY_HEADER: str(json.loads(done.stdout)["api_key"])}
+
+    def is_known() -> bool:
+        refusal = stack.client.get("/runs", headers=header)
+        return refusal.status_code != 403 or "missing_scope" in refusal.text
+
+    wait_until(is_known, what=f"the key of {tenant_id} known")
     return header
+
+
+class KeyRing:
+    """Issues and revokes keys of one stack, as its operator does over HTTP."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._admin = issue_key(stack, "operators")
+
+    def issue(self, tenant_id: str, scopes: Iterable[str] = ALL_SCOPES, **wanted: Any) -> dict[str, str]:
+        """The header with a new key."""
+        return {KEY_HEADER: self.issue_in_full(tenant_id, scopes, **wanted)["api_key"]}
+
+    def issue_in_full(self, tenant_id: str, scopes: Iterable[str] = ALL_SCOPES, **wanted: Any) -> dict[str, Any]:
+        body = {"tenant_id": tenant_id, "scopes": sorted(scopes), **wanted}
+        answer = self._stack.client.post("/auth/keys", json=body, headers=self._admin)
+        assert answer.status_code == 201, answer.text
+        issued: dict[str, Any] = answer.json()
+        return issued
+
+    def revoke(self, key_id: str) -> None:
+        answer = self._stack.client.post(f"/auth/keys/{key_id}/revoke", headers=self._admin)
+        assert answer.is_success, answer.text

@@ -42,7 +42,7 @@ class Stack:
         ]
         # A developer's own .env and PYOCO_ settings are not part of a test.
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-        self._env = {**outside, "PYOCO_LOAD_DOTENV": "0", **(env or {})}
+        self.env = {**outside, "PYOCO_LOAD_DOTENV": "0", **(env or {})}
         self._launcher: psutil.Process | None = None
         # Every process ever seen in this stack: none of them may be left at the end.
         self._seen: set[psutil.Process] = set()
@@ -79,7 +79,7 @@ class Stack:
         """A command of pyoco-server on this stack's data dir."""
         return subprocess.run(
             [sys.executable, "-m", "fleet_launcher", command, "--data-dir", str(self.data_dir), *arguments],
-            env=self._env,
+            env=self.env,
             capture_output=True,
             text=True,
             timeout=_COMMAND_SECONDS,

@@ -1,7 +1,7 @@
 """Where the admin command finds NATS: told, or left in the data dir by the embedded stack."""
 
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import SecretStr
 
@@ -16,13 +16,16 @@ class AdminSettings(FleetSettings, WireNames):
     @classmethod
     def find(cls, *, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> Self:
         """What is said on the command line wins; then what the environment says; then the stack of the data dir."""
-        given = {"nats_url": nats_url, "data_dir": data_dir, "nats_nkey_file": nkey_file}
+        given: dict[str, Any] = {"nats_url": nats_url, "data_dir": data_dir, "nats_nkey_file": nkey_file}
         told = cls.load(**given)
         if nats_url is not None or (data_dir is None and "nats_url" in told.model_fields_set):
             return told
-        port = _port_in(told.data_dir)
-        if port is not None:
-            return cls.load(**given | {"nats_url": f"nats://127.0.0.1:{port}"})
+        if (port := _port_in(told.data_dir)) is not None:
+            given["nats_url"] = f"nats://127.0.0.1:{port}"
+            seed = told.data_dir / "credentials" / "auth.nk"
+            if nkey_file is None and seed.exists():
+                given["nats_nkey_file"] = seed
+            return cls.load(**given)
         if data_dir is not None:
             raise SettingsError(
                 f"{data_dir} is not the data dir of a stack with a NATS of its own; "
