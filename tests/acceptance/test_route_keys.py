@@ -45,6 +45,7 @@ TABLE: dict[Route, Scope] = {
     ("POST", "/wheels"): Scope.WHEELS_WRITE,
     ("GET", "/wheels/history"): Scope.WHEELS_READ,
     ("GET", "/wheels/{wheel_name}"): Scope.WHEELS_READ,
+    ("HEAD", "/wheels/{wheel_name}"): Scope.WHEELS_READ,
     ("DELETE", "/wheels/{wheel_name}"): Scope.WHEELS_WRITE,
     ("GET", "/auth/keys"): Scope.ADMIN,
     ("POST", "/auth/keys"): Scope.ADMIN,
@@ -114,6 +115,9 @@ def ask(stack: Stack, route: Route, headers: dict[str, str], **in_path: str) -> 
     with stack.client.stream(method, path.format(**places), headers=headers, **BODIES.get(route, {})) as answer:
         if answer.status_code < 400:
             return answer.status_code, {}
+        if method == "HEAD":
+            # It is answered as a GET is, without the body: ask for what it would have been.
+            return answer.status_code, ask(stack, ("GET", path), headers, **in_path)[1]
         answer.read()
         body: dict[str, Any] = answer.json()
         return answer.status_code, body["error"]["meta"]

@@ -40,4 +40,5 @@ def test_whoever_may_only_read_changes_nothing() -> None:
         if route.path == "/metrics":
             assert route.scope is Scope.METRICS_READ
         else:
-            assert route.scope.value == f"{area}:{'read' if route.method == 'GET' else 'write'}", route
+            kind = "read" if route.method in ("GET", "HEAD") else "write"
+            assert route.scope.value == f"{area}:{kind}", route

@@ -44,7 +44,7 @@ def service_routes() -> list[ServiceRoute]:
             ServiceRoute(service, method, route.path, _scope_of(route))
             for service, app in applications().items()
             for route in _flat(app.routes)
-            for method in (route.methods or set()) - {"HEAD"}
+            for method in _methods_of(route)
         ),
         key=lambda route: (route.service, route.path, route.method),
     )
@@ -59,6 +59,12 @@ def _flat(routes: Iterable[BaseRoute]) -> Iterator[Route]:
             yield route
         else:
             raise TypeError(f"{route} is a kind of route that this walk does not know")
+
+
+def _methods_of(route: Route) -> set[str]:
+    """A HEAD that nobody wrote down is the framework's, for pages that are no routes of a service."""
+    methods = set(route.methods or ())
+    return methods if isinstance(route, APIRoute) else methods - {"HEAD"}
 
 
 def _scope_of(route: Route) -> Scope | None:
