@@ -28,7 +28,10 @@ def test_the_walk_sees_every_route_that_the_applications_describe() -> None:
     }
     seen = {_place(route) for route in service_routes()}
     assert described - seen == set()
-    assert seen - described == {(service, "GET", "/openapi.json") for service in applications()}
+    # The description leaves HEAD out where GET stands for it.
+    assert {place for place in seen - described if place[1] != "HEAD"} == {
+        (service, "GET", "/openapi.json") for service in applications()
+    }
 
 
 def test_whoever_may_only_read_changes_nothing() -> None:
