@@ -13,8 +13,10 @@ from sqlalchemy import text
 from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_contracts.status import RunStatus
+from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.wheel import WheelInUse
+from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_consumer
 from fleet_kit.streams import stored_message
@@ -292,6 +294,39 @@ async def test_a_run_without_a_worker_says_so_and_what_to_do(service: RunsUnderT
     waiting = await shown(service, await service.submit(tag="gpu"))
     assert waiting["waiting_reason"] == "no_worker"
     assert waiting["waiting_detail"].startswith("no live worker serves tag gpu; ")
+
+
+async def test_workers_that_are_draining_do_not_count_as_able_to_take_a_run(service: RunsUnderTest) -> None:
+    workers = Bucket(service.link, "pyoco_workers")
+    run_id = await service.submit(tag="gpu")
+
+    async def tell(worker_id: str, **fields: Any) -> None:
+        now = time.time()
+        record = WorkerRecord(
+            worker_id=worker_id,
+            instance_id="i",
+            state=WorkerState.IDLE,
+            last_seen_at=now,
+            last_heartbeat_at=now,
+            tags=["gpu"],
+            slots=2,
+        )
+        await workers.put(worker_id, record.model_copy(update=fields).encode())
+
+    async def wait_for(reason: str, detail: str) -> None:
+        async def is_told() -> bool:
+            run = await shown(service, run_id)
+            return (run["waiting_reason"], run["waiting_detail"]) == (reason, detail)
+
+        await eventually(is_told, what=detail)
+
+    await tell("w1", draining=True, current_run_ids=["r1"])
+    remedy = "resume one (POST /workers/<id>/resume), or start another with: pyoco-worker --tags gpu"
+    await wait_for("no_worker", f"all workers of tag gpu are draining; {remedy}")
+    await tell("w2", current_run_ids=["r2", "r3"])
+    await wait_for("queue", "all workers of tag gpu are busy; it is in their queue")
+    await tell("w1")
+    await wait_for("queue", "it is in the queue of tag gpu and about to be taken")
 
 
 async def test_a_run_that_began_waits_for_nothing(service: RunsUnderTest) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.status import WorkerState
@@ -10,6 +11,14 @@ from fleet_kit.kv import Mirror
 from fleet_kit.nats import NatsLink
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    # Those that take jobs, and those that an operator has drained.
+    workers: int
+    draining: int
+    free_slots: int
 
 
 class FleetView:
@@ -36,10 +45,15 @@ class FleetView:
     def alive_count(self, *, now: float) -> int:
         return sum(self.is_alive(record, now=now) for record in self._records.values())
 
-    def free_slots(self, tag: str, *, now: float) -> int | None:
-        """Idle slots of the live workers of a tag; None if there is no such worker."""
+    def capacity(self, tag: str, *, now: float) -> Capacity:
+        """What the live workers of a tag could take; one that is drained takes nothing."""
         serving = [r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)]
-        return sum(max(r.slots - len(r.current_run_ids), 0) for r in serving) if serving else None
+        taking = [r for r in serving if not r.draining]
+        return Capacity(
+            workers=len(taking),
+            draining=len(serving) - len(taking),
+            free_slots=sum(max(r.slots - len(r.current_run_ids), 0) for r in taking),
+        )
 
     def _on_change(self, key: str, value: bytes | None) -> None:
         if value is None:

@@ -49,11 +49,13 @@ def why_waiting(
             again = f"the flow has failed {often}; the next attempt begins at {iso(not_before)}"
             return Waiting(WaitingReason.RETRY, again)
         return Waiting(WaitingReason.SCHEDULE, f"it may begin at {iso(not_before)}")
-    free = workers.free_slots(tag, now=now)
-    if free is None:
-        remedy = f"no live worker serves tag {tag}; start one with: pyoco-worker --tags {tag}"
-        return Waiting(WaitingReason.NO_WORKER, remedy)
-    if free == 0:
+    capacity = workers.capacity(tag, now=now)
+    if not capacity.workers:
+        why = f"no live worker serves tag {tag}; start one"
+        if capacity.draining:
+            why = f"all workers of tag {tag} are draining; resume one (POST /workers/<id>/resume), or start another"
+        return Waiting(WaitingReason.NO_WORKER, f"{why} with: pyoco-worker --tags {tag}")
+    if not capacity.free_slots:
         return Waiting(WaitingReason.QUEUE, f"all workers of tag {tag} are busy; it is in their queue")
     return Waiting(WaitingReason.QUEUE, f"it is in the queue of tag {tag} and about to be taken")
 
