@@ -74,6 +74,8 @@ def workers_api(names: WireNames) -> Permissions:
             names.control_subject("*"),
             kv_subject(names.workers_kv_bucket, "*"),
             *_made(workers),
+            # What removed records leave behind.
+            f"{_API}.STREAM.PURGE.{workers}",
             *_read(workers),
             *_watched(workers),
         )

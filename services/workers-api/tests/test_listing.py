@@ -34,7 +34,7 @@ FLEET = [
 
 def listed(selection: Selection) -> list[tuple[str, str]]:
     selected = select_workers(FLEET, selection, now=NOW, disconnect_timeout_sec=TIMEOUT)
-    return [(record.worker_id, record.state.value) for record in selected]
+    return [(record.worker_id, state.value) for record, state in selected]
 
 
 def test_by_default_the_living_and_visible_are_listed_the_one_seen_last_first() -> None:
@@ -77,5 +77,5 @@ def test_the_limit_keeps_those_seen_last() -> None:
 
 def test_a_worker_is_connected_until_the_timeout_has_passed() -> None:
     at_the_edge = worker("edge", age=TIMEOUT)
-    [record] = select_workers([at_the_edge], Selection(), now=NOW, disconnect_timeout_sec=TIMEOUT)
-    assert record.state is WorkerState.IDLE
+    [(_, state)] = select_workers([at_the_edge], Selection(), now=NOW, disconnect_timeout_sec=TIMEOUT)
+    assert state is WorkerState.IDLE

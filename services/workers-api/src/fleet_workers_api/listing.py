@@ -20,25 +20,22 @@ class Selection:
     include_hidden: bool = False
     limit: int = 100
 
-    def admits(self, record: WorkerRecord) -> bool:
+    def admits(self, record: WorkerRecord, state: WorkerState) -> bool:
         if record.hidden and not self.include_hidden:
             return False
-        if self.state is not None and record.state is not self.state:
+        if self.state is not None and state is not self.state:
             return False
         scope = self.scope or (WorkerScope.ACTIVE if self.state is None else WorkerScope.ALL)
-        return scope is WorkerScope.ALL or record.state in ACTIVE_WORKER_STATES
+        return scope is WorkerScope.ALL or state in ACTIVE_WORKER_STATES
 
 
 def select_workers(
     records: list[WorkerRecord], selection: Selection, *, now: float, disconnect_timeout_sec: float
-) -> list[WorkerRecord]:
+) -> list[tuple[WorkerRecord, WorkerState]]:
     """The records asked for, each with its effective state, the one seen last first."""
     judged = (
-        record.model_copy(
-            update={"state": record.effective_state(now=now, disconnect_timeout_sec=disconnect_timeout_sec)}
-        )
-        for record in records
+        (record, record.effective_state(now=now, disconnect_timeout_sec=disconnect_timeout_sec)) for record in records
     )
-    admitted = [record for record in judged if selection.admits(record)]
-    admitted.sort(key=lambda record: (-record.last_seen_at, record.worker_id))
+    admitted = [(record, state) for record, state in judged if selection.admits(record, state)]
+    admitted.sort(key=lambda item: (-item[0].last_seen_at, item[0].worker_id))
     return admitted[: selection.limit]

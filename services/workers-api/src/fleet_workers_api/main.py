@@ -1,5 +1,6 @@
 """Wires workers-api together and runs it."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,24 +12,35 @@ from fleet_kit.metrics import new_registry
 from fleet_kit.nats import NatsLink
 from fleet_kit.serve import run_service
 
+from .operators import Operators
 from .registry import Registry
+from .removal import Removal
 from .routes import workers_routes
 from .settings import Settings
+from .watching import Watching
 
 COMPONENT = "workers-api"
 
 
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
+    timeout = settings.worker_disconnect_timeout_sec
     registry = Registry(link, settings.workers_kv_bucket)
+    operators = Operators(link, registry, settings)
+    watching = Watching(link, registry, disconnect_timeout_sec=timeout)
+    removal = Removal(link, registry, disconnect_timeout_sec=timeout, ttl_sec=settings.worker_record_ttl_sec)
     link.after_connect(registry.load)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(work) for work in (watching.judge(), removal.run())]
         try:
             async with link:
                 yield
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await registry.stop()
 
     async def readiness() -> dict[str, str]:
@@ -36,7 +48,7 @@ def build(settings: Settings) -> FastAPI:
 
     return create_app(
         component=COMPONENT,
-        routers=[workers_routes(registry, disconnect_timeout_sec=settings.worker_disconnect_timeout_sec)],
+        routers=[workers_routes(registry, operators, watching, disconnect_timeout_sec=timeout)],
         lifespan=lifespan,
         readiness=readiness,
         registry=new_registry(COMPONENT),

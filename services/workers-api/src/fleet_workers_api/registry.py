@@ -1,28 +1,43 @@
-"""The registry: every worker's own record, kept in memory from a watch of the bucket."""
+"""The registry: every worker's own record, kept in memory from a watch of the bucket, changed by compare-and-set."""
 
+import asyncio
 import logging
+from collections.abc import Callable
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.kv import Mirror
-from fleet_kit.nats import NatsLink
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.kv import Bucket, Mirror
+from fleet_kit.nats import NatsLink, WrongRevision
 from fleet_kit.resources import ensure_bucket
 
+from .errors import RecordContended, WorkerNotFound
+
 logger = logging.getLogger(__name__)
+
+# A worker writes its record four times a second at most: whoever is refused this often is refused by something else.
+_ATTEMPTS = 50
+# How long to wait until our own watch has shown us what we have written.
+_SEEN_SECONDS = 2.0
+
+Change = Callable[[WorkerRecord], WorkerRecord]
 
 
 class Registry:
     def __init__(self, link: NatsLink, bucket: str) -> None:
         self._link = link
-        self._bucket = bucket
+        self._bucket = Bucket(link, bucket)
         self._mirror = Mirror(link, bucket, on_change=self._apply)
         self._records: dict[str, WorkerRecord] = {}
         # Told once each, not at every heartbeat.
         self._unreadable: set[str] = set()
+        self._moved = asyncio.Event()
+        # Told of every change: the worker's id, and its record or None if that is gone.
+        self.on_change: Callable[[str, WorkerRecord | None], None] = lambda *_: None
 
     async def load(self) -> None:
         """Read the whole bucket and follow it. A hook of the link."""
-        await ensure_bucket(self._link.jetstream, self._bucket)
+        await ensure_bucket(self._link.jetstream, self._bucket.name)
         await self._mirror.restart()
 
     async def stop(self) -> None:
@@ -33,17 +48,90 @@ class Registry:
         self._link.require()
         return list(self._records.values())
 
-    def _apply(self, key: str, value: bytes | None) -> None:
-        if value is None:
-            self._records.pop(key, None)
-            self._unreadable.discard(key)
-            return
+    def record(self, worker_id: str) -> WorkerRecord:
+        """One of them; WorkerNotFound if there is none."""
+        self._link.require()
+        if (record := self._records.get(worker_id)) is None:
+            raise WorkerNotFound(worker_id=worker_id)
+        return record
+
+    async def change(self, worker_id: str, change: Change) -> WorkerRecord:
+        """Change what belongs to the operators; whatever the worker writes meanwhile is kept.
+
+        When this returns, this process shows the record as it was written.
+        """
+        self.record(worker_id)
+        for _ in range(_ATTEMPTS):
+            found = await self._read(worker_id)
+            if found is None:
+                raise WorkerNotFound(worker_id=worker_id)
+            record, revision = found
+            changed = change(record)
+            if changed == record:
+                return record
+            try:
+                revision = await self._bucket.update(worker_id, changed.encode(), revision=revision)
+            except WrongRevision:
+                continue
+            await self._until_seen(revision)
+            return changed
+        raise RecordContended()
+
+    async def remove(self, worker_id: str, is_due: Callable[[WorkerRecord], bool]) -> bool:
+        """Remove a record if it still is as it should be for that; False if it was changed or removed meanwhile."""
+        found = await self._read(worker_id)
+        if found is None or not is_due(found[0]):
+            return False
         try:
-            self._records[key] = WorkerRecord.decode(value)
+            await self._bucket.purge(worker_id, revision=found[1])
+        except WrongRevision:
+            return False
+        return True
+
+    async def markers(self) -> dict[str, int]:
+        """What removed records have left behind, with its revision."""
+        return await self._bucket.markers(besides=self._mirror.values)
+
+    async def erase(self, worker_id: str, *, up_to: int) -> None:
+        await self._bucket.erase(worker_id, up_to=up_to)
+
+    async def _read(self, worker_id: str) -> tuple[WorkerRecord, int] | None:
+        entry = await self._bucket.get(worker_id)
+        if entry is None:
+            return None
+        try:
+            return WorkerRecord.decode(entry.value), entry.revision
+        except MalformedMessage:
+            return None
+
+    async def _until_seen(self, revision: int) -> None:
+        try:
+            async with asyncio.timeout(_SEEN_SECONDS):
+                while self._mirror.revision < revision:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError as error:
+            raise NatsUnavailable("NATS does not show what was written; look at the worker again") from error
+
+    def _apply(self, key: str, value: bytes | None) -> None:
+        self._moved.set()
+        record = None if value is None else self._understand(key, value)
+        if record is None:
+            if self._records.pop(key, None) is not None:
+                self.on_change(key, None)
+            return
+        self._records[key] = record
+        self.on_change(key, record)
+
+    def _understand(self, key: str, value: bytes) -> WorkerRecord | None:
+        try:
+            record = WorkerRecord.decode(value)
+            if record.worker_id != key:
+                raise MalformedMessage(f"the record of {key} says that it is the one of {record.worker_id}")
         except MalformedMessage as error:
-            self._records.pop(key, None)
             if key not in self._unreadable:
                 self._unreadable.add(key)
                 logger.warning("left out of the list: %s", error, extra={"worker_id": key})
-            return
+            return None
         self._unreadable.discard(key)
+        return record

@@ -1,28 +1,118 @@
 """HTTP in and out of workers-api."""
 
 import time
+from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+import orjson
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from pydantic import ValidationError
 
-from fleet_kit.identity import WorkersReader
+from fleet_kit.http import sse_event
+from fleet_kit.identity import WorkersReader, WorkersWriter
+from fleet_kit.openapi import json_body
 
 from .listing import select_workers
+from .operators import Operators
 from .registry import Registry
-from .schemas import Worker, WorkersQuery
+from .schemas import (
+    EventsQuery,
+    Worker,
+    WorkerDetail,
+    WorkerPatch,
+    WorkerPatched,
+    WorkersQuery,
+    detail_json,
+    summary_json,
+)
+from .watching import Everything, Gone, News, Shown, Watching
 
 
-def workers_routes(registry: Registry, *, disconnect_timeout_sec: float) -> APIRouter:
+def workers_routes(
+    registry: Registry, operators: Operators, watching: Watching, *, disconnect_timeout_sec: float
+) -> APIRouter:
     router = APIRouter()
 
-    @router.get("/workers")
-    async def list_workers(_: WorkersReader, query: Annotated[WorkersQuery, Query()]) -> list[Worker]:
+    @router.get("/workers", response_model=list[Worker])
+    async def list_workers(_: WorkersReader, query: Annotated[WorkersQuery, Query()]) -> Response:
         selected = select_workers(
             registry.records(),
             query.selection(),
             now=time.time(),
             disconnect_timeout_sec=disconnect_timeout_sec,
         )
-        return [Worker.of(record) for record in selected]
+        return _json(b"[%b]" % b",".join(summary_json(record, state) for record, state in selected))
+
+    @router.get("/workers/events", response_class=StreamingResponse)
+    async def watch_workers(
+        _: WorkersReader,
+        query: Annotated[EventsQuery, Query()],
+        last_event_id: Annotated[str, Header(max_length=100)] = "",
+    ) -> Response:
+        """Server-sent events: all workers, then every change; heartbeats of a worker are none."""
+        news = await watching.follow(
+            last_event_id=last_event_id, include_hidden=query.include_hidden, seconds=query.timeout_sec
+        )
+
+        async def events() -> AsyncIterator[bytes]:
+            async for item in news:
+                yield _event(item, watching)
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    @router.get("/workers/{worker_id}", response_model=WorkerDetail)
+    async def read_worker(worker_id: str, _: WorkersReader) -> Response:
+        record = registry.record(worker_id)
+        state = record.effective_state(now=time.time(), disconnect_timeout_sec=disconnect_timeout_sec)
+        return _json(detail_json(record, state))
+
+    @router.patch("/workers/{worker_id}", openapi_extra=json_body(WorkerPatch))
+    async def patch_worker(worker_id: str, request: Request, _: WorkersWriter) -> WorkerPatched:
+        wanted = _parse_patch(await request.body())
+        record = await operators.hide(worker_id, wanted.hidden)
+        return WorkerPatched(worker_id=worker_id, hidden=record.hidden, updated_at=time.time())
+
+    @router.post("/workers/{worker_id}/drain", response_model=Worker)
+    async def drain_worker(worker_id: str, _: WorkersWriter) -> Response:
+        """The worker finishes what it has begun and takes nothing new."""
+        return await _drain(worker_id, wanted=True)
+
+    @router.post("/workers/{worker_id}/resume", response_model=Worker)
+    async def resume_worker(worker_id: str, _: WorkersWriter) -> Response:
+        """The worker takes jobs again."""
+        return await _drain(worker_id, wanted=False)
+
+    async def _drain(worker_id: str, *, wanted: bool) -> Response:
+        record = await operators.drain(worker_id, wanted)
+        state = record.effective_state(now=time.time(), disconnect_timeout_sec=disconnect_timeout_sec)
+        return _json(summary_json(record, state))
 
     return router
+
+
+def _parse_patch(body: bytes) -> WorkerPatch:
+    try:
+        return WorkerPatch.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _event(item: News | None, watching: Watching) -> bytes:
+    ts = b'"ts":%f}' % time.time()
+    match item:
+        case None:
+            return sse_event("heartbeat", b"{" + ts)
+        case Everything(workers=workers):
+            data = b'{"workers":[%b],' % b",".join(shown.data for shown in workers) + ts
+            return sse_event("workers", data, event_id=watching.event_id(item))
+        case Shown(data=worker):
+            return sse_event("worker", b'{"worker":%b,' % worker + ts, event_id=watching.event_id(item))
+        case Gone(worker_id=worker_id):
+            data = b'{"worker_id":%b,' % orjson.dumps(worker_id) + ts
+            return sse_event("removed", data, event_id=watching.event_id(item))

@@ -1,12 +1,12 @@
 """What workers-api takes and gives over HTTP (appendix D)."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 from pydantic_core import PydanticCustomError
 
-from fleet_contracts.status import WorkerState
-from fleet_contracts.worker_record import WorkerRecord
+from fleet_contracts.status import ACTIVE_WORKER_STATES, WorkerState
+from fleet_contracts.worker_record import Machine, WheelSync, WorkerRecord
 
 from .listing import Selection, WorkerScope
 
@@ -20,14 +20,34 @@ def _parse_flag(value: Any) -> Any:
     return value
 
 
+Flag = Annotated[bool, BeforeValidator(_parse_flag)]
+
+
 class WorkersQuery(BaseModel):
     scope: WorkerScope | None = None
     state: WorkerState | None = None
-    include_hidden: Annotated[bool, BeforeValidator(_parse_flag)] = False
+    include_hidden: Flag = False
     limit: int = Field(100, ge=1, le=500)
 
     def selection(self) -> Selection:
         return Selection(self.scope, self.state, self.include_hidden, self.limit)
+
+
+class EventsQuery(BaseModel):
+    include_hidden: Flag = False
+    timeout_sec: int = Field(600, ge=1, le=600)
+
+
+class WorkerPatch(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    hidden: StrictBool
+
+
+class WorkerPatched(BaseModel):
+    worker_id: str
+    hidden: bool
+    updated_at: float
 
 
 class Worker(BaseModel):
@@ -37,6 +57,7 @@ class Worker(BaseModel):
     instance_id: str
     state: WorkerState
     hidden: bool
+    draining: bool
     last_seen_at: float
     last_heartbeat_at: float
     tags: list[str]
@@ -49,8 +70,46 @@ class Worker(BaseModel):
     last_run_finished_at: float | None
     stopped_at: float | None
     stop_reason: str | None
-    wheel_sync: dict[str, Any]
+    wheel_sync: WheelSync
 
-    @classmethod
-    def of(cls, record: WorkerRecord) -> Self:
-        return cls.model_validate(record.model_dump())
+
+class WorkerDetail(Worker):
+    """All that is known of one worker."""
+
+    # How many of its slots execute a run.
+    busy_slots: int
+    started_at: float | None
+    # By name; cut off if there are very many. Empty for a worker with a resolver of its own.
+    flows: list[str]
+    machine: Machine
+
+
+# What moves although nothing has happened.
+_HEARTBEATS: Any = {
+    "last_seen_at": True,
+    "last_heartbeat_at": True,
+    "wheel_sync": {"last_attempt_at", "last_success_at", "last_synced_at"},
+}
+_SUMMARY = set(Worker.model_fields)
+_DETAIL = set(WorkerDetail.model_fields)
+
+
+def summary_json(record: WorkerRecord, state: WorkerState) -> bytes:
+    """A `Worker`. The record was checked when it was read: its fields are written as they are."""
+    return _shown(record, state).model_dump_json(include=_SUMMARY).encode()
+
+
+def detail_json(record: WorkerRecord, state: WorkerState) -> bytes:
+    """A `WorkerDetail`."""
+    # A run that was claimed ahead is in hand, but occupies no slot yet.
+    busy = min(record.slots, len(record.current_run_ids)) if state in ACTIVE_WORKER_STATES else 0
+    return b'{"busy_slots":%d,' % busy + _shown(record, state).model_dump_json(include=_DETAIL).encode()[1:]
+
+
+def essence_json(record: WorkerRecord, state: WorkerState) -> bytes:
+    """What has to change before anything has happened: the summary without heartbeats."""
+    return _shown(record, state).model_dump_json(include=_SUMMARY, exclude=_HEARTBEATS).encode()
+
+
+def _shown(record: WorkerRecord, state: WorkerState) -> WorkerRecord:
+    return record if record.state is state else record.model_copy(update={"state": state})

@@ -1,0 +1,33 @@
+"""What operators say about a worker: whether it is hidden, whether it should take nothing new."""
+
+import logging
+
+from fleet_contracts.control import Control, ControlKind
+from fleet_contracts.names import WireNames
+from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats import NatsLink
+
+from .registry import Registry
+
+logger = logging.getLogger(__name__)
+
+
+class Operators:
+    def __init__(self, link: NatsLink, registry: Registry, names: WireNames) -> None:
+        self._link = link
+        self._registry = registry
+        self._names = names
+
+    async def hide(self, worker_id: str, hidden: bool) -> WorkerRecord:
+        return await self._registry.change(worker_id, lambda record: record.model_copy(update={"hidden": hidden}))
+
+    async def drain(self, worker_id: str, wanted: bool) -> WorkerRecord:
+        """Let the worker take nothing new, or take jobs again. A worker that is gone finds it when it comes back."""
+        record = await self._registry.change(worker_id, lambda record: record.model_copy(update={"draining": wanted}))
+        try:
+            hint = Control(kind=ControlKind.RECORD)
+            await self._link.send(self._names.control_subject(worker_id), hint.encode())
+        except NatsUnavailable as error:
+            logger.info("the worker will see it at its next heartbeat: %s", error, extra={"worker_id": worker_id})
+        return record

@@ -1,0 +1,201 @@
+"""Watching the workers: one memory of what is shown, changes of it told to every watcher."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from fleet_contracts.status import WorkerState
+from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.nats import NatsLink
+
+from .registry import Registry
+from .schemas import essence_json, summary_json
+
+logger = logging.getLogger(__name__)
+
+_HEARTBEAT_SECONDS = 10.0
+_JUDGE_SECONDS = 0.5
+# Changes that come close to each other go out together: a watcher hears so often at most.
+_GATHER_SECONDS = 0.1
+# How many removals are remembered for those who come back; who was away for longer gets the whole list.
+_REMOVALS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A worker as watchers know it; encoded once for all of them."""
+
+    worker_id: str
+    # The number of the change that made it so.
+    number: int
+    state: WorkerState
+    hidden: bool
+    essence: bytes
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All workers, in place of whatever the watcher knew before."""
+
+    number: int
+    workers: list[Shown]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The watcher shall not show this one any more."""
+
+    worker_id: str
+    number: int
+
+
+News = Everything | Shown | Gone
+
+
+class Watcher:
+    """Holds the ids of workers that have changed, not the changes: a slow reader skips states, nothing piles up."""
+
+    def __init__(self) -> None:
+        self.changed: set[str] = set()
+        self.woken = asyncio.Event()
+
+    def tell(self, worker_id: str) -> None:
+        self.changed.add(worker_id)
+        self.woken.set()
+
+
+class Watching:
+    def __init__(self, link: NatsLink, registry: Registry, *, disconnect_timeout_sec: float) -> None:
+        self._link = link
+        self._registry = registry
+        self._disconnect_timeout_sec = disconnect_timeout_sec
+        self._shown: dict[str, Shown] = {}
+        self._gone: OrderedDict[str, int] = OrderedDict()
+        # Removals up to this number are forgotten.
+        self._forgotten = 0
+        self._number = 0
+        # Numbers of another process, or of an earlier life of this one, mean nothing here.
+        self._life = uuid.uuid4().hex[:12]
+        self._watchers: set[Watcher] = set()
+        registry.on_change = self._on_change
+
+    def event_id(self, news: News) -> str:
+        return f"{self._life}-{news.number}"
+
+    async def judge(self) -> None:
+        """Notice who has fallen silent, for ever: silence writes nothing that could be watched."""
+        while True:
+            await asyncio.sleep(_JUDGE_SECONDS)
+            try:
+                # While NATS is away nobody can be heard.
+                if self._link.down_because is None:
+                    self._judge_all(time.time())
+            except Exception:
+                logger.exception("judging who is silent failed; the next round tries again")
+
+    async def follow(self, *, last_event_id: str, include_hidden: bool, seconds: float) -> AsyncIterator[News | None]:
+        """What changes from now on; None is a sign of life. It begins with everything, unless the watcher knows it.
+
+        NatsUnavailable comes before the first news.
+        """
+        self._registry.records()
+        return self._follow(last_event_id, include_hidden, time.monotonic() + seconds)
+
+    async def _follow(self, last_event_id: str, include_hidden: bool, deadline: float) -> AsyncIterator[News | None]:
+        watcher = Watcher()
+        self._watchers.add(watcher)
+        try:
+            if (missed := self._missed_since(last_event_id)) is None:
+                everything = [shown for shown in self._shown.values() if include_hidden or not shown.hidden]
+                known = {shown.worker_id for shown in everything}
+                yield Everything(self._number, everything)
+            else:
+                known = {*self._shown, *missed}
+                watcher.changed |= missed
+                watcher.woken.set()
+            while (left := deadline - time.monotonic()) > 0:
+                if not await _is_set_within(watcher.woken, min(_HEARTBEAT_SECONDS, left)):
+                    if left > _HEARTBEAT_SECONDS:
+                        yield None
+                    continue
+                for news in self._news_of(watcher):
+                    visible = isinstance(news, Shown) and (include_hidden or not news.hidden)
+                    if visible:
+                        known.add(news.worker_id)
+                        yield news
+                    elif news.worker_id in known:
+                        known.discard(news.worker_id)
+                        yield Gone(news.worker_id, news.number)
+                await asyncio.sleep(_GATHER_SECONDS)
+        finally:
+            self._watchers.discard(watcher)
+
+    def _judge_all(self, now: float) -> None:
+        for record in self._registry.records():
+            shown = self._shown.get(record.worker_id)
+            if shown is None or shown.state is not self._state_of(record, now):
+                self._on_change(record.worker_id, record)
+
+    def _missed_since(self, last_event_id: str) -> set[str] | None:
+        """Who has changed since then; None if we cannot tell."""
+        life, _, text = last_event_id.rpartition("-")
+        if life != self._life or not text.isascii() or not text.isdigit() or len(text) > 18:
+            return None
+        number = int(text)
+        if not self._forgotten <= number <= self._number:
+            return None
+        changed = {shown.worker_id for shown in self._shown.values() if shown.number > number}
+        return changed | {worker_id for worker_id, gone_at in self._gone.items() if gone_at > number}
+
+    def _news_of(self, watcher: Watcher) -> list[Shown | Gone]:
+        """In the order of their numbers: who is cut off in between and comes back misses nothing."""
+        changed, watcher.changed = watcher.changed, set()
+        watcher.woken.clear()
+        news = [self._shown.get(worker_id) or self._gone_news(worker_id) for worker_id in changed]
+        return sorted((item for item in news if item is not None), key=lambda item: item.number)
+
+    def _gone_news(self, worker_id: str) -> Gone | None:
+        number = self._gone.get(worker_id)
+        return None if number is None else Gone(worker_id, number)
+
+    def _on_change(self, worker_id: str, record: WorkerRecord | None) -> None:
+        if record is None:
+            if self._shown.pop(worker_id, None) is not None:
+                self._number += 1
+                self._gone[worker_id] = self._number
+                if len(self._gone) > _REMOVALS_KEPT:
+                    self._forgotten = self._gone.popitem(last=False)[1]
+                self._tell(worker_id)
+            return
+        state = self._state_of(record, time.time())
+        essence = essence_json(record, state)
+        before = self._shown.get(worker_id)
+        if before is not None and before.essence == essence:
+            return
+        self._number += 1
+        self._gone.pop(worker_id, None)
+        self._shown[worker_id] = Shown(
+            worker_id, self._number, state, record.hidden, essence, summary_json(record, state)
+        )
+        self._tell(worker_id)
+
+    def _tell(self, worker_id: str) -> None:
+        for watcher in self._watchers:
+            watcher.tell(worker_id)
+
+    def _state_of(self, record: WorkerRecord, now: float) -> WorkerState:
+        return record.effective_state(now=now, disconnect_timeout_sec=self._disconnect_timeout_sec)
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
