@@ -36,7 +36,6 @@ SOURCES = [file for pattern in ("*/src/**/*.py", "services/*/src/**/*.py") for f
 # Nothing in the code causes these yet; a test below fails as soon as something does.
 NOT_YET = {
     Problem.GATEWAY_UNREACHABLE: "told by a client that finds no gateway; there is no client yet",
-    Problem.WORKER_NOT_FOUND: "there is no PATCH /workers/{worker_id} yet",
 }
 
 # An answer over HTTP, a line of a log, or what a command or process says on stderr.
@@ -143,6 +142,18 @@ def same_wheel_twice(ground: Ground, _: Problem) -> Evidence:
 
 def missing_wheel(ground: Ground, _: Problem) -> Evidence:
     return ground.stack.client.get("/wheels/nobody-1.0-py3-none-any.whl")
+
+
+def bad_worker_patch(ground: Ground, _: Problem) -> Evidence:
+    return ground.stack.client.patch("/workers/nobody", json={"hidden": "yes"})
+
+
+def unknown_worker(method: str, path: str) -> "Producer":
+    def ask(ground: Ground, _: Problem) -> Evidence:
+        body = {"hidden": True} if method == "PATCH" else None
+        return ground.stack.client.request(method, path, json=body)
+
+    return ask
 
 
 def submit_without_nats(ground: Ground, _: Problem) -> Evidence:
@@ -327,7 +338,13 @@ PRODUCERS: dict[Problem, list[Producer]] = {
         bad_arguments("pyoco-worker", "--slots", "many"),
         bad_arguments("pyoco-server", "up", "--port", "many"),
     ],
-    Problem.INVALID_WORKERS_REQUEST: [bad_workers_query],
+    Problem.INVALID_WORKERS_REQUEST: [bad_workers_query, bad_worker_patch],
+    Problem.WORKER_NOT_FOUND: [
+        unknown_worker("PATCH", "/workers/nobody"),
+        unknown_worker("GET", "/workers/nobody"),
+        unknown_worker("POST", "/workers/nobody/drain"),
+        unknown_worker("POST", "/workers/nobody/resume"),
+    ],
     Problem.CANCEL_TIMED_OUT: [deaf_run],
     Problem.WHEEL_VERSION_REFUSED: [same_wheel_twice],
     Problem.WHEEL_NOT_FOUND: [missing_wheel],

@@ -49,6 +49,16 @@ class WorkerProcess:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def wait(self, *, within: float = 30.0) -> int:
+        """Wait until it leaves by itself; its exit code."""
+        assert self._process is not None
+        return self._process.wait(timeout=within)
+
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
