@@ -211,7 +211,12 @@ async def test_a_source_that_fails_leaves_nothing_behind(store: ObjectWriter, li
     assert (await store.list()).sequence == 0
 
 
-async def test_a_writer_that_is_cancelled_leaves_nothing_behind(store: ObjectWriter, link: NatsLink) -> None:
+@pytest.mark.parametrize("round_", range(8))
+async def test_a_writer_that_is_cancelled_leaves_nothing_behind(
+    store: ObjectWriter, link: NatsLink, round_: int
+) -> None:
+    """Several rounds: what is on its way at that moment differs."""
+
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield os.urandom(CHUNK)

@@ -223,11 +223,29 @@ async def test_an_upload_that_the_history_lacks_is_written_down_before_its_wheel
         await js.update_stream(config.evolve(max_msg_size=-1))
         assert (await service.delete(f"/wheels/{NAME}")).status_code == 200
         assert [e["action"] for e in (await service.get("/wheels/history")).json()] == ["delete", "upload"]
-        # The same for what stands beside a deleted name: it comes back, and the delete stays known.
-        await js.update_stream(config.evolve(max_msg_size=16))
+    await peer.close()
+
+
+async def test_a_delete_that_the_history_lacks_is_written_down_before_its_name_comes_back(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """No sweep comes in between."""
+    settings = Settings(nats_url=nats_server.url, wheel_sweep_interval_sec=3600)
+    peer = await nats.connect(nats_server.url)
+    js = peer.jetstream()
+    async with running(build(settings)) as service:
+        service.headers.update(ANONYMOUS)
+        await until_ready(service)
+        wheel = build_wheel(tmp_path, "shop")
         assert (await service.post("/wheels", files=upload_of(wheel))).status_code == 200
+        config = (await js.stream_info("KV_pyoco_wheel_history")).config
+        await js.update_stream(config.evolve(max_msg_size=16))
+        assert (await service.delete(f"/wheels/{NAME}")).status_code == 200
+        # While the history takes nothing the name does not come back, and nothing is lost.
+        assert (await service.post("/wheels", files=upload_of(wheel))).status_code == 503
+        assert (await service.get("/wheels")).json() == []
         await js.update_stream(config.evolve(max_msg_size=-1))
-        (await service.delete(f"/wheels/{NAME}")).raise_for_status()
+        assert (await service.post("/wheels", files=upload_of(wheel))).status_code == 200
         actions = [e["action"] for e in (await service.get("/wheels/history")).json()]
-        assert actions == ["delete", "upload", "delete", "upload"]
+        assert actions == ["upload", "delete", "upload"]
     await peer.close()
