@@ -14,6 +14,7 @@ import pytest
 
 from fleet_testkit.api_keys import issue_key
 from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel, upload_of
 
 MEGABYTE = 1_000_000
@@ -151,3 +152,21 @@ def test_a_wheel_that_vanishes_while_it_is_fetched_does_not_look_complete(stack:
     with pytest.raises(httpx.RemoteProtocolError):
         fetch()
     assert 0 < sum(received) < wheel.stat().st_size
+
+
+def test_an_upload_in_progress_lies_in_the_data_dir_without_a_name(stack: Stack) -> None:
+    """Not in the system's temporary folder, which may be one in memory."""
+    handles = Path(f"/proc/{stack.pid('wheels-api')}/fd")
+
+    def nameless_files() -> list[str]:
+        links = [os.readlink(handle) for handle in handles.iterdir() if handle.is_symlink()]
+        return [link for link in links if link.startswith(str(stack.data_dir)) and link.endswith("(deleted)")]
+
+    head = b'--b\r\nContent-Disposition: form-data; name="wheel"; filename="slow-1.0-py3-none-any.whl"\r\n\r\n'
+    with socket.create_connection(("127.0.0.1", stack.port), timeout=30) as connection:
+        connection.sendall(
+            b"POST /wheels HTTP/1.1\r\nHost: fleet\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"Content-Length: 70000000\r\n\r\n" + head + b"x" * 1000
+        )
+        assert len(wait_until(nameless_files, what="the upload's file")) == 1
+    wait_until(lambda: not nameless_files(), what="the file gone with its client")

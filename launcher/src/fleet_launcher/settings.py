@@ -21,6 +21,8 @@ class LauncherSettings(FleetSettings, GatewaySecret):
     http_api_key_header: str = "X-API-Key"
     dashboard_lang: Literal["auto", "ja", "en"] = "auto"
     wheel_max_bytes: int = Field(536_870_912, ge=1)
+    # The data dir unless it is set: a system's temporary folder may be one in memory.
+    wheel_upload_dir: Path | None = None
     runs_database_url: str | None = None
 
     # The NATS that the stack starts itself.
