@@ -16,7 +16,7 @@ from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_testkit.wheels import build_wheel
 
-from .conftest import Desk, WorkerProcess
+from .conftest import FLOWS, Desk, WorkerProcess
 from .shelf import FAST, SHOP, Shelf, shop_wheel
 
 StartWorker = Callable[..., WorkerProcess]
@@ -410,6 +410,50 @@ async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is
     await shelf.wait_installed("w1", new)
     told = [line for line in worker.log_lines if line.get("event") == "wheel_sync_failed"]
     assert len(told) == 1
+
+
+async def test_a_set_with_which_no_runner_can_be_started_is_not_put_in_force(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    resolver = tmp_path / "resolver.py"
+    resolver.write_text(
+        "import importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('tiny', {str(FLOWS / 'tiny.py')!r})\n"
+        "tiny = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(tiny)\n"
+        "try:\n    import extra\nexcept ModuleNotFoundError:\n    pass\n"
+        "def find(name):\n    return {'tiny': tiny.tiny}[name]\n"
+    )
+    good = await shelf.put(shop_wheel(tmp_path / "in"))
+    worker = syncing("w1", "--flow-resolver", f"{resolver}:find")
+    await shelf.wait_installed("w1", good)
+    await shelf.put(build_wheel(tmp_path / "in", "extra", modules={"extra.py": "raise RuntimeError('no extra')\n"}))
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure told")
+    assert "no runner can be started with extra-1.0" in (failed.last_error or "")
+    assert "RuntimeError: no extra" in (failed.last_error or "")
+    for name in ("tiny", "shop"):
+        assert (await desk.wait_ended(await desk.submit(name))).status is RunStatus.COMPLETED, worker.log
+    unknown = await desk.wait_ended(await desk.submit("nothing"))
+    assert "is not known to the flow resolver" in (unknown.error or "")
+
+
+async def test_a_wheel_that_is_replaced_under_its_name_is_installed_anew(
+    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+) -> None:
+    modules = {"shop/__init__.py": SHOP.format(version="first")}
+    name = await shelf.put(shop_wheel(tmp_path / "in", modules=modules))
+    syncing("w1")
+    assert (await desk.wait_ended(await desk.submit("shop"))).result == "first"
+    before = (await shelf.wait_installed("w1", name)).installed_wheels[0]
+    modules = {"shop/__init__.py": SHOP.format(version="second")}
+    await shelf.put(shop_wheel(tmp_path / "in", modules=modules))
+    sync = await shelf.wait_synced(
+        "w1", lambda sync: sync.installed_wheels[0].nuid != before.nuid, what="the other content in force"
+    )
+    assert (sync.updated_wheels, sync.removed_wheels) == ([name], [])
+    run = await desk.wait_ended(await desk.submit("shop"))
+    assert run.result == "second"
+    assert run.wheels[0].sha256_hex == sync.installed_wheels[0].sha256_hex != before.sha256_hex
 
 
 async def test_a_worker_may_live_by_wheels_alone(

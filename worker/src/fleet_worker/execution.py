@@ -53,6 +53,8 @@ _NO_FLOW = {
     DeadLetterReason.REFERENCE_NOT_ALLOWED,
 }
 
+_MAY_COME_BY_WHEEL = {DeadLetterReason.FLOW_NOT_FOUND, DeadLetterReason.CALLABLE_NOT_ALLOWED}
+
 
 class Ending(Enum):
     """Why the agent itself has ended a runner in mid-run."""
@@ -215,7 +217,7 @@ class Execution:
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
                 return await self._after_death(lease, death)
             self._runner = None
-            if done.reason in _NO_FLOW and self._services.wheels is not None:
+            if done.reason in _MAY_COME_BY_WHEEL and self._services.wheels is not None:
                 self._services.pool.give_back(runner)
                 await self._turn.wait_for(self._services.wheels.catch_up(claimed_at))
                 if self._is_unwanted():

@@ -14,6 +14,7 @@ from .wheel_set import NO_WHEELS, WheelSet
 logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_SECONDS = 10.0
+_TRIAL_SECONDS = 60.0
 
 
 class RunnersUnusable(Exception):
@@ -60,6 +61,20 @@ class RunnerPool:
         """Start all runners; returns when the first one is ready. RunnersUnusable if it cannot be."""
         self._keepers = [asyncio.create_task(self._keep_slot()) for _ in range(self._slots)]
         await self._first
+
+    async def try_out(self, wheels: WheelSet) -> None:
+        """RunnersUnusable if no runner can be started with these wheels."""
+        runner = RunnerProcess(self._setup_with(wheels), wheels)
+        try:
+            await runner.start()
+            async with asyncio.timeout(_TRIAL_SECONDS):
+                ready = await runner.ready()
+        except (RunnerDied, OSError) as error:
+            raise RunnersUnusable(str(error) or f"it was not ready within {_TRIAL_SECONDS:g} s") from error
+        finally:
+            await runner.stop()
+        if ready.error is not None:
+            raise RunnersUnusable(ready.error)
 
     def switch(self, wheels: WheelSet) -> None:
         """Runs that begin from now on have these wheels.

@@ -19,7 +19,7 @@ from fleet_kit.nats import NatsLink
 from fleet_kit.objects import ObjectDamaged, StoredObject
 
 from .own_packages import own_packages
-from .pool import RunnerPool
+from .pool import RunnerPool, RunnersUnusable
 from .settings import WorkerSettings
 from .wheel_choice import Choice, Interpreter, choose
 from .wheel_home import WheelHome
@@ -133,12 +133,16 @@ class SyncedWheels:
         waiters, self._waiters = self._waiters, []
         try:
             await self._sync(try_again=try_again)
-            in_use = {*self._in_force.paths, *self._pool.wheel_paths_in_use()}
-            await asyncio.to_thread(self._home.keep_only, in_use)
-        finally:
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+        except BaseException:
+            # Nobody knows: they wait for the next one.
+            self._waiters = waiters + self._waiters
+            self._wake.set()
+            raise
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        in_use = {*self._in_force.paths, *self._pool.wheel_paths_in_use()}
+        await asyncio.to_thread(self._home.keep_only, in_use)
 
     async def _sync(self, *, try_again: bool) -> None:
         """Follow the registry if it has changed or, to `try_again`, if we could not the last time."""
@@ -217,6 +221,12 @@ class SyncedWheels:
         )
         if list(new.paths) == list(old.paths):
             return
+        try:
+            await self._pool.try_out(new)
+        except RunnersUnusable as error:
+            raise InstallFailed(
+                f"no runner can be started with {', '.join(new.names) or 'no wheels'}: {error}"
+            ) from error
         await asyncio.to_thread(self._home.note, new.wheels)
         self._pool.switch(new)
         self._in_force = new

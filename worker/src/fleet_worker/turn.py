@@ -9,6 +9,8 @@ from .runner_process import RunnerProcess
 
 # So long does a run that was claimed ahead wait for its runner; then others may have it.
 _PATIENCE_SECONDS = 0.3
+# So often is that prolonged while a runner is being started: it may never be ready.
+_MOST_PROLONGATIONS = 30
 
 
 class Turn:
@@ -17,6 +19,7 @@ class Turn:
         self._is_unwanted = is_unwanted
         self._asked: asyncio.Future[RunnerProcess | None] | None = None
         self._patience: asyncio.TimerHandle | None = None
+        self._prolongations = 0
 
     async def wait(self) -> RunnerProcess | None:
         """A runner to begin in; None if the run shall not begin here, or none was free in time."""
@@ -58,7 +61,8 @@ class Turn:
         self._patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._lose_patience)
 
     def _lose_patience(self) -> None:
-        if self._pool.is_renewing:
+        if self._pool.is_renewing and self._prolongations < _MOST_PROLONGATIONS:
+            self._prolongations += 1
             self._be_patient()  # one will be there soon
         else:
             self.give_up()

@@ -5,9 +5,9 @@ import fcntl
 import hashlib
 import logging
 import os
-import platform
 import shutil
 import sys
+import sysconfig
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -63,7 +63,7 @@ class WheelHome:
                 "make it writable or set PYOCO_WHEEL_SYNC_DIR to another folder"
             ) from error
         try:
-            taken = cls(home, interpreter or f"{sys.implementation.cache_tag} {platform.platform()}")
+            taken = cls(home, interpreter or _this_interpreter())
             taken._look_around()
             yield taken
         finally:
@@ -134,6 +134,11 @@ class WheelHome:
             self.left = self.set_of(note.wheels)
         else:
             logger.warning("wheels in %s are damaged and are fetched again", self._folder)
+
+
+def _this_interpreter() -> str:
+    """What trees are made for; scripts name the interpreter by its place."""
+    return f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {sys.prefix}"
 
 
 def _take_first_free(folder: Path) -> tuple[Path, int]:

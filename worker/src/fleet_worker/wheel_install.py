@@ -78,7 +78,8 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
             f"{file.name} was not installed within {timeout_seconds:g} s (PYOCO_WHEEL_INSTALL_TIMEOUT_SEC)"
         ) from None
     finally:
-        _kill_group(process)
+        if process.returncode is None:
+            _kill_group(process)
         await waiting
     if code != 0:
         raise InstallFailed(f"{file.name} cannot be installed: {_end_of(output)}")
