@@ -4,10 +4,16 @@ const KEY_PLACE = "pyoco.api-key";
 const TIMEOUT_MS = 10_000;
 
 export class RequestFailed extends Error {
-  /** `status` 0: no answer at all. */
-  constructor(status, message) {
+  /** `status` 0: no answer at all. `missingScope`: the API key is good, but may not do this. */
+  constructor(status, message, missingScope = null) {
     super(message);
     this.status = status;
+    this.missingScope = missingScope;
+  }
+
+  /** Another API key would help; of a good one that may not do this the caller tells. */
+  get needsKey() {
+    return this.status === 401 || (this.status === 403 && !this.missingScope);
   }
 }
 
@@ -16,6 +22,10 @@ export const apiKey = {
   set: (key) => sessionStorage.setItem(KEY_PLACE, key),
   clear: () => sessionStorage.removeItem(KEY_PLACE),
 };
+
+export function keyHeader() {
+  return window.PYOCO?.apiKeyHeader ?? "X-API-Key";
+}
 
 // How far the server's clock is ahead of this computer's; its Date header only knows whole seconds.
 let clockAheadSeconds = 0;
@@ -27,7 +37,7 @@ export function serverNow() {
 async function request(path, options = {}) {
   const headers = { ...options.headers };
   const key = apiKey.get();
-  if (key) headers[window.PYOCO?.apiKeyHeader ?? "X-API-Key"] = key;
+  if (key) headers[keyHeader()] = key;
   let response;
   try {
     response = await fetch(path, { ...options, headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
@@ -35,7 +45,7 @@ async function request(path, options = {}) {
     throw new RequestFailed(0, String(error.message));
   }
   noteClock(response.headers.get("date"));
-  if (!response.ok) throw new RequestFailed(response.status, await messageOf(response));
+  if (!response.ok) throw await failureOf(response);
   return response;
 }
 
@@ -44,12 +54,13 @@ function noteClock(date) {
   if (Number.isFinite(ahead)) clockAheadSeconds = Math.abs(ahead) > 2 ? ahead : 0;
 }
 
-async function messageOf(response) {
+async function failureOf(response) {
   try {
     const body = await response.json();
-    return body.error?.message ?? (typeof body.detail === "string" ? body.detail : "");
+    const message = body.error?.message ?? (typeof body.detail === "string" ? body.detail : "");
+    return new RequestFailed(response.status, message, body.error?.meta?.missing_scope ?? null);
   } catch {
-    return "";
+    return new RequestFailed(response.status, "");
   }
 }
 

@@ -1,6 +1,6 @@
 // The dashboard: which view is shown, when the server is asked, what happens on a click.
 
-import { apiKey, askFor, countRuns, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
+import { apiKey, askFor, countRuns, keyHeader, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
 import { el, emptyState, keep, tick } from "./dom.js";
 import { t, translatePage } from "./i18n.js";
 import { countButton, isTerminal, RUN_STATUSES, runDetail, runRow, shortId, workerRow } from "./views.js";
@@ -9,11 +9,15 @@ const POLL_MS = 2000;
 const POLL_AFTER_FAILURE_MS = 5000;
 
 const at = (id) => document.getElementById(id);
-const state = { runs: null, counts: {}, workers: [], workersKnown: false, status: null };
+const state = { runs: null, counts: {}, workers: [], workersKnown: false, status: null, missingScope: null };
 
 let timer = null;
 // Rises with every change of view: an answer to an older question is thrown away.
 let generation = 0;
+// Whether this key may read the numbers; asked once.
+let mayCount = true;
+// What went wrong with a click stays to be read until the next one.
+let notice = "";
 
 function route() {
   const [, view, id] = location.hash.split("/");
@@ -39,15 +43,16 @@ async function refresh() {
   try {
     const answers = await ask(route());
     if (mine !== generation) return;
-    Object.assign(state, answers);
+    Object.assign(state, { missingScope: null }, answers);
     show();
     say("live");
   } catch (error) {
     if (!(error instanceof RequestFailed)) throw error;
     if (mine !== generation) return;
     pause = POLL_AFTER_FAILURE_MS;
-    if (error.status === 401 || error.status === 403) return askForKey(error.status);
-    say("lost", error.status ? error.message || t("http_failed", { status: error.status }) : t("unreachable"));
+    if (error.needsKey) return askForKey(error.status);
+    if (error.missingScope) showRefused(error.missingScope);
+    else say("lost", sentenceOf(error));
   }
   if (mine === generation) timer = setTimeout(refresh, pause);
 }
@@ -56,7 +61,7 @@ async function ask({ view, runId }) {
   if (view === "workers") return { workers: await listWorkers(), workersKnown: true };
   const [runs, counts, run] = await Promise.all([
     listRuns(state.status),
-    countRuns(),
+    mayCount ? countRuns().catch(orUncounted) : {},
     runId ? readRun(runId).catch(orMissing) : null,
   ]);
   return { runs, counts, run };
@@ -67,12 +72,34 @@ function orMissing(error) {
   throw error;
 }
 
+/** Numbers are for whoever may read the metrics; the runs are shown without them. */
+function orUncounted(error) {
+  if (!error.missingScope) throw error;
+  mayCount = false;
+  return {};
+}
+
+function sentenceOf(error) {
+  if (error.missingScope) return t("scope_missing", { scope: error.missingScope });
+  return error.message || t(error.status ? "http_failed" : "unreachable", { status: error.status });
+}
+
 // --- Showing
+
+/** The key is good, but not for this view: nothing of an earlier key stays to be seen. */
+function showRefused(scope) {
+  Object.assign(state, { missingScope: scope, runs: null, run: null, counts: {}, workers: [], workersKnown: false });
+  show();
+  say("live");
+}
 
 function show() {
   const { view, runId } = route();
-  at("runs-view").hidden = view !== "runs";
-  at("workers-view").hidden = view !== "workers";
+  at("refused").hidden = !state.missingScope;
+  if (state.missingScope) at("refused").replaceChildren(...whyRefused());
+  at("runs-view").hidden = view !== "runs" || Boolean(state.missingScope);
+  at("workers-view").hidden = view !== "workers" || Boolean(state.missingScope);
+  at("change-key").hidden = !apiKey.get();
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -114,9 +141,15 @@ function choose(status) {
   refresh();
 }
 
+function whyRefused() {
+  const command = `./fleet admin api-key create --tenant T --scopes ${state.missingScope}`;
+  return emptyState(t("scope_missing", { scope: state.missingScope }), t("scope_missing_next"), command);
+}
+
 function whyNoRuns() {
   if (state.status) return emptyState(t("no_match", { status: t(state.status) }), t("no_match_next"));
-  const command = `curl -X POST ${location.origin}/runs -H 'content-type: application/json' -d '{"flow_name":"hello","params":{"name":"Ada"}}'`;
+  const key = apiKey.get() ? ` -H "${keyHeader()}: $KEY"` : "";
+  const command = `curl -X POST ${location.origin}/runs${key} -H 'content-type: application/json' -d '{"flow_name":"hello","params":{"name":"Ada"}}'`;
   return emptyState(t("no_runs"), t("no_runs_next"), command);
 }
 
@@ -150,13 +183,15 @@ function replaceKeepingOpen(panel, content) {
 }
 
 async function act(what, runId) {
+  notice = "";
   try {
     const answer = await askFor(what, runId);
     if (answer.run_id !== runId) location.hash = `#/runs/${encodeURIComponent(answer.run_id)}`;
     else refresh();
   } catch (error) {
-    if (error.status === 401 || error.status === 403) return askForKey(error.status);
-    say("lost", error.message || t(error.status ? "http_failed" : "unreachable", { status: error.status }));
+    if (error.needsKey) return askForKey(error.status);
+    notice = sentenceOf(error);
+    say(error.status ? "live" : "lost");
   }
 }
 
@@ -172,7 +207,7 @@ function showWorkers() {
   }
 }
 
-function say(what, problem = "") {
+function say(what, problem = notice) {
   at("link").className = `link ${what}`;
   at("link").textContent = t(what);
   at("problem").hidden = !problem;
@@ -181,18 +216,45 @@ function say(what, problem = "") {
 
 // --- The API key
 
+/** Without an answer there is nothing to see: what an earlier key has shown is taken away. */
 function askForKey(status) {
   say("paused");
   at("key-reason").textContent = t(status === 403 && apiKey.get() ? "key_invalid" : "key_required");
   apiKey.clear();
+  forget();
+  openKeyDialog({ canClose: false });
+}
+
+function forget() {
+  generation++;
+  notice = "";
+  mayCount = true;
+  Object.assign(state, { runs: null, run: null, counts: {}, workers: [], workersKnown: false, missingScope: null });
+  show();
+}
+
+function openKeyDialog({ canClose }) {
   if (at("submit-dialog").open) at("submit-dialog").close();
+  for (const button of at("key-form").querySelectorAll("[data-close], [data-forget]")) button.hidden = !canClose;
   if (!at("key-dialog").open) at("key-dialog").showModal();
 }
+
+at("change-key").addEventListener("click", () => {
+  at("key-reason").textContent = t("key_in_use");
+  openKeyDialog({ canClose: true });
+});
+at("key-form").querySelector("[data-close]").addEventListener("click", () => at("key-dialog").close());
+at("key-form").querySelector("[data-forget]").addEventListener("click", () => {
+  apiKey.clear();
+  forget();
+  at("key-dialog").close();
+});
 
 at("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   apiKey.set(event.target.key.value.trim());
   event.target.reset();
+  forget();
   at("key-dialog").close();
 });
 at("key-dialog").addEventListener("close", refresh);
@@ -215,8 +277,8 @@ at("submit-form").addEventListener("submit", async (event) => {
     at("submit-dialog").close();
     location.hash = `#/runs/${encodeURIComponent(accepted.run_id)}`;
   } catch (error) {
-    if (error.status === 401 || error.status === 403) return askForKey(error.status);
-    problem.textContent = error.message || t(error.status ? "http_failed" : "unreachable", { status: error.status });
+    if (error.needsKey) return askForKey(error.status);
+    problem.textContent = error instanceof RequestFailed ? sentenceOf(error) : error.message;
     problem.hidden = false;
   } finally {
     button.disabled = false;
@@ -246,6 +308,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   at("main").focus();
 });
 addEventListener("hashchange", () => {
+  notice = "";
   show();
   refresh();
 });
