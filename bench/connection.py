@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import Mapping
 from typing import cast
 
 from .errors import BenchFailed
@@ -13,17 +14,25 @@ _CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _END_OF_HEAD = b"\r\n\r\n"
 
 
-def request(method: str, path: str, body: object = None) -> bytes:
+def request(method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None) -> bytes:
     """The bytes of a request, made once and sent many times."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n"
+    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n{more}"
     if body is None:
         return f"{head}\r\n".encode()
     content = json.dumps(body, separators=(",", ":")).encode()
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
 
 
-def submit_request(flow_name: str, *, tag: str, params: dict[str, str] | None = None) -> bytes:
-    return request("POST", "/runs", {"flow_name": flow_name, "params": params or {}, "tag": tag})
+def submit_request(
+    flow_name: str,
+    *,
+    tag: str,
+    params: dict[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    body = {"flow_name": flow_name, "params": params or {}, "tag": tag}
+    return request("POST", "/runs", body, headers=headers)
 
 
 class Connection(asyncio.Protocol):

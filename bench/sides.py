@@ -1,6 +1,7 @@
 """The two sides, started as users start them: our stack, and the peer with a NATS of the same kind."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -129,8 +130,8 @@ class Side(ABC):
 class Ours(Side):
     """The embedded stack, everything through its gateway."""
 
-    def __init__(self, folder: Path) -> None:
-        self.stack = Stack(folder / "data", "--workers", "0", with_worker=False)
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.stack = Stack(folder / "data", "--workers", "0", *options, with_worker=False)
         super().__init__(folder, self.stack.port)
 
     def __enter__(self) -> "Ours":
@@ -183,26 +184,43 @@ class Peer(Side):
         with ExitStack() as parts:
             parts.callback(self._nats.stop)
             self._nats.start()
-            command = [
-                *(self._env.script("uvicorn"), "pyoco_server.http_api:create_app", "--factory", "--no-access-log"),
-                *("--host", HOST, "--port", str(self.port)),
-            ]
-            env = {"PYOCO_NATS_URL": self._nats.url}
-            self._http = Process(command, folder=self.folder, name="http", env=env)
-            parts.callback(self._http.stop)
-            wait_until(self._answers, within=_START_SECONDS, what="the peer answering")
+            self._http = parts.enter_context(self._serving(self.port, "http"))
             self._parts = parts.pop_all()
         return self
+
+    @contextmanager
+    def wanting_keys(self) -> Iterator[tuple[int, dict[str, str]]]:
+        """A second HTTP service beside the first, on the same NATS: its port, and the header with a key for it."""
+        port, env = free_port(), {"PYOCO_HTTP_AUTH_MODE": "api_key"}
+        with self._serving(port, "http-with-keys", env):
+            command = [self._env.python, "-m", "pyoco_server.admin_cli", "api-key", "create", "--tenant", "bench"]
+            done = subprocess.run(
+                command, env=os.environ | self._settings, capture_output=True, text=True, check=False
+            )
+            if done.returncode != 0:
+                raise BenchFailed(f"the peer issues no key: {done.stderr.strip()[-500:]}")
+            yield port, {"X-API-Key": json.loads(done.stdout)["api_key"]}
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        return {"PYOCO_NATS_URL": self._nats.url}
+
+    @contextmanager
+    def _serving(self, port: int, name: str, env: Mapping[str, str] | None = None) -> Iterator[Process]:
+        command = [
+            *(self._env.script("uvicorn"), "pyoco_server.http_api:create_app", "--factory", "--no-access-log"),
+            *("--host", HOST, "--port", str(port)),
+        ]
+        process = Process(command, folder=self.folder, name=name, env={**self._settings, **(env or {})})
+        try:
+            wait_until(lambda: _is_up(process, port), within=_START_SECONDS, what=f"the peer's {name} answering")
+            yield process
+        finally:
+            process.stop()
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
         self._parts.close()
-
-    def _answers(self) -> bool:
-        self._http.check()
-        with contextlib.suppress(httpx.TransportError):
-            return self.client.get("/health").is_success
-        return False
 
     @property
     def nats_url(self) -> str:
@@ -221,6 +239,13 @@ class Peer(Side):
             *("--nats-url", self.nats_url, "--worker-id", worker_id, "--tags", tags),
             *("--flow-resolver", f"{_FLOWS / 'bench_flows.py'}:resolve"),
         ]
+
+
+def _is_up(process: Process, port: int) -> bool:
+    process.check()
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(f"http://{HOST}:{port}/health").is_success
+    return False
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from ..figures import Figure
 from ..session import Session
 from .drain import measure_drain, measure_writes
+from .keys import measure_keys
 from .lists import measure_lists
 from .memory import measure_memory
 from .runs import measure_end_to_end, measure_tags
@@ -21,6 +22,7 @@ GROUPS: dict[str, Callable[[Session], list[Figure]]] = {
     "takeover": measure_takeover,
     "drain": measure_drain,
     "submit": measure_submit,
+    "keys": measure_keys,
     "batch": measure_batch,
     "memory": measure_memory,
 }

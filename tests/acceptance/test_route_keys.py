@@ -41,6 +41,11 @@ TABLE: dict[Route, Scope] = {
     ("POST", "/dlq/{letter_id}/requeue"): Scope.RUNS_WRITE,
     ("GET", "/metrics"): Scope.METRICS_READ,
     ("GET", "/workers"): Scope.WORKERS_READ,
+    ("GET", "/workers/events"): Scope.WORKERS_READ,
+    ("GET", "/workers/{worker_id}"): Scope.WORKERS_READ,
+    ("PATCH", "/workers/{worker_id}"): Scope.WORKERS_WRITE,
+    ("POST", "/workers/{worker_id}/drain"): Scope.WORKERS_WRITE,
+    ("POST", "/workers/{worker_id}/resume"): Scope.WORKERS_WRITE,
     ("GET", "/wheels"): Scope.WHEELS_READ,
     ("POST", "/wheels"): Scope.WHEELS_WRITE,
     ("GET", "/wheels/history"): Scope.WHEELS_READ,
@@ -109,9 +114,12 @@ def foreign_run(guarded: Stack, ring: KeyRing) -> Iterator[str]:
 def ask(stack: Stack, route: Route, headers: dict[str, str], **in_path: str) -> tuple[int, dict[str, Any]]:
     """The status, and what the answer says if it is a refusal; of a stream only that it began."""
     method, path = route
-    places = {"run_id": str(uuid.uuid4()), "letter_id": "999999999", "key_id": "nobody"} | in_path
-    for word in ("worker_id", "name", "wheel_name", "package", "version"):
-        places.setdefault(word, "nobody")
+    places = {
+        "run_id": str(uuid.uuid4()),
+        "letter_id": "999999999",
+        **dict.fromkeys(("key_id", "worker_id", "wheel_name"), "nobody"),
+        **in_path,
+    }
     with stack.client.stream(method, path.format(**places), headers=headers, **BODIES.get(route, {})) as answer:
         if answer.status_code < 400:
             return answer.status_code, {}
