@@ -5,7 +5,7 @@ import re
 import pytest
 
 from fleet_contracts.names import WireNames
-from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, Permissions, authorization_config, peer, worker
+from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, Permissions, authorization_config, worker
 
 NAMES = WireNames()
 KEY = "U" + "A" * 55
@@ -51,8 +51,6 @@ def test_a_worker_id_that_would_mean_more_than_one_worker_is_refused(worker_id: 
 def test_a_tag_that_would_mean_more_than_one_queue_is_refused(tag: str) -> None:
     with pytest.raises(ValueError, match="is no tag"):
         worker(NAMES, "w1", [tag])
-    with pytest.raises(ValueError, match="is no tag"):
-        peer(NAMES, [tag])
 
 
 @pytest.mark.parametrize("key", ["", "SU" + "A" * 56, "U" + "a" * 55, KEY + "}", KEY[:-1]])

@@ -141,27 +141,6 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
     )
 
 
-def peer(names: WireNames, tags: Iterable[str]) -> Permissions:
-    """A worker of the seed spec, which makes its own consumer and any record: only for those one trusts."""
-    work = names.work_stream
-    runs, workers = kv_stream(names.runs_kv_bucket), kv_stream(names.workers_kv_bucket)
-    wheels = object_stream(names.wheel_object_store_bucket)
-    durables = [names.work_durable(tag) for tag in _checked(tags)]
-    return Permissions(
-        publish=(
-            kv_subject(names.runs_kv_bucket, "*"),
-            kv_subject(names.workers_kv_bucket, "*"),
-            names.dlq_subject("*"),
-            *_made(work, names.dlq_stream, runs, workers, wheels),
-            f"{_API}.STREAM.NAMES",
-            *_read(runs, workers, wheels),
-            *_watched(wheels),
-            *(subject for durable in durables for subject in _pulled(work, durable)),
-            *(f"{_API}.CONSUMER.CREATE.{work}.{durable}.>" for durable in durables),
-        )
-    )
-
-
 def operator(_: WireNames) -> Permissions:
     """Everything: for the one who runs the fleet, with a NATS client of their own."""
     return Permissions(publish=(">",), subscribe=(">",))

@@ -29,7 +29,8 @@ def read_secret(path: Path, *, setting: str) -> str:
 
 def write_secret(path: Path, text: str) -> None:
     """Write the file as a whole or not at all, for its owner's eyes only; its folder is made alike."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in reversed(path.parents):
+        folder.mkdir(mode=0o700, exist_ok=True)
     # mkstemp makes it with mode 600.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

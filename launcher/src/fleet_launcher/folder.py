@@ -44,6 +44,11 @@ class DataFolder:
         return self.path / "nats.conf"
 
     @property
+    def nats_users(self) -> Path:
+        """What the NATS server is told about its users; only while they are in force."""
+        return self.path / "nats-users.conf"
+
+    @property
     def nats_port(self) -> Path:
         return self.path / "nats.port"
 
@@ -62,6 +67,11 @@ class DataFolder:
     @property
     def gateway_temp(self) -> Path:
         return self.gateway / "temp"
+
+    @property
+    def wire_names(self) -> Path:
+        """Names on the wire as the stack was started with them."""
+        return self.credentials / "names.json"
 
     @property
     def fingerprint(self) -> str:

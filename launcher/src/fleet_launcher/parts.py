@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import ports
 from .errors import LaunchError
 from .folder import DataFolder
 from .gateway_secret import GatewaySecret
 from .health import Check, gateway_serves, nats_answers, service_is_ready, without_password, worker_is_registered
+from .nats_access import NatsAccess
 from .settings import LauncherSettings
 
 SERVICES = {
@@ -57,7 +59,7 @@ class Part:
 
 
 def nats_part(folder: DataFolder, settings: LauncherSettings, port: int) -> Part:
-    url = f"nats://127.0.0.1:{port}"
+    url = f"nats://{ports.reachable(settings.nats_host)}:{port}"
     return Part(
         name="nats",
         command=[nats_binary(settings), "-c", str(folder.nats_config)],
@@ -70,7 +72,9 @@ def nats_part(folder: DataFolder, settings: LauncherSettings, port: int) -> Part
     )
 
 
-def service_parts(folder: DataFolder, settings: LauncherSettings, nats_url: str, secret: GatewaySecret) -> list[Part]:
+def service_parts(
+    folder: DataFolder, settings: LauncherSettings, nats: NatsAccess, secret: GatewaySecret
+) -> list[Part]:
     return [
         Part(
             name=name,
@@ -81,7 +85,7 @@ def service_parts(folder: DataFolder, settings: LauncherSettings, nats_url: str,
             stop_stage=2,
             env={
                 "PYOCO_UDS": str(folder.socket(name)),
-                "PYOCO_NATS_URL": nats_url,
+                **nats.env(name),
                 "PYOCO_RUNS_DATABASE_URL": settings.runs_database_url or f"sqlite:///{folder.runs_database}",
                 "PYOCO_HTTP_AUTH_MODE": settings.http_auth_mode,
                 "PYOCO_DASHBOARD_LANG": settings.dashboard_lang,
@@ -114,7 +118,7 @@ def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
 def worker_parts(
     folder: DataFolder,
     settings: LauncherSettings,
-    nats_url: str,
+    nats: NatsAccess,
     secret: GatewaySecret,
     *,
     count: int,
@@ -122,19 +126,19 @@ def worker_parts(
 ) -> list[Part]:
     parts = []
     for number in range(1, count + 1):
-        worker_id = f"{_host_name()}-{folder.fingerprint[:4]}-{number}"
+        worker_id = stack_worker_id(folder, number)
         parts.append(
             Part(
                 name=f"worker-{number}",
-                command=[script("pyoco-worker"), "--nats-url", nats_url, "--worker-id", worker_id, *options],
+                command=[script("pyoco-worker"), "--nats-url", nats.url, "--worker-id", worker_id, *options],
                 health=worker_is_registered(folder.socket("workers-api"), worker_id, secret.value),
-                address=f"{worker_id} at {without_password(nats_url)}",
+                address=f"{worker_id} at {without_password(nats.url)}",
                 start_stage=1,
                 stop_stage=0,
                 env={
                     "PYOCO_WORKER_DIR": str(folder.worker(worker_id)),
                     "PYOCO_WHEEL_SYNC_DIR": str(folder.worker(worker_id) / "wheels"),
-                    "PYOCO_NATS_URL": nats_url,
+                    **nats.worker_env(worker_id),
                 },
                 stop=(StopStep(signal.SIGTERM, settings.worker_stop_grace_sec + 5.0),),
                 data=folder.worker(worker_id),
@@ -144,12 +148,19 @@ def worker_parts(
     return parts
 
 
+def stack_worker_id(folder: DataFolder, number: int | str) -> str:
+    """The same at every start."""
+    return f"{_host_name()}-{folder.fingerprint[:4]}-{number}"
+
+
 def write_nats_config(folder: DataFolder, settings: LauncherSettings, port: int) -> None:
     store = json.dumps(str(folder.nats_store), ensure_ascii=False)
+    host = f"[{settings.nats_host}]" if ":" in settings.nats_host else settings.nats_host
     folder.nats_config.write_text(
         f"# Written at every start.\n"
-        f"listen: 127.0.0.1:{port}\n"
+        f"listen: {json.dumps(f'{host}:{port}')}\n"
         f"jetstream {{ store_dir: {store}, sync_interval: {settings.nats_sync_interval} }}\n"
+        + (f"include {folder.nats_users.name}\n" if folder.nats_users.exists() else "")
     )
 
 

@@ -43,9 +43,14 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def browser_url(host: str, port: int) -> str:
-    """The address to type: one that listens on every interface is reached on this machine's own."""
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - not bound here
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    """The address to type."""
+    return f"http://{reachable(host)}:{port}"
+
+
+def reachable(host: str) -> str:
+    """As it stands in an address: what listens on every interface is reached on this machine's own."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - not bound here
+    return f"[{name}]" if ":" in name else name
 
 
 def _bind(host: str, port: int) -> None:

@@ -2,14 +2,16 @@
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
+from pydantic_settings import NoDecode
 
+from fleet_contracts.names import Tag, WireNames
 from fleet_kit.settings import FleetSettings, GatewaySecret
 
 
-class LauncherSettings(FleetSettings, GatewaySecret):
+class LauncherSettings(FleetSettings, GatewaySecret, WireNames):
     """Read by `pyoco-server`; whatever else the environment holds is passed on to the parts as it is."""
 
     host: str = "127.0.0.1"
@@ -27,13 +29,27 @@ class LauncherSettings(FleetSettings, GatewaySecret):
 
     # The NATS that the stack starts itself.
     nats_server_bin: str | None = None
+    nats_host: str = Field("127.0.0.1", pattern=r"^[A-Za-z0-9.:_-]+$")
     nats_port: int | None = Field(None, ge=1, le=65535)
+    # Whether every part is a NATS user of its own. Not set: with the stack's own NATS they are, with another not.
+    nats_auth: Literal["nkey", "off"] | None = None
     nats_sync_interval: str = "1s"
 
     workers: int | None = Field(None, ge=0, le=256)
     flow_resolver: str | None = None
     flows_dir: Path | None = None
     worker_stop_grace_sec: float = Field(10.0, ge=0)
+    # What the stack's workers serve; comma-separated, empty: the default tag.
+    tags: Annotated[list[Tag], NoDecode] = []
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _split_commas(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @property
+    def worker_tags(self) -> list[str]:
+        return list(dict.fromkeys(self.tags)) or [self.default_tag]
 
     @field_validator("nats_sync_interval")
     @classmethod

@@ -16,7 +16,17 @@ from .errors import LaunchError
 from .folder import DataFolder
 from .gateway_secret import GatewaySecret, gateway_secret
 from .health import why_nats_is_away, without_password
-from .parts import Part, gateway_part, nats_part, service_parts, worker_parts, write_nats_config
+from .nats_access import NatsAccess, grant_stack_workers
+from .nats_users import NatsUsers
+from .parts import (
+    Part,
+    gateway_part,
+    nats_part,
+    service_parts,
+    stack_worker_id,
+    worker_parts,
+    write_nats_config,
+)
 from .settings import LauncherSettings
 
 _NATS_PATIENCE_SECONDS = 5.0
@@ -39,28 +49,41 @@ class StackPlan:
         """Check what can be checked, write the configuration files, give the part table."""
         ports.check_gateway_port(self.settings.host, self.settings.port)
         nats = []
+        users = self._nats_users()
         if self.with_nats:
             port = ports.nats_port(self.folder.nats_port, wanted=self.settings.nats_port)
             nats = [nats_part(self.folder, self.settings, port)]
             write_nats_config(self.folder, self.settings, port)
-            nats_url = nats[0].address
+            access = NatsAccess(nats[0].address, users)
         else:
-            nats_url = self.settings.nats_url
-            await reach_nats(nats_url)
+            access = NatsAccess(self.settings.nats_url, users)
+            await reach_nats(access.url)
         secret = gateway_secret(self.folder, self.settings)
         return [
             *nats,
-            *service_parts(self.folder, self.settings, nats_url, secret),
+            *service_parts(self.folder, self.settings, access, secret),
             gateway_part(self.folder, self._gateway_command(secret), self.url),
             *worker_parts(
                 self.folder,
                 self.settings,
-                nats_url,
+                access,
                 secret,
                 count=self.workers,
                 options=self._worker_options(),
             ),
         ]
+
+    def _nats_users(self) -> NatsUsers | None:
+        """Who the parts are on NATS; in force with the stack's own, for another one the operator sees to that."""
+        users = NatsUsers(self.folder, self.settings)
+        if (self.settings.nats_auth or ("nkey" if self.with_nats else "off")) == "off":
+            users.stop_enforcing()
+            return None
+        worker_ids = [stack_worker_id(self.folder, number) for number in range(1, self.workers + 1)]
+        grant_stack_workers(users, worker_ids, self.settings.worker_tags)
+        if self.with_nats:
+            users.enforce()
+        return users
 
     def _gateway_command(self, secret: GatewaySecret) -> list[str]:
         """Write nginx's configuration; how to start it in the foreground."""
