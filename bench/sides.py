@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from fleet_testkit.nats_server import NatsServer, free_port
+from fleet_testkit.nats_users import worker_file
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
@@ -163,9 +164,10 @@ class Ours(Side):
         return {part["name"]: part["pid"] for part in status["parts"]} | {"launcher": status["launcher_pid"]}
 
     def _worker_command(self, worker_id: str, tags: str) -> list[str]:
+        seed = worker_file(self.nats_url, worker_id, tags.split(","))
         return [
             str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"),
-            *("--nats-url", self.nats_url, "--worker-id", worker_id, "--tags", tags),
+            *("--nats-url", self.nats_url, "--worker-id", worker_id, "--tags", tags, "--nkey-file", str(seed)),
             *("--slots", "1", "--flows-dir", str(_FLOWS)),
         ]
 

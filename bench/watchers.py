@@ -73,13 +73,22 @@ class Watcher(asyncio.Protocol):
 
 
 def watch_delay_p50_ms(
-    port: int, nats_url: str, run_id: str, *, crowd: Sequence[str], changes: int, seed: int
+    port: int,
+    nats_url: str,
+    run_id: str,
+    *,
+    nkey_file: str | None,
+    crowd: Sequence[str],
+    changes: int,
+    seed: int,
 ) -> float:
     """Change a run in KV and wait until its watcher hears it; `crowd` are the runs that others watch meanwhile."""
-    return run_in_loop(_watch(port, nats_url, run_id, crowd=crowd, changes=changes, seed=seed))
+    return run_in_loop(_watch(port, nats_url, run_id, nkey_file, crowd=crowd, changes=changes, seed=seed))
 
 
-async def _watch(port: int, nats_url: str, run_id: str, *, crowd: Sequence[str], changes: int, seed: int) -> float:
+async def _watch(
+    port: int, nats_url: str, run_id: str, nkey_file: str | None, *, crowd: Sequence[str], changes: int, seed: int
+) -> float:
     heard: asyncio.Queue[tuple[float, float]] = asyncio.Queue()
 
     def hear(snapshot: dict[str, Any]) -> None:
@@ -87,7 +96,7 @@ async def _watch(port: int, nats_url: str, run_id: str, *, crowd: Sequence[str],
 
     others: list[Watcher] = []
     watcher: Watcher | None = None
-    client = await nats.connect(nats_url)
+    client = await nats.connect(nats_url, nkeys_seed=nkey_file)
     try:
         for first in range(0, len(crowd), _OPENING_AT_ONCE):
             group = crowd[first : first + _OPENING_AT_ONCE]

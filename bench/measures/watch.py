@@ -2,6 +2,8 @@
 
 from itertools import count
 
+from fleet_testkit.nats_users import operator_file
+
 from ..figures import Figure
 from ..session import Session
 from ..sides import Side
@@ -22,8 +24,14 @@ def measure_watch(session: Session) -> list[Figure]:
         run_id = _submit(side, tag)
         others = [_submit(side, tag) for _ in range(_WATCHED_BY_CROWD if watchers else 0)]
         crowd = [others[number % _WATCHED_BY_CROWD] for number in range(watchers)]
+        operator = operator_file(side.nats_url)
         return session.load.call(
-            watch_delay_p50_ms, side.port, side.nats_url, run_id, crowd=crowd, changes=changes, seed=next(seeds)
+            watch_delay_p50_ms,
+            *(side.port, side.nats_url, run_id),
+            nkey_file=None if operator is None else str(operator),
+            crowd=crowd,
+            changes=changes,
+            seed=next(seeds),
         )
 
     return [

@@ -289,7 +289,12 @@ def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
     """The process says so once, and goes on with its work."""
     socket, errors = ground.folder / "auth.sock", ground.folder / "stderr"
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-    own = {"PYOCO_LOAD_DOTENV": "0", "PYOCO_UDS": str(socket), "PYOCO_NATS_URL": ground.stack.nats_url}
+    own = {
+        "PYOCO_LOAD_DOTENV": "0",
+        "PYOCO_UDS": str(socket),
+        "PYOCO_NATS_URL": ground.stack.nats_url,
+        "PYOCO_NATS_NKEY_FILE": str(ground.stack.data_dir / "credentials" / "auth.nk"),
+    }
     with Path("/dev/full").open("wb") as full, errors.open("wb") as stderr:
         auth = subprocess.Popen([sys.executable, "-m", "fleet_auth"], env=outside | own, stdout=full, stderr=stderr)
     try:

@@ -9,7 +9,9 @@ import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.events import EventKind
+from fleet_contracts.names import ConsumerDefaults, WireNames
 from fleet_contracts.status import RunStatus
+from fleet_testkit.owners import make_queues
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
@@ -143,8 +145,9 @@ def test_two_runs_at_once_keep_their_output_apart(stack: Stack, wire: Wire, flow
 def test_a_task_that_holds_the_gil_for_longer_than_ack_wait_is_delivered_once(
     stack: Stack, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
-    short = {"PYOCO_CONSUMER_ACK_WAIT_SEC": "2", "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.5"}
-    with WorkerProcess(stack.nats_url, tmp_path, "busy", tag="busy", flows_dir=flows_dir, slots=2, **short):
+    short = ConsumerDefaults(consumer_ack_wait_sec=2)
+    wire.use(lambda client: make_queues(client.jetstream(), WireNames(), tags=["busy"], consumers=short))
+    with WorkerProcess(stack.nats_url, tmp_path, "busy", tag="busy", flows_dir=flows_dir, slots=2):
         run_id = submit(stack.client, "gil_bound", tag="busy", marks=str(marks), label="once", seconds=5)
         [ended] = wait_ended(stack.client, [run_id])
         wait_until(lambda: wire.queued("busy") == 0, what="the job acked")

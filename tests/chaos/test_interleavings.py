@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from fleet_contracts.job import Job
+from fleet_contracts.names import ConsumerDefaults
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_consumer
-from fleet_kit.wire import work_consumer_config
 from fleet_runs_api.database import Database
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.chronicle import Chronicle, broken_rules
 from fleet_testkit.hands import Hand, hurried_claims
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.owners import make_queues
 from fleet_testkit.waiting import eventually
 from fleet_worker.disposition import Ended, Fenced
 from fleet_worker.settings import WorkerSettings
@@ -153,8 +153,6 @@ class Story:
                 nats_url=world.nats_url,
                 worker_id=f"hand-{number}",
                 tags=[self.tag],
-                consumer_ack_wait_sec=1.0,
-                consumer_max_deliver=MAX_DELIVER,
                 ack_progress_interval_sec=0.2,
                 run_heartbeat_interval_sec=0.001,
                 run_lost_after_sec=LOST_AFTER_SECONDS,
@@ -171,9 +169,8 @@ class Story:
 
     async def play(self, steps: list[list[Act]]) -> None:
         settings = self.settings[0]
-        await ensure_consumer(
-            self.link.jetstream, settings.work_stream, work_consumer_config(settings, settings, self.tag)
-        )
+        consumers = ConsumerDefaults(consumer_ack_wait_sec=1.0, consumer_max_deliver=MAX_DELIVER)
+        await make_queues(self.link.jetstream, settings, tags=[self.tag], consumers=consumers)
         try:
             for hand in self.hands:
                 await hand.open()

@@ -19,14 +19,14 @@ from nats.js.errors import NotFoundError
 from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.events import RunEvent, RunEvents
 from fleet_contracts.job import Job
+from fleet_contracts.names import ConsumerDefaults
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_stream
-from fleet_kit.wire import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.owners import make_all
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_worker.settings import WorkerSettings
@@ -38,9 +38,9 @@ QUICK = {
     "PYOCO_RUN_HEARTBEAT_INTERVAL_SEC": "0.3",
     "PYOCO_RUN_LOST_AFTER_SEC": "1.5",
     "PYOCO_WORKER_HEARTBEAT_INTERVAL_SEC": "0.5",
-    "PYOCO_CONSUMER_ACK_WAIT_SEC": "2",
     "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.5",
 }
+CONSUMERS = ConsumerDefaults(consumer_ack_wait_sec=2.0)
 
 
 class Desk:
@@ -53,14 +53,8 @@ class Desk:
         self.workers = Bucket(link, settings.workers_kv_bucket)
 
     async def prepare(self) -> None:
-        """Make streams, buckets and consumers as the worker would."""
-        settings, js = self.settings, self.link.jetstream
-        await ensure_stream(js, work_stream_config(settings))
-        await ensure_stream(js, dlq_stream_config(settings, settings))
-        await ensure_stream(js, events_stream_config(settings, settings))
-        await ensure_bucket(js, settings.runs_kv_bucket)
-        await ensure_bucket(js, settings.workers_kv_bucket)
-        await ensure_consumer(js, settings.work_stream, work_consumer_config(settings, settings, "default"))
+        """Make what a worker finds, with the tags that the tests use."""
+        await make_all(self.link.jetstream, self.settings, tags=["default", "cpu", "gpu"], consumers=CONSUMERS)
 
     async def submit(self, flow_name: str, *, run_id: str | None = None, tag: str = "default", **params: Any) -> str:
         job = self.job(flow_name, run_id=run_id, tag=tag, **params)
@@ -184,7 +178,7 @@ class WorkerProcess:
 
 @pytest.fixture
 async def desk(nats_server: NatsServer) -> AsyncIterator[Desk]:
-    settings = WorkerSettings(nats_url=nats_server.url, consumer_ack_wait_sec=2.0, ack_progress_interval_sec=0.5)
+    settings = WorkerSettings(nats_url=nats_server.url, ack_progress_interval_sec=0.5)
     async with NatsLink(settings, name="desk") as link:
         desk = Desk(link, settings)
         link.after_connect(desk.prepare)

@@ -24,7 +24,7 @@ def pyoco_worker(folder: Path, *arguments: str, **env: str) -> subprocess.Comple
 def test_help_tells_every_option(tmp_path: Path) -> None:
     answer = pyoco_worker(tmp_path, "--help")
     assert answer.returncode == 0
-    for option in ("--nats-url", "--tags", "--worker-id", "--slots", "--flow-resolver", "--flows-dir"):
+    for option in ("--nats-url", "--nkey-file", "--tags", "--worker-id", "--slots", "--flow-resolver", "--flows-dir"):
         assert option in answer.stdout
 
 
@@ -52,9 +52,9 @@ def test_bad_arguments_get_one_sentence_with_an_example(tmp_path: Path, argument
 
 
 def test_a_bad_setting_in_the_environment_is_named(tmp_path: Path) -> None:
-    answer = pyoco_worker(tmp_path, PYOCO_CONSUMER_MAX_DELIVER="none")
+    answer = pyoco_worker(tmp_path, PYOCO_NAK_DELAY_SEC="none")
     assert answer.returncode == 1
-    assert "PYOCO_CONSUMER_MAX_DELIVER='none' is not allowed" in answer.stderr
+    assert "PYOCO_NAK_DELAY_SEC='none' is not allowed" in answer.stderr
 
 
 def test_a_resolver_that_cannot_be_imported_ends_the_worker_with_a_sentence(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_testkit.waiting import eventually
 from fleet_worker.settings import WorkerSettings
 
-from .conftest import Desk, WorkerProcess
+from .conftest import CONSUMERS, Desk, WorkerProcess
 
 StartWorker = Callable[..., WorkerProcess]
 LARGE_FLOWS = Path(__file__).parent / "large_flows"
@@ -116,7 +116,7 @@ async def test_a_task_that_holds_the_interpreter_longer_than_ack_wait_is_deliver
     assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
     assert run.end_time is not None
     assert run.start_time is not None
-    assert run.end_time - run.start_time > 2 * desk.settings.consumer_ack_wait_sec
+    assert run.end_time - run.start_time > 2 * CONSUMERS.consumer_ack_wait_sec
     await desk.wait_queue_empty()
     info = await desk.link.jetstream.consumer_info("PYOCO_WORK", desk.settings.work_durable("default"))
     assert info.delivered.consumer_seq == 1

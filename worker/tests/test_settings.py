@@ -25,10 +25,6 @@ def test_tags_are_a_comma_separated_list(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"slots": 0}, "PYOCO_SLOTS=0 is not allowed"),
         ({"worker_id": "a b"}, "PYOCO_WORKER_ID='a b' is not allowed"),
         ({"flow_resolver": "nofunction"}, "PYOCO_FLOW_RESOLVER='nofunction' is not allowed"),
-        (
-            {"ack_progress_interval_sec": 30},
-            "PYOCO_ACK_PROGRESS_INTERVAL_SEC=30 must be smaller than PYOCO_CONSUMER_ACK",
-        ),
         ({"run_heartbeat_interval_sec": 9}, "PYOCO_RUN_HEARTBEAT_INTERVAL_SEC=9 must be smaller than PYOCO_RUN_LOST"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command line: `pyoco-server up`, `status`, `logs`, `down`."""
+"""The command line: `pyoco-server up`, `status`, `logs`, `down`, and what is needed for more workers."""
 
 import sys
 from enum import StrEnum
@@ -17,8 +17,10 @@ from .errors import LaunchError
 from .folder import DataFolder
 from .launch import INTERRUPTED_EXIT_CODE, run_stack
 from .logs import follow, last_lines, logs_of
+from .more_workers import list_credentials, make_credentials, print_nats_config, remove_credentials, run_worker
+from .parts import stack_worker_id
 from .settings import LauncherSettings
-from .stack import StackPlan
+from .stack import StackPlan, worker_options
 from .status import show_status
 
 # What is told in a sentence; an OSError is one of a file in the data dir and names it.
@@ -189,6 +191,63 @@ def logs(
 def down(data_dir: DataDir = None) -> None:
     """Stop the stack of a data dir, in order, and wait until it is gone."""
     stop_stack(_folder(data_dir), Console())
+
+
+@app.command()
+def worker(
+    tags: Annotated[str | None, typer.Option(help="Take jobs with any of these tags, e.g. cpu,gpu.")] = None,
+    worker_id: Annotated[str | None, typer.Option(help="Its name; made up when left out.", metavar="NAME")] = None,
+    slots: Annotated[int | None, typer.Option(help="Runs at once (one per core).", min=1, metavar="N")] = None,
+    flow_resolver: Annotated[
+        str | None, typer.Option(help="Where flows come from, as for `up`.", metavar="FUNCTION")
+    ] = None,
+    flows_dir: Annotated[Path | None, typer.Option(help="Where flows come from, as for `up`.", metavar="DIR")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Start one more worker of the stack that runs here, until Ctrl-C."""
+    settings = LauncherSettings.load(data_dir=data_dir, flow_resolver=flow_resolver, flows_dir=flows_dir)
+    folder = DataFolder.at(settings.data_dir)
+    run_worker(folder, settings, worker_id=worker_id, tags=tags, options=worker_options(settings, slots))
+
+
+@app.command()
+def worker_credentials(
+    worker_id: Annotated[
+        str | None, typer.Option(help="Make credentials for the worker of this name.", metavar="NAME")
+    ] = None,
+    tags: Annotated[str | None, typer.Option(help="It may take jobs with these tags, e.g. cpu,gpu.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write its secret (a file in the data dir).", metavar="FILE")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the workers that NATS lets in.")] = False,
+    remove: Annotated[str | None, typer.Option(help="Do not let this worker in any more.", metavar="NAME")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Let a worker on this or another machine take jobs from the stack's NATS, or stop doing so."""
+    settings = LauncherSettings.load(data_dir=data_dir)
+    folder, console = DataFolder.at(settings.data_dir), Console()
+    if sum((worker_id is not None, show, remove is not None)) != 1:
+        raise LaunchError("give one of --worker-id NAME, --list, --remove NAME")
+    if show:
+        list_credentials(folder, settings, console)
+    elif remove is not None:
+        remove_credentials(folder, settings, console, worker_id=remove)
+    elif worker_id is not None:
+        make_credentials(folder, settings, console, worker_id=worker_id, tags=tags, out=out)
+
+
+@app.command()
+def nats_config(data_dir: DataDir = None) -> None:
+    """Print the users of this stack as a NATS server's configuration, for a NATS that you run yourself.
+
+    The parts use them when they are started with PYOCO_NATS_AUTH=nkey; their secrets stay in the data dir.
+    """
+    settings = LauncherSettings.load(data_dir=data_dir)
+    folder = DataFolder.at(settings.data_dir)
+    folder.prepare()
+    count = settings.workers if settings.workers is not None else 1
+    worker_ids = [stack_worker_id(folder, number) for number in range(1, count + 1)]
+    print_nats_config(folder, settings, worker_ids=worker_ids)
 
 
 def main() -> None:

@@ -69,15 +69,15 @@ class StackPlan:
                 access,
                 secret,
                 count=self.workers,
-                options=self._worker_options(),
+                options=worker_options(self.settings, self.slots),
             ),
         ]
 
     def _nats_users(self) -> NatsUsers | None:
         """Who the parts are on NATS; in force with the stack's own, for another one the operator sees to that."""
         users = NatsUsers(self.folder, self.settings)
+        users.stop_enforcing()
         if (self.settings.nats_auth or ("nkey" if self.with_nats else "off")) == "off":
-            users.stop_enforcing()
             return None
         worker_ids = [stack_worker_id(self.folder, number) for number in range(1, self.workers + 1)]
         grant_stack_workers(users, worker_ids, self.settings.worker_tags)
@@ -107,13 +107,15 @@ class StackPlan:
         except GatewayError as error:
             raise LaunchError(f"the gateway cannot be set up: {error}") from error
 
-    def _worker_options(self) -> Sequence[str]:
-        options = ["--slots", str(self.slots)] if self.slots is not None else []
-        if self.settings.flow_resolver:
-            return [*options, "--flow-resolver", self.settings.flow_resolver]
-        if flows_dir := self.settings.flows_dir or _examples():
-            return [*options, "--flows-dir", str(flows_dir)]
-        return options
+
+def worker_options(settings: LauncherSettings, slots: int | None) -> Sequence[str]:
+    """How many runs at once, and where a worker's flows come from."""
+    options = ["--slots", str(slots)] if slots is not None else []
+    if settings.flow_resolver:
+        return [*options, "--flow-resolver", settings.flow_resolver]
+    if flows_dir := settings.flows_dir or _examples():
+        return [*options, "--flows-dir", str(flows_dir)]
+    return options
 
 
 async def reach_nats(url: str) -> None:

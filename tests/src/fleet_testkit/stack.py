@@ -14,6 +14,7 @@ import psutil
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 
 from .nats_server import free_port
+from .nats_users import remember_stack
 from .waiting import wait_until
 
 _COMMAND_SECONDS = 120
@@ -107,7 +108,9 @@ class Stack:
 
     @property
     def nats_url(self) -> str:
-        return str(self.parts["nats"]["address"])
+        url = str(self.parts["nats"]["address"])
+        remember_stack(url, self.data_dir)
+        return url
 
     def pid(self, name: str) -> int:
         pid = self.parts[name]["pid"]

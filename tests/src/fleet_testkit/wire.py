@@ -15,6 +15,8 @@ from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.events import RunEvents
 from fleet_contracts.names import WireNames, kv_stream
 
+from .nats_users import operator_file
+
 T = TypeVar("T")
 
 _NAMES = WireNames()
@@ -30,7 +32,8 @@ class Wire:
         """Do something with a fresh connection."""
 
         async def connected() -> T:
-            client = await nats.connect(self._url)
+            seed = operator_file(self._url)
+            client = await nats.connect(self._url, nkeys_seed=None if seed is None else str(seed))
             try:
                 return await work(client)
             finally:

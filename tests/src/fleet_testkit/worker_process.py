@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 
+from .nats_users import worker_file
 from .waiting import wait_until
 
 
@@ -18,6 +19,8 @@ class WorkerProcess:
         self, nats_url: str, folder: Path, worker_id: str, *, tag: str, flows_dir: Path, slots: int = 1, **env: str
     ) -> None:
         self.worker_id = worker_id
+        self._nats_url = nats_url
+        self._tag = tag
         self._log = folder / f"{worker_id}.log"
         self._command = [
             str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"),
@@ -60,6 +63,8 @@ class WorkerProcess:
         return self._process.wait(timeout=within)
 
     def start(self) -> None:
+        if (seed := worker_file(self._nats_url, self.worker_id, [self._tag])) is not None:
+            self._env["PYOCO_NATS_NKEY_FILE"] = str(seed)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
 

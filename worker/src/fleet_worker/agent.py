@@ -21,8 +21,6 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, WrongRevision
 from fleet_kit.pull import Puller
-from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_stream
-from fleet_kit.wire import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
 
 from .answers import Answers
 from .claims import Claims
@@ -34,6 +32,7 @@ from .execution import Ending, Execution, Services
 from .frames import Setup
 from .lease import SnapshotWriter
 from .pool import RunnerPool
+from .prerequisites import Prerequisites
 from .registry import NotOurs, Registry
 from .settings import WorkerSettings
 from .synced_wheels import SyncedWheels
@@ -60,7 +59,6 @@ class Agent:
         self._held: dict[str, Execution] = {}
         self._working: set[asyncio.Task[None]] = set()
         self._tending: set[Execution] = set()
-        self._ack_progress_seconds = settings.ack_progress_interval_sec
         self._failure: NotOurs | None = None
         self._runners_ready = asyncio.Event()
         self._draining = Draining()
@@ -108,8 +106,10 @@ class Agent:
             else None
         )
         self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, self._wheels)
-        link.after_connect(self._ensure_resources)
+        self._prerequisites = Prerequisites(link, settings)
+        link.after_connect(self._prerequisites.wait_for_registry)
         link.after_connect(self._register)
+        link.after_connect(self._prerequisites.wait_for_queues)
         link.after_connect(self._puller.start)
         if self._wheels is not None:
             link.after_connect(self._wheels.listen)
@@ -288,23 +288,11 @@ class Agent:
 
     async def _tend_one(self, execution: Execution) -> None:
         try:
-            await execution.tend(self._ack_progress_seconds)
+            # A queue that somebody else made may want to hear from us more often than we are set to.
+            often = min(self._settings.ack_progress_interval_sec, self._prerequisites.ack_wait_seconds / 2)
+            await execution.tend(often)
         finally:
             self._tending.discard(execution)
-
-    async def _ensure_resources(self) -> None:
-        settings, js = self._settings, self._link.jetstream
-        await ensure_stream(js, work_stream_config(settings))
-        await ensure_stream(js, dlq_stream_config(settings, settings))
-        await ensure_stream(js, events_stream_config(settings, settings))
-        await ensure_bucket(js, settings.runs_kv_bucket)
-        await ensure_bucket(js, settings.workers_kv_bucket)
-        interval = settings.ack_progress_interval_sec
-        for tag in settings.tags:
-            info = await ensure_consumer(js, settings.work_stream, work_consumer_config(settings, settings, tag))
-            # A consumer that somebody else made may want to hear from us more often than we are set to.
-            interval = min(interval, (info.config.ack_wait or settings.consumer_ack_wait_sec) / 2)
-        self._ack_progress_seconds = interval
 
     async def _register(self) -> None:
         """Announce this worker when it can work, unless its id is taken; again after a reconnect."""

@@ -87,8 +87,10 @@ class Answers:
             if snapshot is not None
             else f"{delivery.sequence}:{reason}"
         )
+        # Of the queue that it came from: a worker may write about those alone.
+        queue = self._settings.tag_of_work_subject(delivery.subject)
         try:
-            await self._link.publish(self._settings.dlq_subject(tag), letter.encode(), {NATS_MSG_ID: message_id})
+            await self._link.publish(self._settings.dlq_subject(queue), letter.encode(), {NATS_MSG_ID: message_id})
         except NatsUnavailable as error:
             logger.error(
                 "a dead letter could not be published: %s",

@@ -36,6 +36,9 @@ class BadArguments(Exception):
 @app.command()
 def work(
     nats_url: Annotated[str | None, typer.Option(help="NATS server, e.g. nats://127.0.0.1:4222.")] = None,
+    nkey_file: Annotated[
+        Path | None, typer.Option(help="Who this worker is on NATS: the file of `pyoco-server worker-credentials`.")
+    ] = None,
     tags: Annotated[str | None, typer.Option(help="Take jobs with any of these tags, e.g. cpu,gpu.")] = None,
     worker_id: Annotated[str | None, typer.Option(help="Name in the registry; default: host name and pid.")] = None,
     slots: Annotated[int | None, typer.Option(help="Runs at once, each in its own process; default: cores.")] = None,
@@ -59,6 +62,7 @@ def work(
     try:
         settings = WorkerSettings.load(
             nats_url=nats_url,
+            nats_nkey_file=nkey_file,
             tags=tags,
             worker_id=worker_id,
             slots=slots,

@@ -136,7 +136,8 @@ class Registry:
         """Write changes and heartbeats for ever."""
         while True:
             due = self._changed or time.monotonic() - self._written_at >= self._heartbeat_seconds
-            if due and self._is_ours and self._link.down_because is None:
+            # Also while the queues are not there yet: who waits for them is alive.
+            if due and self._is_ours and self._link.client.is_connected:
                 await self._measure()
                 await self._try_write()
             await asyncio.sleep(_WRITE_INTERVAL_SECONDS)

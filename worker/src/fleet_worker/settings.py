@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 from pydantic_settings import NoDecode
 
-from fleet_contracts.names import ConsumerDefaults, Tag, WireNames
+from fleet_contracts.names import Tag, WireNames
 from fleet_kit.settings import FleetSettings
-from fleet_kit.wire import DlqLimits, EventsLimits
 
 _DEFAULT_FLOWS_DIR = "examples"
 
@@ -28,7 +27,7 @@ def _default_slots() -> int:
     return os.cpu_count() or 1
 
 
-class WorkerSettings(FleetSettings, WireNames, ConsumerDefaults, DlqLimits, EventsLimits):
+class WorkerSettings(FleetSettings, WireNames):
     worker_id: str = Field(default_factory=_default_worker_id, pattern=r"^[A-Za-z0-9_-]+$", max_length=128)
     # Comma-separated; empty: the default tag.
     tags: Annotated[list[Tag], NoDecode] = []
@@ -70,11 +69,6 @@ class WorkerSettings(FleetSettings, WireNames, ConsumerDefaults, DlqLimits, Even
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         self.tags = list(dict.fromkeys(self.tags)) or [self.default_tag]
-        if self.ack_progress_interval_sec >= self.consumer_ack_wait_sec:
-            raise ValueError(
-                f"the setting PYOCO_ACK_PROGRESS_INTERVAL_SEC={self.ack_progress_interval_sec:g} must be smaller "
-                f"than PYOCO_CONSUMER_ACK_WAIT_SEC={self.consumer_ack_wait_sec:g}, or long runs are delivered twice"
-            )
         if self.run_heartbeat_interval_sec >= self.run_lost_after_sec:
             raise ValueError(
                 f"the setting PYOCO_RUN_HEARTBEAT_INTERVAL_SEC={self.run_heartbeat_interval_sec:g} must be smaller "
