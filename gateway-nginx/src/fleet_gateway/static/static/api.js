@@ -75,8 +75,22 @@ export async function readRun(runId) {
   return (await request(`/runs/${encodeURIComponent(runId)}?include=full`)).json();
 }
 
-export async function listWorkers() {
-  return (await request("/workers?scope=all")).json();
+/** The workers that are of interest now; with `all` also those that have stopped or are hidden. */
+export async function listWorkers(all) {
+  const query = new URLSearchParams({ scope: "all", include_hidden: String(all), limit: "500" });
+  const workers = await (await request(`/workers?${query}`)).json();
+  return all ? workers : workers.filter((worker) => worker.state !== "STOPPED_GRACEFUL");
+}
+
+/** Ask for something to be done with a worker: "drain", "resume", "hide" or "unhide". */
+export async function askWorker(what, workerId) {
+  const path = `/workers/${encodeURIComponent(workerId)}`;
+  if (what === "drain" || what === "resume") return request(`${path}/${what}`, { method: "POST" });
+  return request(path, {
+    method: "PATCH",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ hidden: what === "hide" }),
+  });
 }
 
 export async function submitRun(run) {

@@ -1,6 +1,6 @@
 // The dashboard: which view is shown, when the server is asked, what happens on a click.
 
-import { apiKey, askFor, countRuns, keyHeader, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
+import { apiKey, askFor, askWorker, countRuns, keyHeader, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
 import { el, emptyState, keep, tick } from "./dom.js";
 import { t, translatePage } from "./i18n.js";
 import { countButton, isTerminal, RUN_STATUSES, runDetail, runRow, shortId, workerRow } from "./views.js";
@@ -58,7 +58,7 @@ async function refresh() {
 }
 
 async function ask({ view, runId }) {
-  if (view === "workers") return { workers: await listWorkers(), workersKnown: true };
+  if (view === "workers") return { workers: await listWorkers(at("workers-all").checked), workersKnown: true };
   const [runs, counts, run] = await Promise.all([
     listRuns(state.status),
     mayCount ? countRuns().catch(orUncounted) : {},
@@ -183,11 +183,25 @@ function replaceKeepingOpen(panel, content) {
 }
 
 async function act(what, runId) {
-  notice = "";
-  try {
+  await attempt(async () => {
     const answer = await askFor(what, runId);
     if (answer.run_id !== runId) location.hash = `#/runs/${encodeURIComponent(answer.run_id)}`;
-    else refresh();
+    else await refresh();
+  });
+}
+
+async function actOnWorker(what, workerId) {
+  await attempt(async () => {
+    await askWorker(what, workerId);
+    await refresh();
+  });
+}
+
+/** Do what a click asks for, and say so if it cannot be done. */
+async function attempt(work) {
+  notice = "";
+  try {
+    await work();
   } catch (error) {
     if (error.needsKey) return askForKey(error.status);
     notice = sentenceOf(error);
@@ -197,7 +211,8 @@ async function act(what, runId) {
 
 function showWorkers() {
   document.title = `${t("workers")} · pyoco-fleet`;
-  keep(at("workers"), state.workers, (worker) => worker.worker_id, workerRow);
+  const row = (worker) => workerRow(worker, (what) => actOnWorker(what, worker.worker_id));
+  keep(at("workers"), state.workers, (worker) => worker.worker_id, row);
   at("workers-table").hidden = !state.workers.length;
   const empty = at("workers-empty");
   empty.hidden = !state.workersKnown || state.workers.length > 0;
@@ -312,6 +327,7 @@ addEventListener("hashchange", () => {
   show();
   refresh();
 });
+at("workers-all").addEventListener("change", refresh);
 document.addEventListener("visibilitychange", refresh);
 setInterval(() => !document.hidden && tick(), 1000);
 show();

@@ -15,6 +15,8 @@ export function el(tag, properties = {}, ...children) {
   return node;
 }
 
+const FOCUSABLE = "a, button, summary";
+
 /** Make `container` hold one child per item, building only what has changed, so that focus and selection stay. */
 export function keep(container, items, keyOf, build) {
   const present = new Map([...container.children].map((node) => [node.dataset.key, node]));
@@ -26,7 +28,8 @@ export function keep(container, items, keyOf, build) {
     const node = build(item);
     node.dataset.key = key;
     node.signature = signature;
-    if (old?.contains(document.activeElement)) queueMicrotask(() => node.querySelector("a, button, summary")?.focus());
+    const focused = old ? [...old.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement) : -1;
+    if (focused >= 0) queueMicrotask(() => node.querySelectorAll(FOCUSABLE)[focused]?.focus());
     return node;
   });
   if (wanted.length !== container.children.length || wanted.some((node, at) => node !== container.children[at])) {

@@ -41,21 +41,47 @@ export function runRow(run, chosen) {
   );
 }
 
-export function workerRow(worker) {
+/** `onAsk` is called with what is wanted of the worker. */
+export function workerRow(worker, onAsk) {
   const current = worker.current_run_ids?.length
     ? worker.current_run_ids
     : [worker.current_run_id].filter((runId) => runId);
+  const alive = ALIVE.has(worker.state);
+  const slots = worker.slots ?? 1;
+  const used = alive ? Math.min(current.length, slots) : 0;
   const busy = current.slice(0, 4).flatMap((runId) => [runLink(runId), " "]);
   return el(
     "tr",
-    { className: ALIVE.has(worker.state) ? "" : "gone" },
-    el("td", {}, badge(worker.state)),
+    { className: alive ? "" : "gone" },
+    el("td", {}, badge(worker.state), ...marks(worker)),
     el("td", { className: "name" }, worker.worker_id),
-    el("td", {}, ...worker.tags.map((tag) => el("span", { className: "tag" }, tag))),
-    el("td", {}, ...busy, el("span", { className: "faint" }, t("slots", { used: current.length, slots: worker.slots ?? 1 }))),
+    el("td", { className: "wide" }, ...worker.tags.map((tag) => el("span", { className: "tag" }, tag))),
+    el("td", {}, ...busy, el("span", { className: "faint whole-line" }, t("slots", { used, slots }))),
     el("td", { className: "wide" }, ...lastRun(worker)),
-    el("td", { className: "number" }, moment(worker.last_seen_at)),
+    el("td", { className: "wide" }, wheels(worker.wheel_sync)),
+    el("td", { className: "wide number" }, moment(worker.last_seen_at)),
+    el(
+      "td",
+      { className: "actions" },
+      action(worker.draining ? "resume" : "drain", onAsk, false, worker.worker_id),
+      action(worker.hidden ? "unhide" : "hide", onAsk, false, worker.worker_id),
+    ),
   );
+}
+
+/** What operators have said about a worker. */
+function marks(worker) {
+  const said = [worker.draining ? "DRAINING" : null, worker.hidden ? "HIDDEN" : null];
+  return said.filter(Boolean).flatMap((mark) => [" ", badge(mark)]);
+}
+
+function wheels(sync) {
+  if (!sync?.enabled) return el("span", { className: "faint" }, t("nothing"));
+  const count = t("wheels_installed", { count: sync.installed_wheels?.length ?? 0 });
+  if (sync.last_result !== "error") return el("span", {}, count);
+  const failed = badge("SYNC_FAILED");
+  failed.title = sync.last_error ?? "";
+  return el("span", {}, count, " ", failed);
 }
 
 function lastRun(worker) {
@@ -96,12 +122,16 @@ function timeOfDay(at) {
   return at ? new Date(at * 1000).toLocaleString(lang) : t("nothing");
 }
 
-function action(what, onAsk, disabled) {
+/** `about` names what the button is for, where there are several of a kind. */
+function action(what, onAsk, disabled, about = null) {
   const button = el("button", { type: "button", disabled }, t(what));
+  if (about !== null) button.setAttribute("aria-label", `${t(what)}: ${about}`);
   button.addEventListener("click", async () => {
-    button.disabled = true;
+    // Not disabled meanwhile: that would take the focus away from whoever uses the keyboard.
+    if (button.ariaBusy === "true") return;
+    button.ariaBusy = "true";
     await onAsk(what);
-    button.disabled = disabled;
+    button.ariaBusy = "false";
   });
   return button;
 }
