@@ -93,6 +93,43 @@ export async function askWorker(what, workerId) {
   });
 }
 
+export async function listWheels() {
+  return (await request("/wheels")).json();
+}
+
+/** A page of the wheels' history, and where the next one begins; null: there is none. */
+export async function listWheelEvents(cursor) {
+  const query = new URLSearchParams({ limit: "50" });
+  if (cursor) query.set("cursor", cursor);
+  const response = await request(`/wheels/history?${query}`);
+  return { events: await response.json(), next: response.headers.get("x-next-cursor") };
+}
+
+export async function deleteWheel(name) {
+  return (await request(`/wheels/${encodeURIComponent(name)}`, { method: "DELETE" })).json();
+}
+
+/** Upload a wheel; `onProgress` is told the part that has been sent. Takes as long as it takes, unless `signal` ends it. */
+export function uploadWheel(form, { onProgress, signal }) {
+  return new Promise((resolve, reject) => {
+    // fetch() cannot tell how much of a body has been sent.
+    const asking = new XMLHttpRequest();
+    asking.open("POST", "/wheels");
+    const key = apiKey.get();
+    if (key) asking.setRequestHeader(keyHeader(), key);
+    asking.upload.addEventListener("progress", (event) => event.lengthComputable && onProgress(event.loaded / event.total));
+    asking.addEventListener("load", async () => {
+      const response = new Response(asking.responseText, { status: asking.status });
+      if (response.ok) resolve(await response.json());
+      else reject(await failureOf(response));
+    });
+    asking.addEventListener("error", () => reject(new RequestFailed(0, "")));
+    asking.addEventListener("abort", () => reject(new RequestFailed(0, "")));
+    signal.addEventListener("abort", () => asking.abort());
+    asking.send(form);
+  });
+}
+
 export async function submitRun(run) {
   const response = await request("/runs", {
     method: "POST",

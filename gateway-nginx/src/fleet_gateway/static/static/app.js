@@ -4,6 +4,7 @@ import { apiKey, askFor, askWorker, countRuns, keyHeader, listRuns, listWorkers,
 import { el, emptyState, keep, tick } from "./dom.js";
 import { t, translatePage } from "./i18n.js";
 import { countButton, isTerminal, RUN_STATUSES, runDetail, runRow, shortId, workerRow } from "./views.js";
+import { askWheels, beginWheels, closeWheelDialogs, forgetWheels, showWheels } from "./wheels.js";
 
 const POLL_MS = 2000;
 const POLL_AFTER_FAILURE_MS = 5000;
@@ -21,7 +22,7 @@ let notice = "";
 
 function route() {
   const [, view, id] = location.hash.split("/");
-  if (view === "workers") return { view: "workers", runId: null };
+  if (view === "workers" || view === "wheels") return { view, runId: null };
   return { view: "runs", runId: view === "runs" && id ? decoded(id) : null };
 }
 
@@ -59,6 +60,7 @@ async function refresh() {
 
 async function ask({ view, runId }) {
   if (view === "workers") return { workers: await listWorkers(at("workers-all").checked), workersKnown: true };
+  if (view === "wheels") return askWheels();
   const [runs, counts, run] = await Promise.all([
     listRuns(state.status),
     mayCount ? countRuns().catch(orUncounted) : {},
@@ -88,7 +90,8 @@ function sentenceOf(error) {
 
 /** The key is good, but not for this view: nothing of an earlier key stays to be seen. */
 function showRefused(scope) {
-  Object.assign(state, { missingScope: scope, runs: null, run: null, counts: {}, workers: [], workersKnown: false });
+  clear();
+  state.missingScope = scope;
   show();
   say("live");
 }
@@ -99,12 +102,14 @@ function show() {
   if (state.missingScope) at("refused").replaceChildren(...whyRefused());
   at("runs-view").hidden = view !== "runs" || Boolean(state.missingScope);
   at("workers-view").hidden = view !== "workers" || Boolean(state.missingScope);
+  at("wheels-view").hidden = view !== "wheels" || Boolean(state.missingScope);
   at("change-key").hidden = !apiKey.get();
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   if (view === "workers") showWorkers();
+  else if (view === "wheels") showWheels(state);
   else showRuns(runId);
   tick();
 }
@@ -244,12 +249,18 @@ function forget() {
   generation++;
   notice = "";
   mayCount = true;
-  Object.assign(state, { runs: null, run: null, counts: {}, workers: [], workersKnown: false, missingScope: null });
+  clear();
   show();
+}
+
+function clear() {
+  const nothing = { runs: null, run: null, counts: {}, workers: [], workersKnown: false, missingScope: null };
+  Object.assign(state, nothing, forgetWheels());
 }
 
 function openKeyDialog({ canClose }) {
   if (at("submit-dialog").open) at("submit-dialog").close();
+  closeWheelDialogs();
   for (const button of at("key-form").querySelectorAll("[data-close], [data-forget]")) button.hidden = !canClose;
   if (!at("key-dialog").open) at("key-dialog").showModal();
 }
@@ -317,6 +328,7 @@ function runOf(form) {
 // --- Beginning
 
 translatePage();
+beginWheels({ refresh, askForKey, sentenceOf });
 // Not a real jump: the address after # says which view is shown.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
