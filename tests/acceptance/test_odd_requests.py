@@ -50,6 +50,11 @@ SPELLINGS = [
     "http://evil.example/workers",
     "/health?/workers",
     "/_fleet/verify",
+    "/auth/../verify",
+    "/auth/..%2fverify",
+    "/auth/verify",
+    "/auth//keys",
+    "/auth/keys/../../workers",
     "/_fleet/error",
     "/_fleet/../workers",
 ]

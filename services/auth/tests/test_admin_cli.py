@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 
 from fleet_auth.lifetimes import BadLifetime, end_of_life
+from fleet_contracts.names import WireNames
+from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, authorization_config
+from fleet_kit.nkey_files import make_nkey
 from fleet_testkit.nats_server import NatsServer, free_port
 
 from .conftest import auth, until_status, verify
@@ -178,6 +181,29 @@ def test_the_nats_of_the_data_dir_is_found(nats_server: NatsServer, tmp_path: Pa
     assert len(json.loads(out)) == 1
     out, _ = run("api-key", "list", "--json", PYOCO_DATA_DIR=str(tmp_path))
     assert len(json.loads(out)) == 1
+
+
+def test_it_is_the_nats_user_of_auth_by_an_option_or_by_the_data_dir(tmp_path: Path) -> None:
+    """With no more rights than auth has; without them it is told so."""
+    seed = tmp_path / "credentials" / "auth.nk"
+    user = NatsUser("auth", make_nkey(seed).public_key, SERVICE_ROLES["auth"](WireNames()))
+    server = NatsServer(tmp_path / "nats-server", more_config=authorization_config([user]))
+    server.start()
+    try:
+        _, err = run("api-key", "list", "--nats-url", server.url, code=1)
+        assert "ERR-PYOCO-0003" in err
+        out, _ = run(
+            "api-key", "create", "--tenant", "acme", "--json", "--nats-url", server.url, "--nkey-file", str(seed)
+        )
+        (tmp_path / "nats.port").write_text(f"{server.port}\n")
+        here = ("--data-dir", str(tmp_path))
+        run("api-key", "revoke", "--key-id", json.loads(out)["key_id"], *here)
+        out, _ = run("api-key", "list", "--all", "--json", *here)
+        assert [key["state"] for key in json.loads(out)] == ["revoked"]
+        out, _ = run("api-key", "list", "--json", "--nats-url", server.url, PYOCO_NATS_NKEY_FILE=str(seed))
+        assert json.loads(out) == []
+    finally:
+        server.kill()
 
 
 def test_there_is_help() -> None:

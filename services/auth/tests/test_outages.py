@@ -126,6 +126,21 @@ async def test_a_wiped_bucket_means_that_all_keys_are_gone(nats_server: NatsServ
         await until_status(client, KEY, 403, within=20)
 
 
+async def test_a_key_that_was_lost_before_the_watch_told_of_it_is_gone_as_well(nats_server: NatsServer) -> None:
+    client_of_nats = await nats.connect(nats_server.url)
+    jetstream = client_of_nats.jetstream()
+    async with auth(nats_server) as client:
+        for consumer in await jetstream.consumers_info("KV_pyoco_auth"):
+            await jetstream.delete_consumer("KV_pyoco_auth", consumer.name)
+        issued = (await client.post("/auth/keys", json={"tenant_id": "acme"}, headers=OPERATOR)).json()
+        nats_server.kill()
+        assert (await verify(client, issued["api_key"])).status_code == 204
+        nats_server.wipe()
+        nats_server.start()
+        await until_status(client, issued["api_key"], 403, within=20)
+    await client_of_nats.close()
+
+
 async def test_a_bucket_that_is_emptied_behind_the_watch_closes_the_door_within_seconds(
     nats_server: NatsServer, bucket: Bucket
 ) -> None:

@@ -214,7 +214,7 @@ async def _ready(link: NatsLink, settings: AdminSettings) -> None:
         where = ", ".join(url.rpartition("@")[2].rpartition("/")[2] for url in settings.nats_url.split(","))
         raise NatsUnavailable(
             f"NATS at {where} is unavailable ({link.down_because}); start the stack, or say where it is "
-            "with --data-dir or --nats-url"
+            "with --data-dir or --nats-url, and whom it knows us as with --nkey-file"
         ) from error
 
 

@@ -106,6 +106,9 @@ class Keys:
             # Taken before reading: what changes meanwhile is found by the next look.
             seen = _shape(await ensure_bucket(self._link.jetstream, self._bucket))
             await self._mirror.restart()
+            # What was noted and never came through the watch: the bucket has lost it.
+            for key_id in self._records.keys() - self._mirror.values.keys():
+                del self._records[key_id]
             self._seen, self._current_at = seen, asked_at
 
     async def _look_again_and_again(self) -> None:
