@@ -90,9 +90,10 @@ def wheels_api(names: WireNames) -> Permissions:
             f"$O.{names.wheel_object_store_bucket}.>",
             kv_subject(names.wheel_history_kv_bucket, ">"),
             *_made(wheels, history),
+            # Of a store that somebody else made, one thing is changed: direct gets are allowed.
+            f"{_API}.STREAM.UPDATE.{wheels}",
             f"{_API}.STREAM.PURGE.{wheels}",
             *_read(wheels, history),
-            *_watched(wheels, history),
         )
     )
 

@@ -123,7 +123,7 @@ class Registry:
         }
         if upload.tags:
             headers[WHEEL_TAGS_HEADER] = join_tags(upload.tags)
-        for _ in range(_MOST_TRIES):
+        for tries in range(_MOST_TRIES):
             listing = await self._store.list()
             require_newer(upload.wheel, [stored.name for stored in listing.objects])
             await self._settle_earlier(listing, name)
@@ -131,6 +131,8 @@ class Registry:
                 return await self._store.name(draft, name, headers=headers, after=listing.sequence), event
             except WrongRevision:
                 logger.debug("the registry has changed meanwhile, looking again")
+            # A replica of the stream that was asked may lag behind the one that decides.
+            await asyncio.sleep(min(0.002 * tries, 0.05))
         raise RegistryBusy()
 
     async def _settle_earlier(self, listing: Listing, name: str) -> None:
