@@ -192,3 +192,15 @@ async def test_a_run_that_waits_for_a_runner_has_a_heartbeat_and_is_handed_back_
         assert await waiting.outcome == HandedBack(0.0)
     run = await desk.snapshot(waiting.run_id)
     assert (run.status, run.worker_id, run.interruptions) == (RunStatus.PENDING, None, 0)
+
+
+async def test_a_run_that_waits_for_a_runner_is_handed_back_at_once_when_the_worker_is_drained(
+    desk: Desk, waiting: Waiting
+) -> None:
+    waiting.execution.step_back()
+    async with asyncio.timeout(10):
+        assert await waiting.outcome == HandedBack(0.0)
+    run = await desk.snapshot(waiting.run_id)
+    assert (run.status, run.worker_id, run.interruptions) == (RunStatus.PENDING, None, 0)
+    # Now that it is over there is nothing left to step back from.
+    waiting.execution.step_back()

@@ -40,7 +40,7 @@ async def registered(desk: Desk, worker_id: str) -> WorkerRecord:
         record = await desk.worker_record(worker_id)
         return record if record is not None and record.state is not WorkerState.STOPPED_GRACEFUL else None
 
-    record = await eventually(look, within=20, what="the worker's record")
+    record = await eventually(look, within=40, what="the worker's record")
     assert record is not None
     return record
 
@@ -120,9 +120,9 @@ async def test_a_drained_worker_with_many_slots_does_not_use_up_the_deliveries_o
     desk: Desk, start_worker: StartWorker
 ) -> None:
     """Its open requests could otherwise be answered with the same job again and again."""
-    worker = start_worker("w1", "--slots", "24")
+    worker = start_worker("w1", "--slots", "6")
     await registered(desk, "w1")
-    await eventually(lambda: len(worker.runners()) == 24, within=60, what="all runners")
+    await eventually(lambda: len(worker.runners()) == 6, within=60, what="all runners")
     assert (await desk.wait_ended(await desk.submit("tiny"), within=60)).status is RunStatus.COMPLETED
     before = await deliveries(desk)
     await set_draining(desk, "w1", True)

@@ -8,8 +8,12 @@ from pathlib import Path
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.nats import NatsLink
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
+from fleet_worker.control import ControlLine
+from fleet_worker.registry import NotOurs, Registry
+from fleet_worker.settings import WorkerSettings
 
 from .conftest import Desk, WorkerProcess
 
@@ -67,6 +71,67 @@ async def test_of_two_that_start_at_once_exactly_one_stays(desk: Desk, start_wor
         assert record.machine.pid == stays.process.pid
         assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
         assert stays.stop() == 0
+
+
+class TogetherLine(ControlLine):
+    """Goes on only when all have asked who is there."""
+
+    together: asyncio.Barrier
+
+    async def find_namesake(self) -> str | None:
+        found = await super().find_namesake()
+        await self.together.wait()
+        return found
+
+
+class Rival:
+    """The name and the record of a worker, without the rest of it."""
+
+    def __init__(self, link: NatsLink, instance_id: str, together: asyncio.Barrier) -> None:
+        settings = WorkerSettings(worker_id="w1")
+        self.registry = Registry(link, settings, instance_id=instance_id)
+        self.line = TogetherLine(
+            link,
+            settings.control_subject("w1"),
+            instance_id=instance_id,
+            on_cancel=lambda _: None,
+            on_record=lambda: None,
+        )
+        self.line.together = together
+
+
+async def test_of_two_that_found_the_name_free_the_record_decides(desk: Desk, nats_server: NatsServer) -> None:
+    """The last resort, when both have asked before either could answer."""
+    settings = WorkerSettings(nats_url=nats_server.url)
+    async with NatsLink(settings, name="one") as link, NatsLink(settings, name="two") as other_link:
+        await link.wait_ready()
+        await other_link.wait_ready()
+        predecessor = WorkerRecord(
+            worker_id="w1",
+            instance_id="before",
+            state=WorkerState.RUNNING,
+            last_seen_at=1.0,
+            last_heartbeat_at=1.0,
+            draining=True,
+        )
+        await desk.workers.put("w1", predecessor.encode())
+        together = asyncio.Barrier(2)
+        one, two = Rival(link, "one", together), Rival(other_link, "two", together)
+        await asyncio.gather(one.registry.introduce(one.line), two.registry.introduce(two.line))
+        # What operators and the one before still write does not decide anything.
+        await desk.workers.put("w1", predecessor.model_copy(update={"hidden": True}).encode())
+        outcomes = await asyncio.gather(one.registry.claim(), two.registry.claim(), return_exceptions=True)
+        assert [isinstance(outcome, NotOurs) for outcome in outcomes].count(True) == 1, outcomes
+        winner = "two" if isinstance(outcomes[0], NotOurs) else "one"
+        record = await desk.worker_record("w1")
+        assert record is not None
+        assert (record.instance_id, record.hidden, record.draining) == (winner, True, True)
+        # It stays so, whatever the other one tries.
+        for rival in (one, two):
+            await rival.registry.say_goodbye()
+        left = await desk.worker_record("w1")
+        assert left is not None
+        assert (left.instance_id, left.state) == (winner, WorkerState.STOPPED_GRACEFUL)
 
 
 async def test_a_killed_worker_is_followed_by_its_next_life_at_once(desk: Desk, start_worker: StartWorker) -> None:

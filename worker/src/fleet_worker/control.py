@@ -58,7 +58,8 @@ class ControlLine:
                     )
                     return None
             raise
-        return answer.data.decode(errors="replace")
+        found = answer.data.decode(errors="replace")
+        return None if found == self._instance_id else found
 
     async def _on_message(self, msg: Msg) -> None:
         try:
