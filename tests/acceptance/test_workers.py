@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.client import Client
 
 from fleet_contracts.status import RunStatus
 from fleet_testkit.runs import read, submit, wait_ended, wait_status
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
+from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
 
 Worker = dict[str, Any]
@@ -204,3 +206,16 @@ def test_a_watcher_sees_a_worker_come_be_drained_die_and_be_forgotten(
         ("removed", "w1", False),
     ]
     assert hasty.client.get("/workers/w1").status_code == 404
+    # Under its own NATS user the service may do all this.
+    wait_until(lambda: records_stored(hasty) == 0, what="nothing left of it in the bucket")
+    assert "removing old worker records" not in hasty.log("workers-api")
+
+
+def records_stored(stack: Stack) -> int:
+    """Also what removed ones leave behind."""
+
+    async def count(client: Client) -> int:
+        info = await client.jetstream().stream_info("KV_pyoco_workers")
+        return info.state.messages
+
+    return Wire(stack.nats_url).use(count)

@@ -145,6 +145,24 @@ async def test_heartbeats_are_no_change(bench: Bench, bucket: Bucket) -> None:
         assert number_of(second) == number_of(first) + 1
 
 
+async def test_who_begins_to_watch_gets_the_latest_heartbeats(bench: Bench, bucket: Bucket) -> None:
+    await bucket.put("w1", lasting("w1", last_heartbeat_at=1.0))
+    await until_listed(bench.client, "w1")
+    async with bench.watch() as feed:
+        [worker] = (await feed.expect("workers"))["data"]["workers"]
+        assert worker["last_heartbeat_at"] == 1.0
+    await bucket.put("w1", lasting("w1", last_heartbeat_at=2.0))
+
+    async def is_listed() -> bool:
+        [worker] = (await bench.client.get("/workers")).json()
+        return bool(worker["last_heartbeat_at"] == 2.0)
+
+    await eventually(is_listed, what="the heartbeat")
+    async with bench.watch() as feed:
+        [worker] = (await feed.expect("workers"))["data"]["workers"]
+        assert worker["last_heartbeat_at"] == 2.0
+
+
 def number_of(event: Event) -> int:
     return int(str(event["id"]).rpartition("-")[2])
 

@@ -7,6 +7,7 @@ import time
 import httpx
 import pytest
 
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
 from fleet_testkit.nats_server import NatsServer
@@ -151,6 +152,29 @@ async def test_an_outage_is_answered_with_503_and_ends_without_a_restart(
     nats_server.start()
     await until_ready(service)
     assert await listed(service, scope="all") == ["w1"]
+
+
+async def test_a_wiped_registry_is_made_anew_and_filled_by_those_who_live(
+    service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
+) -> None:
+    await bucket.put("alive", record("alive"))
+    await bucket.put("dead", record("dead", last_seen_at=time.time() - 60))
+    await until_listed(service, "alive", "dead")
+    nats_server.kill()
+    nats_server.wipe()
+    nats_server.start()
+
+    async def registers_again() -> bool:
+        try:
+            await bucket.put("alive", record("alive"))
+        except NatsUnavailable:
+            return False
+        return (await service.get("/workers")).status_code == 200
+
+    await eventually(registers_again, what="NATS being back")
+    await until_listed(service, "alive")
+    assert (await service.patch("/workers/alive", json={"hidden": True})).status_code == 200
+    assert (await service.patch("/workers/dead", json={"hidden": True})).status_code == 404
 
 
 async def test_it_starts_while_nats_is_away_and_answers_once_it_comes(nats_server: NatsServer) -> None:

@@ -27,7 +27,7 @@ from .schemas import (
     detail_json,
     summary_json,
 )
-from .watching import Everything, Gone, News, Shown, Watching
+from .watching import Changed, Everything, Gone, News, Watching
 
 
 def workers_routes(
@@ -109,9 +109,9 @@ def _event(item: News | None, watching: Watching) -> bytes:
         case None:
             return sse_event("heartbeat", b"{" + ts)
         case Everything(workers=workers):
-            data = b'{"workers":[%b],' % b",".join(shown.data for shown in workers) + ts
+            data = b'{"workers":[%b],' % b",".join(workers) + ts
             return sse_event("workers", data, event_id=watching.event_id(item))
-        case Shown(data=worker):
+        case Changed(worker=worker):
             return sse_event("worker", b'{"worker":%b,' % worker + ts, event_id=watching.event_id(item))
         case Gone(worker_id=worker_id):
             data = b'{"worker_id":%b,' % orjson.dumps(worker_id) + ts

@@ -27,7 +27,7 @@ _REMOVALS_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A worker as watchers know it; encoded once for all of them."""
+    """A worker as watchers know it."""
 
     worker_id: str
     # The number of the change that made it so.
@@ -35,26 +35,33 @@ class Shown:
     state: WorkerState
     hidden: bool
     essence: bytes
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """All workers, in place of whatever the watcher knew before."""
+    """All workers, encoded, in place of whatever the watcher knew before."""
 
     number: int
-    workers: list[Shown]
+    workers: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A worker that is new or has changed, encoded."""
+
+    number: int
+    worker: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
     """The watcher shall not show this one any more."""
 
-    worker_id: str
     number: int
+    worker_id: str
 
 
-News = Everything | Shown | Gone
+News = Everything | Changed | Gone
 
 
 class Watcher:
@@ -74,7 +81,10 @@ class Watching:
         self._link = link
         self._registry = registry
         self._disconnect_timeout_sec = disconnect_timeout_sec
+        self._records: dict[str, WorkerRecord] = {}
         self._shown: dict[str, Shown] = {}
+        # As they are now, with their latest heartbeats: encoded once for all watchers, when the first one asks.
+        self._encoded: dict[str, bytes] = {}
         self._gone: OrderedDict[str, int] = OrderedDict()
         # Removals up to this number are forgotten.
         self._forgotten = 0
@@ -113,7 +123,7 @@ class Watching:
             if (missed := self._missed_since(last_event_id)) is None:
                 everything = [shown for shown in self._shown.values() if include_hidden or not shown.hidden]
                 known = {shown.worker_id for shown in everything}
-                yield Everything(self._number, everything)
+                yield Everything(self._number, [self._encode(shown) for shown in everything])
             else:
                 known = {*self._shown, *missed}
                 watcher.changed |= missed
@@ -123,14 +133,14 @@ class Watching:
                     if left > _HEARTBEAT_SECONDS:
                         yield None
                     continue
-                for news in self._news_of(watcher):
-                    visible = isinstance(news, Shown) and (include_hidden or not news.hidden)
-                    if visible:
-                        known.add(news.worker_id)
-                        yield news
-                    elif news.worker_id in known:
-                        known.discard(news.worker_id)
-                        yield Gone(news.worker_id, news.number)
+                for number, worker_id in self._changes_for(watcher):
+                    shown = self._shown.get(worker_id)
+                    if shown is not None and (include_hidden or not shown.hidden):
+                        known.add(worker_id)
+                        yield Changed(number, self._encode(shown))
+                    elif worker_id in known:
+                        known.discard(worker_id)
+                        yield Gone(number, worker_id)
                 await asyncio.sleep(_GATHER_SECONDS)
         finally:
             self._watchers.discard(watcher)
@@ -152,19 +162,26 @@ class Watching:
         changed = {shown.worker_id for shown in self._shown.values() if shown.number > number}
         return changed | {worker_id for worker_id, gone_at in self._gone.items() if gone_at > number}
 
-    def _news_of(self, watcher: Watcher) -> list[Shown | Gone]:
+    def _changes_for(self, watcher: Watcher) -> list[tuple[int, str]]:
         """In the order of their numbers: who is cut off in between and comes back misses nothing."""
         changed, watcher.changed = watcher.changed, set()
         watcher.woken.clear()
-        news = [self._shown.get(worker_id) or self._gone_news(worker_id) for worker_id in changed]
-        return sorted((item for item in news if item is not None), key=lambda item: item.number)
+        return sorted((self._number_of(worker_id), worker_id) for worker_id in changed)
 
-    def _gone_news(self, worker_id: str) -> Gone | None:
-        number = self._gone.get(worker_id)
-        return None if number is None else Gone(worker_id, number)
+    def _number_of(self, worker_id: str) -> int:
+        shown = self._shown.get(worker_id)
+        return self._gone.get(worker_id, self._forgotten) if shown is None else shown.number
+
+    def _encode(self, shown: Shown) -> bytes:
+        if (encoded := self._encoded.get(shown.worker_id)) is None:
+            record = self._records[shown.worker_id]
+            encoded = self._encoded[shown.worker_id] = summary_json(record, shown.state)
+        return encoded
 
     def _on_change(self, worker_id: str, record: WorkerRecord | None) -> None:
+        self._encoded.pop(worker_id, None)
         if record is None:
+            self._records.pop(worker_id, None)
             if self._shown.pop(worker_id, None) is not None:
                 self._number += 1
                 self._gone[worker_id] = self._number
@@ -172,6 +189,7 @@ class Watching:
                     self._forgotten = self._gone.popitem(last=False)[1]
                 self._tell(worker_id)
             return
+        self._records[worker_id] = record
         state = self._state_of(record, time.time())
         essence = essence_json(record, state)
         before = self._shown.get(worker_id)
@@ -179,9 +197,7 @@ class Watching:
             return
         self._number += 1
         self._gone.pop(worker_id, None)
-        self._shown[worker_id] = Shown(
-            worker_id, self._number, state, record.hidden, essence, summary_json(record, state)
-        )
+        self._shown[worker_id] = Shown(worker_id, self._number, state, record.hidden, essence)
         self._tell(worker_id)
 
     def _tell(self, worker_id: str) -> None:
