@@ -27,6 +27,7 @@ async def test_while_nats_is_away_known_keys_work_and_unknown_ones_cannot_be_jud
         nats_server.stop()
         answer = await until_status(client, UNKNOWN, 503)
         assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0003"
+        assert answer.json()["error"]["meta"]["request_id"] == answer.headers["x-request-id"]
         # Not even a wrong secret of a known key: its record may have been replaced.
         assert (await verify(client, KEY + "x")).status_code == 503
         assert (await verify(client, KEY)).status_code == 204

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
-from fleet_kit.http import Express
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.http import Express, JsonResponse, request_id_of
 from fleet_kit.identity import Admin, Identity
 from fleet_kit.openapi import json_body
 
@@ -31,7 +32,11 @@ def verify_routes(door: Door, *, api_key_header: str) -> tuple[APIRouter, Mappin
     @router.get("/verify", status_code=204)
     async def verify(request: Request) -> Response:
         """For the gateway's auth_request: the identity is in the headers of the answer."""
-        identity = door.identify(request.headers.getlist(api_key_header))
+        try:
+            identity = door.identify(request.headers.getlist(api_key_header))
+        except NatsUnavailable as error:
+            # Said once by the connection; a traceback for every request of an outage would only fill the disk.
+            return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
         return Response(
             status_code=204,
             headers={
