@@ -24,7 +24,16 @@ def pyoco_worker(folder: Path, *arguments: str, **env: str) -> subprocess.Comple
 def test_help_tells_every_option(tmp_path: Path) -> None:
     answer = pyoco_worker(tmp_path, "--help")
     assert answer.returncode == 0
-    for option in ("--nats-url", "--nkey-file", "--tags", "--worker-id", "--slots", "--flow-resolver", "--flows-dir"):
+    for option in (
+        "--nats-url",
+        "--nkey-file",
+        "--tags",
+        "--worker-id",
+        "--slots",
+        "--flow-resolver",
+        "--flows-dir",
+        "--wheel-sync",
+    ):
         assert option in answer.stdout
 
 

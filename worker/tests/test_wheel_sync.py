@@ -523,9 +523,9 @@ flow = Flow("tooling") >> call
 async def test_workers_that_share_a_folder_do_not_touch_each_others_wheels(
     desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    name = await shelf.put(shop_wheel(tmp_path / "in"), tags="one")
-    syncing("w1", "--tags", "one")
-    syncing("w2", "--tags", "two")
+    name = await shelf.put(shop_wheel(tmp_path / "in"), tags="cpu")
+    syncing("w1", "--tags", "cpu")
+    syncing("w2", "--tags", "gpu")
     await shelf.wait_installed("w1", name)
     await shelf.wait_installed("w2")
     assert sorted(home.name for home in home_of(tmp_path).iterdir()) == ["1", "2"]
