@@ -1,16 +1,34 @@
 """The settings of the runs service."""
 
+from pathlib import Path
+from typing import Self
+
 from pydantic import Field, SecretStr, model_validator
+from sqlalchemy import make_url
 
 from fleet_contracts.names import ConsumerDefaults, Tag, WireNames
 from fleet_contracts.retry import RetryPolicy
-from fleet_kit.settings import HttpSettings
+from fleet_kit.secret_files import read_secret
+from fleet_kit.settings import FleetSettings, HttpSettings
 from fleet_kit.wire import DlqLimits, EventsLimits
 
 
-class RunsSettings(HttpSettings, WireNames, ConsumerDefaults, DlqLimits, EventsLimits):
+class LedgerSettings(FleetSettings):
     runs_database_url: str = Field("sqlite:///.fleet/runs.db", pattern=r"^(sqlite|postgresql(\+psycopg)?)://")
+    # The password of that address, where it shall not stand in the address.
+    runs_database_password_file: Path | None = None
 
+    @model_validator(mode="after")
+    def _complete_address(self) -> Self:
+        self.runs_database_url = self.runs_database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+        if self.runs_database_password_file is not None:
+            password = read_secret(self.runs_database_password_file, setting="PYOCO_RUNS_DATABASE_PASSWORD_FILE")
+            url = make_url(self.runs_database_url).set(password=password)
+            self.runs_database_url = url.render_as_string(hide_password=False)
+        return self
+
+
+class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, DlqLimits, EventsLimits):
     max_run_snapshot_bytes: int = Field(262144, ge=4096)
     workflow_yaml_max_bytes: int = Field(262144, ge=1)
     worker_disconnect_timeout_sec: float = Field(20.0, gt=0)
@@ -32,11 +50,6 @@ class RunsSettings(HttpSettings, WireNames, ConsumerDefaults, DlqLimits, EventsL
 
     # Signs the cursors of lists. Not set: the replicas make one and keep it in the ledger.
     cursor_secret: SecretStr | None = None
-
-    @model_validator(mode="after")
-    def _speak_psycopg(self) -> "RunsSettings":
-        self.runs_database_url = self.runs_database_url.replace("postgresql://", "postgresql+psycopg://", 1)
-        return self
 
     @property
     def relay_retry_sec(self) -> float:

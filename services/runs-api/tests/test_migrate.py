@@ -1,0 +1,57 @@
+"""The ledger made ready before the service starts."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from fleet_kit.settings import SettingsError
+from fleet_runs_api.migrations import HEAD
+from fleet_runs_api.settings import LedgerSettings
+
+
+def migrate(**settings: str) -> "subprocess.CompletedProcess[str]":
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
+    return subprocess.run(
+        [sys.executable, "-m", "fleet_runs_api.migrate"],
+        env={**outside, "PYOCO_LOAD_DOTENV": "0", **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_new_ledger_is_made_and_one_that_is_there_stays(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/new/runs.db"
+    for _ in range(2):
+        done = migrate(PYOCO_RUNS_DATABASE_URL=url)
+        assert done.returncode == 0, done.stderr
+        assert HEAD in done.stdout
+
+
+def test_on_postgresql_as_well(postgres_url: str) -> None:
+    done = migrate(PYOCO_RUNS_DATABASE_URL=postgres_url)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_database_that_is_away_is_told_in_a_sentence() -> None:
+    done = migrate(PYOCO_RUNS_DATABASE_URL="postgresql://pyoco@127.0.0.1:1/pyoco")
+    assert done.returncode == 1
+    assert "ledger" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_password_may_come_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.touch(mode=0o600)
+    file.write_text("p@ss/word:1\n")
+    settings = LedgerSettings(runs_database_url="postgresql://pyoco@db/pyoco", runs_database_password_file=file)
+    assert make_url(settings.runs_database_url).password == "p@ss/word:1"
+    file.chmod(0o644)
+    with pytest.raises(SettingsError, match="PYOCO_RUNS_DATABASE_PASSWORD_FILE") as refused:
+        LedgerSettings.load(runs_database_url="postgresql://pyoco@db/pyoco", runs_database_password_file=file)
+    assert "word" not in str(refused.value).replace("password", "").replace("PASSWORD", "")
