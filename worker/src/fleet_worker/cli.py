@@ -3,19 +3,23 @@
 import logging
 import signal
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvloop
 
 from fleet_contracts.problems import Problem
 from fleet_kit.logging import configure_logging
+from fleet_kit.metrics import new_registry
+from fleet_kit.monitor import MonitorUnusable, monitored
 from fleet_kit.nats import NatsLink
 from fleet_kit.settings import SettingsError
 
 from .agent import Agent
+from .credentials import NoCredentials, taken_from
 from .pool import RunnersUnusable
 from .registry import NotOurs
 from .settings import WorkerSettings
@@ -59,34 +63,57 @@ def work(
     Every option can also be given as an environment variable or in .env, e.g. PYOCO_NATS_URL;
     options win. SIGTERM or Ctrl-C lets running work finish, a second one hands it back at once.
     """
+    options = {
+        "nats_url": nats_url,
+        "nats_nkey_file": nkey_file,
+        "tags": tags,
+        "worker_id": worker_id,
+        "slots": slots,
+        "flow_resolver": flow_resolver,
+        "flows_dir": flows_dir,
+        "wheel_sync_enabled": None if wheel_sync is None else "1" if wheel_sync else "0",
+    }
+    with _settings(options) as settings:
+        if settings.flow_resolver is None:
+            folder = settings.find_flows_dir()
+            if folder is None and not settings.syncs_wheels:
+                raise BadArguments("no flows: give --flow-resolver, --flows-dir or --wheel-sync")
+            if folder is not None and not folder.is_dir():
+                raise BadArguments(f"the flows folder {folder} does not exist")
+        configure_logging(service="pyoco-server:worker", component="worker", settings=settings)
+        stopped_by = uvloop.run(_serve(settings))
+    raise typer.Exit(130 if stopped_by is signal.SIGINT else 0)
+
+
+@contextmanager
+def _settings(options: dict[str, Any]) -> Iterator[WorkerSettings]:
+    """With a name and a user from the folder of such, if there is one, which nobody else has meanwhile."""
     try:
-        settings = WorkerSettings.load(
-            nats_url=nats_url,
-            nats_nkey_file=nkey_file,
-            tags=tags,
-            worker_id=worker_id,
-            slots=slots,
-            flow_resolver=flow_resolver,
-            flows_dir=flows_dir,
-            wheel_sync_enabled=None if wheel_sync is None else "1" if wheel_sync else "0",
-        )
+        settings = WorkerSettings.load(**options)
+        if settings.worker_credentials_dir is None:
+            yield settings
+            return
+        with taken_from(settings.worker_credentials_dir) as own:
+            yield WorkerSettings.load(**options | {"worker_id": own.worker_id, "nats_nkey_file": own.nkey_file})
     except SettingsError as error:
         raise BadArguments(str(error)) from error
-    if settings.flow_resolver is None:
-        folder = settings.find_flows_dir()
-        if folder is None and not settings.syncs_wheels:
-            raise BadArguments("no flows: give --flow-resolver, --flows-dir or --wheel-sync")
-        if folder is not None and not folder.is_dir():
-            raise BadArguments(f"the flows folder {folder} does not exist")
-    configure_logging(service="pyoco-server:worker", component="worker", settings=settings)
-    stopped_by = uvloop.run(_serve(settings))
-    raise typer.Exit(130 if stopped_by is signal.SIGINT else 0)
 
 
 async def _serve(settings: WorkerSettings) -> signal.Signals:
     with runs_folder(settings.worker_dir) as runs_dir, _wheel_home(settings) as wheel_home:
         async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}") as link:
-            return await Agent(settings, link, runs_dir, wheel_home).run()
+            with _monitored(settings, link):
+                return await Agent(settings, link, runs_dir, wheel_home).run()
+
+
+def _monitored(settings: WorkerSettings, link: NatsLink) -> AbstractContextManager[object]:
+    if settings.monitor_port is None:
+        return nullcontext()
+
+    def waiting_for() -> dict[str, str]:
+        return {} if (reason := link.down_because) is None else {"nats": reason}
+
+    return monitored(settings.monitor_host, settings.monitor_port, new_registry("worker"), waiting_for)
 
 
 def _wheel_home(settings: WorkerSettings) -> AbstractContextManager[WheelHome | None]:
@@ -101,7 +128,7 @@ def main() -> None:
         reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         sys.stderr.write(f"pyoco-worker: {reason.rstrip('.')}; example: {_EXAMPLE} ({problem.err_id})\n")
         code = 1
-    except (RunnersUnusable, NotOurs, WheelFolderUnusable) as error:
+    except (RunnersUnusable, NotOurs, WheelFolderUnusable, NoCredentials, MonitorUnusable) as error:
         sys.stderr.write(f"pyoco-worker: {error}\n")
         code = 1
     except KeyboardInterrupt:

@@ -29,6 +29,8 @@ def _default_slots() -> int:
 
 class WorkerSettings(FleetSettings, WireNames):
     worker_id: str = Field(default_factory=_default_worker_id, pattern=r"^[A-Za-z0-9_-]+$", max_length=128)
+    # A folder of <worker id>.nk: the first that no living worker has is this one's name and NATS user.
+    worker_credentials_dir: Path | None = None
     # Comma-separated; empty: the default tag.
     tags: Annotated[list[Tag], NoDecode] = []
     # Runs at once: one runner process each.
@@ -51,6 +53,10 @@ class WorkerSettings(FleetSettings, WireNames):
     run_lost_after_sec: float = Field(4.0, gt=0)
     # So many deaths of its runner end a run as FAILED.
     runner_crash_limit: int = Field(3, ge=1)
+
+    # Where whoever watches the worker finds /health, /ready and /metrics; unset: nowhere.
+    monitor_host: str = "127.0.0.1"
+    monitor_port: int | None = Field(None, ge=1, le=65535)
 
     dlq_publish_execution_error: bool = True
     max_run_snapshot_bytes: int = Field(262144, ge=1024)

@@ -1,0 +1,43 @@
+"""A process that serves no HTTP otherwise, watched."""
+
+import httpx
+import pytest
+
+from fleet_kit.metrics import new_registry
+from fleet_kit.monitor import MonitorUnusable, monitored
+from fleet_testkit.nats_server import free_port
+
+
+def test_it_tells_that_it_lives_what_it_waits_for_and_its_metrics() -> None:
+    missing = {"nats": "not there yet"}
+    with (
+        monitored("127.0.0.1", 0, new_registry("tested"), lambda: missing) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        assert client.get("/health").json() == {"status": "ok", "waiting_for": missing}
+        waiting = client.get("/ready")
+        assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, missing)
+        missing = {}
+        assert client.get("/ready").status_code == 200
+        metrics = client.get("/metrics")
+        assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert 'pyoco_build_info{component="tested"' in metrics.text
+        assert client.get("/else").status_code == 404
+        assert client.post("/ready").status_code == 404
+
+
+def test_when_it_is_over_nobody_listens() -> None:
+    with monitored("127.0.0.1", 0, new_registry("tested"), dict) as port:
+        pass
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/health")
+
+
+def test_a_port_that_is_taken_is_told() -> None:
+    port = free_port()
+    with (
+        monitored("127.0.0.1", port, new_registry("tested"), dict),
+        pytest.raises(MonitorUnusable, match="PYOCO_MONITOR_PORT"),
+        monitored("127.0.0.1", port, new_registry("tested"), dict),
+    ):
+        pass

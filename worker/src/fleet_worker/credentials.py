@@ -1,0 +1,45 @@
+"""A NATS user and a name for each of several workers that are started alike: the first that no living one has."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class NoCredentials(Exception):
+    """No user is left for this worker; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    worker_id: str
+    nkey_file: Path
+
+
+@contextmanager
+def taken_from(folder: Path) -> Iterator[Credentials]:
+    """Files are called <worker id>.nk. One is held as long as this process lives, however it ends."""
+    files = sorted(folder.glob("*.nk"), key=lambda file: (len(file.name), file.name))
+    for file in files:
+        try:
+            # Reading is enough: the folder may be mounted read-only.
+            handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise NoCredentials(
+                f"PYOCO_WORKER_CREDENTIALS_DIR: {file} cannot be read ({error.strerror}); give it to this user"
+            ) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            continue
+        try:
+            yield Credentials(file.stem, file)
+        finally:
+            os.close(handle)
+        return
+    if not files:
+        raise NoCredentials(f"PYOCO_WORKER_CREDENTIALS_DIR: there is no <worker id>.nk in {folder}; make some")
+    raise NoCredentials(f"PYOCO_WORKER_CREDENTIALS_DIR: all {len(files)} users in {folder} are taken; make more")
