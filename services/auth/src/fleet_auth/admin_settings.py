@@ -3,15 +3,14 @@
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import SecretStr
-
 from fleet_contracts.names import WireNames
 from fleet_kit.settings import FleetSettings, SettingsError
 
+from .pepper import Pepper
 
-class AdminSettings(FleetSettings, WireNames):
+
+class AdminSettings(FleetSettings, WireNames, Pepper):
     data_dir: Path = Path(".fleet")
-    auth_pepper: SecretStr | None = None
 
     @classmethod
     def find(cls, *, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> Self:

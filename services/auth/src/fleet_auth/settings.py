@@ -2,16 +2,16 @@
 
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from fleet_contracts.names import WireNames
 from fleet_kit.settings import HttpSettings
 
+from .pepper import Pepper
 
-class Settings(HttpSettings, WireNames):
+
+class Settings(HttpSettings, WireNames, Pepper):
     http_auth_mode: Literal["none", "api_key"] = "none"
     http_api_key_header: str = Field("X-API-Key", pattern=r"^[A-Za-z][A-Za-z0-9-]*$", max_length=64)
-    # Mixed into the hash of every key: whoever reads the bucket alone cannot try keys against it.
-    auth_pepper: SecretStr | None = None
     # While NATS is away, keys that are known work for so long.
     auth_stale_sec: float = Field(60.0, ge=1)

@@ -1,0 +1,83 @@
+"""The secrets of a fleet in containers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fleet_auth.settings import Settings
+from fleet_kit.nkey_files import read_nkey
+from fleet_kit.settings import SettingsError
+
+
+def make(out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "fleet_auth.container_secrets", "--out", str(out), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_every_part_gets_what_it_needs_and_nobody_else_may_read_it(tmp_path: Path) -> None:
+    done = make(tmp_path, "--workers", "2", "--tags", "cpu,gpu")
+    assert done.returncode == 0, done.stderr
+    found = contents(tmp_path)
+    services = ("runs-api", "workers-api", "wheels-api", "auth")
+    assert found.keys() == {
+        *(f"{service}/{file}" for service in services for file in ("gateway.secret", "nats.nk")),
+        *("gateway/gateway.secret", "runs-api/postgres.password", "postgres/password", "auth/pepper"),
+        *("operator/nats.nk", "workers/worker-1.nk", "workers/worker-2.nk", "nats/users.conf"),
+    }
+    assert len({found[f"{part}/gateway.secret"] for part in (*services, "gateway")}) == 1
+    assert found["postgres/password"] == found["runs-api/postgres.password"] != found["auth/pepper"]
+    users = found.pop("nats/users.conf")
+    assert not any(secret.strip() in users for secret in found.values())
+    for name in found:
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o400, name
+    for seed in tmp_path.rglob("*.nk"):
+        assert users.count(f"nkey: {read_nkey(seed, setting='a seed').public_key}") == 1
+    assert "pyoco_workers_gpu" in users
+
+
+def test_once_more_keeps_what_is_there_and_adds_what_is_missing(tmp_path: Path) -> None:
+    make(tmp_path, "--workers", "1")
+    before = contents(tmp_path)
+    make(tmp_path, "--workers", "2")
+    after = contents(tmp_path)
+    assert after.keys() - before.keys() == {"workers/worker-2.nk"}
+    changed = {name for name, text in before.items() if after[name] != text}
+    assert changed == {"nats/users.conf"}
+
+
+def test_what_cannot_be_done_is_told_in_a_sentence(tmp_path: Path) -> None:
+    for options in (["--tags", "a b"], ["--workers", "-1"], ["--else"]):
+        refused = make(tmp_path / "new", *options)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("pyoco-fleet-secrets: ")
+        assert "Traceback" not in refused.stderr
+    (tmp_path / "file").write_text("")
+    refused = make(tmp_path / "file")
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+
+
+def test_the_pepper_may_come_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYOCO_LOAD_DOTENV", "0")
+    make(tmp_path)
+    file = tmp_path / "auth" / "pepper"
+    settings = Settings.load(auth_pepper_file=file)
+    assert settings.auth_pepper is not None
+    assert settings.auth_pepper.get_secret_value() == file.read_text().strip()
+    with pytest.raises(SettingsError, match="both set"):
+        Settings.load(auth_pepper_file=file, auth_pepper="another")
+    os.chmod(file, 0o644)
+    with pytest.raises(SettingsError, match="PYOCO_AUTH_PEPPER_FILE"):
+        Settings.load(auth_pepper_file=file)
