@@ -1,0 +1,29 @@
+#!/bin/sh
+# The secret of the gateway from its file, a configuration for its owner's eyes only, then the image's own entry point.
+set -eu
+umask 077
+if [ -n "${PYOCO_GATEWAY_SECRET_FILE:-}" ]; then
+  PYOCO_GATEWAY_SECRET=$(cat "$PYOCO_GATEWAY_SECRET_FILE")
+  export PYOCO_GATEWAY_SECRET
+fi
+
+# nginx asks for the addresses of its upstreams once; a service that is started anew or scaled gets others.
+addresses() {
+  for upstream in "$PYOCO_GATEWAY_RUNS_UPSTREAM" "$PYOCO_GATEWAY_WORKERS_UPSTREAM" \
+    "$PYOCO_GATEWAY_WHEELS_UPSTREAM" "$PYOCO_GATEWAY_AUTH_UPSTREAM"; do
+    { getent ahosts "${upstream%:*}" || getent hosts "${upstream%:*}"; } | cut -d' ' -f1 | sort -u
+  done
+}
+follow_addresses() {
+  known=$(addresses)
+  while sleep "${PYOCO_GATEWAY_RESOLVE_SEC:-2}"; do
+    now=$(addresses)
+    # While a service is away its name is unknown, and nginx would refuse a configuration with it.
+    if [ "$now" != "$known" ] && nginx -t -q 2>/dev/null; then
+      nginx -s reload && known=$now
+    fi
+  done
+}
+follow_addresses &
+
+exec /docker-entrypoint.sh "$@"

@@ -1,0 +1,28 @@
+"""What only the image has: its main file and its scripts."""
+
+import subprocess
+from pathlib import Path
+
+from fleet_gateway.render import HTTP_TEMPLATE, fill, nginx_command
+
+from .test_render import image_defaults
+
+ROOM = Path(__file__).parents[1]
+
+
+def test_nginx_accepts_the_main_file_of_the_image(tmp_path: Path) -> None:
+    upstreams = {name: "localhost:18000" for name in image_defaults() if name.endswith("_UPSTREAM")}
+    variables = image_defaults() | upstreams | {"PYOCO_GATEWAY_TEMP_DIR": str(tmp_path)}
+    (tmp_path / "pyoco.conf").write_text(fill(HTTP_TEMPLATE.read_text(), variables))
+    main = tmp_path / "nginx.conf"
+    text = (ROOM / "nginx.conf").read_text()
+    main.write_text(text.replace("/etc/nginx/conf.d", str(tmp_path)).replace(" /tmp/", f" {tmp_path}/"))
+    done = subprocess.run([*nginx_command(main), "-t"], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "[warn]" not in done.stderr
+
+
+def test_the_scripts_are_good_for_any_shell_and_can_be_executed() -> None:
+    for script in ("entrypoint.sh", "health.sh"):
+        assert (ROOM / script).stat().st_mode & 0o111 == 0o111
+        subprocess.run(["sh", "-n", str(ROOM / script)], check=True, timeout=10)

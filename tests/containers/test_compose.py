@@ -1,0 +1,68 @@
+"""`docker compose up` and what an operator does next."""
+
+import json
+
+import pytest
+
+from fleet_testkit.compose import ComposedFleet
+from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.waiting import wait_until
+
+# The images may have to be built first, from nothing.
+pytestmark = pytest.mark.timeout(1800)
+
+OURS = ["runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker"]
+
+
+def test_a_run_submitted_right_after_the_start_completes(composed: ComposedFleet) -> None:
+    run_id = submit(composed.client, "hello", name="compose")
+    [run] = wait_ended(composed.client, [run_id])
+    assert run["status"] == "COMPLETED", run
+
+
+def test_only_the_gateway_is_published(composed: ComposedFleet) -> None:
+    published = {}
+    for line in composed.run("ps", "--format", "json").splitlines():
+        part = json.loads(line)
+        published[part["Service"]] = [p for p in part["Publishers"] or [] if p["PublishedPort"]]
+    assert [service for service, ports in published.items() if ports] == ["gateway"]
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_a_container_is_nobody_and_can_write_nothing_of_its_own(composed: ComposedFleet, service: str) -> None:
+    [container] = composed.containers(service)
+    described = composed.inspect(container)
+    assert described["HostConfig"]["ReadonlyRootfs"] is True
+    assert described["HostConfig"]["CapDrop"] == ["ALL"]
+    assert described["HostConfig"]["Memory"] > 0
+    assert composed.docker("exec", container, "id", "-u").strip() == "10001"
+
+
+def test_more_workers_get_names_of_their_own(composed: ComposedFleet) -> None:
+    composed.up("--scale", "worker=3", "--no-recreate")
+
+    def names() -> list[str] | None:
+        found = sorted(worker["worker_id"] for worker in composed.client.get("/workers").json())
+        return found if len(found) == 3 else None
+
+    assert wait_until(names, within=60, what="three workers") == ["worker-1", "worker-2", "worker-3"]
+
+
+def test_a_worker_that_is_killed_loses_no_run(composed: ComposedFleet) -> None:
+    composed.up("--scale", "worker=2", "--no-recreate")
+    run_ids = [submit(composed.client, "hello", name=str(n)) for n in range(50)]
+    composed.docker("kill", composed.containers("worker")[0])
+    ended = wait_ended(composed.client, run_ids, within=120)
+    assert {run["status"] for run in ended} == {"COMPLETED"}
+
+
+def test_a_service_that_is_made_anew_is_found_by_the_gateway(composed: ComposedFleet) -> None:
+    composed.run("up", "--detach", "--wait", "--force-recreate", "--no-deps", "workers-api")
+    wait_until(lambda: composed.client.get("/workers").status_code == 200, within=60, what="the new address known")
+
+
+def test_a_container_stops_within_seconds(composed: ComposedFleet) -> None:
+    [container] = composed.containers("wheels-api")
+    composed.docker("stop", "--time", "10", container)
+    assert composed.inspect(container)["State"]["ExitCode"] == 0
+    composed.up("wheels-api")
