@@ -137,12 +137,21 @@ class Desk:
 class WorkerProcess:
     """A `pyoco-worker` of its own, with its log in a file."""
 
-    def __init__(self, folder: Path, server: NatsServer, worker_id: str, *options: str, **env: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        server: NatsServer,
+        worker_id: str,
+        *options: str,
+        flows_dir: str = str(FLOWS),
+        **env: str,
+    ) -> None:
         self.worker_id = worker_id
         self.scratch = folder / f"{worker_id}-scratch"
         self._log_file = folder / f"{worker_id}-{uuid.uuid4().hex[:6]}.log"
         command = [str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"), "--nats-url", server.url]
-        command += ["--worker-id", worker_id, "--flows-dir", str(FLOWS), "--slots", "1", *options]
+        command += ["--worker-id", worker_id, "--slots", "1", *(["--flows-dir", flows_dir] if flows_dir else [])]
+        command += options
         with self._log_file.open("wb") as log:
             self.process = subprocess.Popen(
                 command,

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +13,16 @@ from nats.aio.msg import Msg
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_contracts.worker_record import WheelSync
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.stack import is_alive
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_testkit.wheels import build_wheel
+from fleet_worker.frames import Setup
+from fleet_worker.pool import RunnerPool
+from fleet_worker.settings import WorkerSettings
+from fleet_worker.synced_wheels import SyncedWheels
+from fleet_worker.wheel_home import WheelHome
 
 from .conftest import FLOWS, Desk, WorkerProcess
 from .shelf import FAST, SHOP, Shelf, shop_wheel
@@ -442,6 +449,39 @@ async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is
     assert len(told) == 1
 
 
+async def test_whoever_misses_a_flow_while_nats_is_away_gets_no_verdict_before_it_is_back(
+    desk: Desk, shelf: Shelf, tmp_path: Path, nats_server: NatsServer
+) -> None:
+    told: list[WheelSync] = []
+    settings = WorkerSettings(nats_url=nats_server.url, wheel_sync_interval_sec=0.2)
+    pool = RunnerPool(Setup(None, None, str(tmp_path), wheel_paths=[]), slots=1)  # never started
+    with WheelHome.taken(tmp_path / "home") as home:
+        wheels = SyncedWheels(desk.link, settings, home, pool, tell=told.append, stopping=asyncio.Event())
+        keeping = asyncio.create_task(wheels.keep())
+        async with asyncio.timeout(20):
+            await wheels.first_sync()
+            await wheels.catch_up(time.monotonic())
+        nats_server.stop()
+
+        async def is_away() -> bool:
+            return told[-1].last_result == "error"
+
+        await eventually(is_away, what="the outage told")
+        asking = asyncio.create_task(wheels.catch_up(time.monotonic()))
+        attempts = len(told)
+
+        async def has_tried() -> bool:
+            return len(told) > attempts + 2
+
+        await eventually(has_tried, what="more looks")
+        assert not asking.done()
+        nats_server.start()
+        async with asyncio.timeout(20):
+            await asking
+        assert wheels.trouble is None
+        keeping.cancel()
+
+
 async def test_a_set_with_which_no_runner_can_be_started_is_not_put_in_force(
     desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
 ) -> None:
@@ -490,11 +530,11 @@ async def test_a_worker_may_live_by_wheels_alone(
     desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
 ) -> None:
     name = await shelf.put(shop_wheel(tmp_path / "in"))
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    syncing("w1", "--flows-dir", str(empty), "--wheel-sync", PYOCO_WHEEL_SYNC_ENABLED="0")
+    syncing("w1", "--wheel-sync", flows_dir="", PYOCO_WHEEL_SYNC_ENABLED="0")
     run = await desk.wait_ended(await desk.submit("shop"))
     assert (run.result, used(run)) == ("1.0", [name])
+    unknown = await desk.wait_ended(await desk.submit("tiny"))
+    assert "which has no flows of its own; wheels offer: made, shop" in (unknown.error or "")
 
 
 async def test_programs_that_a_task_starts_can_use_the_wheels_too(

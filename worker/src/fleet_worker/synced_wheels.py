@@ -131,6 +131,7 @@ class SyncedWheels:
     async def _look(self, *, try_again: bool) -> None:
         # Whoever comes later waits for the next look.
         waiters, self._waiters = self._waiters, []
+        connection = self._link.reconnects
         try:
             await self._sync(try_again=try_again)
         except BaseException:
@@ -138,6 +139,10 @@ class SyncedWheels:
             self._waiters = waiters + self._waiters
             self._wake.set()
             raise
+        if self._link.down_because is not None or self._link.reconnects != connection:
+            # An outage says nothing about the registry: every connect wakes us.
+            self._waiters = waiters + self._waiters
+            waiters = []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
