@@ -11,7 +11,7 @@ from ..session import Session
 from ..sides import Ours
 
 _CLIENTS = 16
-# It does nothing else while it checks a key, for a tenth of a second: with more clients its requests to NATS time out.
+# While it checks a key it does nothing else for a tenth of a second: more clients make its NATS requests time out.
 _PEER_CLIENTS = 4
 # Also in a quick run: a share needs steadier figures than a ratio of ten.
 _FEWEST_ROUNDS = 3
