@@ -1,11 +1,9 @@
 """What the roles may do on NATS, read from the lists; the server's own word is in tests/acceptance."""
 
-import re
-
 import pytest
 
 from fleet_contracts.names import WireNames
-from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, Permissions, authorization_config, worker
+from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, Permissions, accounts_config, worker
 
 NAMES = WireNames()
 KEY = "U" + "A" * 55
@@ -25,10 +23,8 @@ def test_nobody_but_auth_and_the_operator_names_the_keys() -> None:
 
 def test_a_worker_makes_changes_and_removes_nothing() -> None:
     may = worker(NAMES, "w1", ["default"]).publish
-    verbs = {
-        subject.split(".")[2:4][0] + "." + subject.split(".")[3] for subject in may if subject.startswith("$JS.API")
-    }
-    assert verbs == {"DIRECT.GET", "STREAM.INFO", "CONSUMER.INFO", "CONSUMER.MSG"}
+    verbs = {tuple(subject.split(".")[2:4]) for subject in may if subject.startswith("$JS.API")}
+    assert verbs == {("DIRECT", "GET"), ("CONSUMER", "INFO"), ("CONSUMER", "MSG")}
 
 
 def test_configured_names_are_the_ones_that_are_allowed() -> None:
@@ -56,10 +52,23 @@ def test_a_tag_that_would_mean_more_than_one_queue_is_refused(tag: str) -> None:
 @pytest.mark.parametrize("key", ["", "SU" + "A" * 56, "U" + "a" * 55, KEY + "}", KEY[:-1]])
 def test_what_is_no_public_key_does_not_get_into_the_configuration(key: str) -> None:
     with pytest.raises(ValueError, match="is no public key"):
-        authorization_config([NatsUser("x", key, Permissions(("a",)))])
+        accounts_config([NatsUser("x", key, Permissions(("a",)))], [])
 
 
-def test_a_label_cannot_end_its_comment() -> None:
-    text = authorization_config([NatsUser("w1\n} evil {", KEY, Permissions(("a",)))])
-    assert "# w1?? evil ?\n" in re.sub(r" +#", "#", text)
-    assert text.count("\n    {") == 1
+@pytest.mark.parametrize("name", ["", "w1\n} evil {", "a b", "#"])
+def test_what_is_no_name_does_not_get_into_the_configuration(name: str) -> None:
+    with pytest.raises(ValueError, match="is no name"):
+        accounts_config([], [NatsUser(name, KEY, Permissions(("a",)))])
+
+
+def test_what_a_worker_may_do_is_exported_to_its_account_alone() -> None:
+    users = [NatsUser(name, KEY, worker(NAMES, name, [name])) for name in ("one", "two")]
+    lines = accounts_config([], users).splitlines()
+    [record] = [
+        line.strip()
+        for line in lines
+        if "service" in line and '"$KV.pyoco_workers.one"' in line and "accounts" in line
+    ]
+    assert record == '{ service: "$KV.pyoco_workers.one", accounts: [WORKER_one] }'
+    [runs] = [line.strip() for line in lines if '{ service: "$KV.pyoco_runs.*", accounts' in line]
+    assert runs.endswith("accounts: [WORKER_one, WORKER_two] }")

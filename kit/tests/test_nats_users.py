@@ -11,7 +11,7 @@ import pytest
 from nats.aio.msg import Msg
 from nats.js.api import StreamConfig
 
-from fleet_contracts.nats_roles import NatsUser, Permissions, authorization_config
+from fleet_contracts.nats_roles import NatsUser, Permissions, accounts_config
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink, WriteRefused
 from fleet_kit.nkey_files import Nkey, make_nkey
@@ -33,7 +33,7 @@ def nkey(seed_file: Path) -> Nkey:
 
 
 def users(*keys: Nkey, publish: tuple[str, ...] = ALLOWED) -> str:
-    return authorization_config(NatsUser("user", key.public_key, Permissions(publish)) for key in keys)
+    return accounts_config([NatsUser("user", key.public_key, Permissions(publish)) for key in keys], [])
 
 
 @pytest.fixture

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from .names import WireNames, is_tag, kv_stream, kv_subject, object_metas_subject, object_stream
 
 _API = "$JS.API"
+# Where everything is stored, and where the services are at home.
+FLEET_ACCOUNT = "FLEET"
+# JetStream's API as a worker finds it in its own account, where the usual one answers that there is no JetStream.
+WORKER_API = f"$JS.{FLEET_ACCOUNT}.API"
 # A user's public key, as nkeys spell it.
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
 _WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -19,14 +23,14 @@ class Permissions:
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...] = ()
-    # May answer whoever asks on a subject listened to.
-    answers: bool = False
+    # Listened to as well, and whoever asks there is answered.
+    answer: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NatsUser:
-    # For people who read the configuration.
-    label: str
+    # A role, or the id of a worker.
+    name: str
     public_key: str
     permissions: Permissions
 
@@ -105,10 +109,14 @@ def auth(names: WireNames) -> Permissions:
 
 
 def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions:
-    """Takes jobs of its tags, writes runs and its own record. It makes nothing: the owners do."""
+    """Takes jobs of its tags, writes runs and its own record. It makes nothing: the owners do.
+
+    All of this in an account of its own, which imports from the fleet's what is named here: NATS does not check where
+    an answer goes to, so that within one account whoever may read something could have it sent anywhere.
+    """
     if not _WORKER_ID.fullmatch(worker_id):
         raise ValueError(f"{worker_id!r} is no worker id: use letters, digits, - and _, 128 at most")
-    work, workers = names.work_stream, kv_stream(names.workers_kv_bucket)
+    work = names.work_stream
     record = kv_subject(names.workers_kv_bucket, worker_id)
     snapshots = kv_subject(names.runs_kv_bucket, "*")
     wheels = object_stream(names.wheel_object_store_bucket)
@@ -117,14 +125,10 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
             snapshots,
             f"{_API}.DIRECT.GET.{kv_stream(names.runs_kv_bucket)}.{snapshots}",
             record,
-            f"{_API}.DIRECT.GET.{workers}.{record}",
-            f"{_API}.STREAM.INFO.{workers}",
+            f"{_API}.DIRECT.GET.{kv_stream(names.workers_kv_bucket)}.{record}",
             names.events_subject("*"),
-            # To find out whether somebody else goes by its name.
-            names.control_subject(worker_id),
             f"{_API}.DIRECT.GET.{wheels}",
             f"{_API}.DIRECT.GET.{wheels}.>",
-            f"{_API}.STREAM.INFO.{wheels}",
             *(
                 subject
                 for tag in _checked(tags)
@@ -137,8 +141,8 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
             ),
         ),
         # Hears of every change of a wheel, and fetches what concerns it.
-        subscribe=(names.control_subject(worker_id), object_metas_subject(names.wheel_object_store_bucket)),
-        answers=True,
+        subscribe=(object_metas_subject(names.wheel_object_store_bucket),),
+        answer=(names.control_subject(worker_id),),
     )
 
 
@@ -160,30 +164,115 @@ SERVICE_ROLES: Mapping[str, Callable[[WireNames], Permissions]] = {
 # The configuration ---------------------------------------------------------------------------------
 
 
-def authorization_config(users: Iterable[NatsUser]) -> str:
-    """The `authorization` block of a NATS server: public keys only, nothing in it is secret."""
-    entries = "".join(_entry(user) for user in users)
-    return f"authorization {{\n  users: [\n{entries}  ]\n}}\n"
+def accounts_config(services: Iterable[NatsUser], workers: Iterable[NatsUser]) -> str:
+    """The `accounts` of a NATS server: public keys only, nothing in it is secret."""
+    workers = list(workers)
+    imports = [
+        f"{{ service: {{ account: {_account(user)}, subject: {_quoted(subject)} }} }}"
+        for user in workers
+        for subject in user.permissions.answer
+    ]
+    fleet = _block(
+        FLEET_ACCOUNT,
+        "jetstream: enabled",
+        _lines("users", [_user(user, may_publish=user.permissions.publish) for user in services]),
+        _lines("exports", _exports(workers)),
+        _lines("imports", imports),
+    )
+    return f"accounts {{\n{fleet}{''.join(map(_worker_account, workers))}}}\n"
 
 
-def _entry(user: NatsUser) -> str:
+def open_config() -> str:
+    """The same account without users: whoever reaches the server may do everything."""
+    anybody = "{ user: anybody, password: anybody }"
+    fleet = _block(FLEET_ACCOUNT, "jetstream: enabled", _lines("users", [anybody]))
+    return f"accounts {{\n{fleet}}}\nno_auth_user: anybody\n"
+
+
+def _worker_account(user: NatsUser) -> str:
+    permissions = user.permissions
+    may_publish = (*map(_in_worker_account, permissions.publish), *permissions.answer)
+    imports = [
+        *(_service_import(subject) for subject in permissions.publish),
+        *(_stream_import(subject) for subject in permissions.subscribe),
+    ]
+    exports = [f"{{ service: {_quoted(subject)}, accounts: [{FLEET_ACCOUNT}] }}" for subject in permissions.answer]
+    return _block(
+        _account(user),
+        _lines("users", [_user(user, may_publish=may_publish)]),
+        _lines("imports", imports),
+        _lines("exports", exports),
+    )
+
+
+def _user(user: NatsUser, *, may_publish: Iterable[str]) -> str:
     if not _PUBLIC_KEY.fullmatch(user.public_key):
         raise ValueError(f"{user.public_key!r} is no public key of a NATS user")
-    label = re.sub(r"[^\w .,:-]", "?", user.label)
+    if not _WORKER_ID.fullmatch(user.name):
+        raise ValueError(f"{user.name!r} is no name of a NATS user")
     permissions = user.permissions
-    lines = [
-        f"    # {label}",
-        f"    {{ nkey: {user.public_key}, permissions: {{",
-        f"      publish: {{ allow: {_list(permissions.publish)} }}",
-        f"      subscribe: {{ allow: {_list((f'{inbox_prefix(user.public_key)}.>', *permissions.subscribe))} }}",
-        *(["      allow_responses: { max: 1, expires: 10s }"] if permissions.answers else []),
-        "    } }",
+    listens = (f"{inbox_prefix(user.public_key)}.>", *permissions.subscribe, *permissions.answer)
+    answers = ", allow_responses: { max: 1, expires: 10s }" if permissions.answer else ""
+    return (
+        f"{{ nkey: {user.public_key}, permissions: {{ "
+        f"publish: {{ allow: {_list(may_publish)} }}, subscribe: {{ allow: {_list(listens)} }}{answers} }} }}"
+        f" # {user.name}"
+    )
+
+
+def _exports(workers: Iterable[NatsUser]) -> list[str]:
+    """What the accounts of workers import, for them alone."""
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for user in workers:
+        for subject in user.permissions.publish:
+            wanted.setdefault(("service", subject), []).append(_account(user))
+        for subject in user.permissions.subscribe:
+            wanted.setdefault(("stream", subject), []).append(_account(user))
+    return [
+        f"{{ {kind}: {_quoted(subject)}, accounts: [{', '.join(accounts)}]{_answers_of(subject)} }}"
+        for (kind, subject), accounts in wanted.items()
     ]
-    return "\n".join(lines) + "\n"
+
+
+def _answers_of(subject: str) -> str:
+    """A request for several messages is answered by several; the server forgets it when none came for so long."""
+    if "CONSUMER.MSG.NEXT" in subject or "DIRECT.GET.OBJ_" in subject:
+        return ', response_type: stream, threshold: "15s"'
+    return ""
+
+
+def _service_import(subject: str) -> str:
+    local = _in_worker_account(subject)
+    to = f", to: {_quoted(local)}" if local != subject else ""
+    return f"{{ service: {{ account: {FLEET_ACCOUNT}, subject: {_quoted(subject)} }}{to} }}"
+
+
+def _stream_import(subject: str) -> str:
+    return f"{{ stream: {{ account: {FLEET_ACCOUNT}, subject: {_quoted(subject)} }} }}"
+
+
+def _in_worker_account(subject: str) -> str:
+    return subject.replace(f"{_API}.CONSUMER.INFO.", f"{WORKER_API}.CONSUMER.INFO.")
+
+
+def _account(user: NatsUser) -> str:
+    return f"WORKER_{user.name}"
+
+
+def _block(name: str, *parts: str) -> str:
+    return f"  {name} {{\n" + "".join(f"    {part}\n" for part in parts if part) + "  }\n"
+
+
+def _lines(name: str, entries: list[str]) -> str:
+    return f"{name}: [\n" + "".join(f"      {entry}\n" for entry in entries) + "    ]" if entries else ""
+
+
+def _quoted(subject: str) -> str:
+    return json.dumps(subject)
 
 
 def _list(subjects: Iterable[str]) -> str:
-    return "[" + ", ".join(json.dumps(subject) for subject in dict.fromkeys(subjects)) + "]"
+    return "[" + ", ".join(_quoted(subject) for subject in dict.fromkeys(subjects)) + "]"
 
 
 def _checked(tags: Iterable[str]) -> list[str]:

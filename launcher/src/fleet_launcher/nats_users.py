@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -9,12 +10,18 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from fleet_contracts.names import Tag, WireNames
-from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, authorization_config, worker
+from fleet_contracts.nats_roles import FLEET_ACCOUNT, SERVICE_ROLES, NatsUser, accounts_config, open_config, worker
 from fleet_kit.secret_files import SecretFileError, write_secret
 
 from .errors import LaunchError
 from .folder import DataFolder
 from .state import read_state
+
+
+_RELOAD_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+_RELOADED = b"Reloaded server configuration"
+_NOT_RELOADED = b"Failed to reload"
 
 
 class WorkerGrant(BaseModel):
@@ -47,7 +54,7 @@ class NatsUsers:
 
     @property
     def are_in_force(self) -> bool:
-        return self._folder.nats_users.exists()
+        return self._folder.wire_names.exists()
 
     def role_file(self, role: str) -> Path:
         """The seed of a role; made if there is none."""
@@ -110,14 +117,10 @@ class NatsUsers:
             for role, permissions in SERVICE_ROLES.items()
         ]
         workers = [
-            NatsUser(
-                f"worker {granted.worker_id}: {', '.join(granted.tags)}",
-                granted.public_key,
-                worker(self._names, granted.worker_id, granted.tags),
-            )
+            NatsUser(granted.worker_id, granted.public_key, worker(self._names, granted.worker_id, granted.tags))
             for granted in self.grants()
         ]
-        return authorization_config([*roles, *workers])
+        return accounts_config(roles, workers)
 
     def enforce(self) -> None:
         """Write what NATS reads at its start, and what whoever adds a user later needs."""
@@ -125,8 +128,22 @@ class NatsUsers:
         write_secret(self._folder.wire_names, WireNames(**names).model_dump_json())
         write_secret(self._folder.nats_users, self.config())
 
-    def stop_enforcing(self) -> None:
+    def let_everybody_in(self) -> None:
+        """The opposite: whoever reaches NATS may do everything."""
+        self._folder.wire_names.unlink(missing_ok=True)
+        write_secret(self._folder.nats_users, open_config())
+
+    def keep_out_of_it(self) -> None:
+        """Somebody else runs NATS."""
+        self._folder.wire_names.unlink(missing_ok=True)
         self._folder.nats_users.unlink(missing_ok=True)
+
+    def adopt_store(self) -> None:
+        """What an earlier version stored without accounts is the fleet's. While NATS does not run."""
+        accounts = self._folder.nats_store / "jetstream"
+        earlier, ours = accounts / "$G", accounts / FLEET_ACCOUNT
+        if earlier.is_dir() and not ours.exists():
+            earlier.rename(ours)
 
     def tell_running_nats(self) -> bool:
         """Write the users anew and let a running NATS read them; False if none of this stack runs."""
@@ -136,8 +153,26 @@ class NatsUsers:
         pid = next((part.pid for part in parts if part.name == "nats"), None)
         if pid is None:
             return False
-        os.kill(pid, signal.SIGHUP)
+        # Twice: of an account that is new the server knows at the first time who it is, at the second what it imports.
+        for _ in range(2):
+            self._reload(pid)
         return True
+
+    def _reload(self, pid: int) -> None:
+        log = self._folder.log("nats")
+        told_before = log.stat().st_size
+        os.kill(pid, signal.SIGHUP)
+        deadline = time.monotonic() + _RELOAD_SECONDS
+        while time.monotonic() < deadline:
+            with log.open("rb") as file:
+                file.seek(told_before)
+                told = file.read()
+            if _RELOADED in told:
+                return
+            if _NOT_RELOADED in told:
+                break
+            time.sleep(_LOOK_SECONDS)
+        raise LaunchError(f"NATS did not take its users anew; see {log}, and start the stack again")
 
     @property
     def _workers(self) -> Path:

@@ -160,7 +160,7 @@ def write_nats_config(folder: DataFolder, settings: LauncherSettings, port: int)
         f"# Written at every start.\n"
         f"listen: {json.dumps(f'{host}:{port}')}\n"
         f"jetstream {{ store_dir: {store}, sync_interval: {settings.nats_sync_interval} }}\n"
-        + (f"include {folder.nats_users.name}\n" if folder.nats_users.exists() else "")
+        f"include {folder.nats_users.name}\n"
     )
 
 

@@ -76,14 +76,19 @@ class StackPlan:
     def _nats_users(self) -> NatsUsers | None:
         """Who the parts are on NATS; in force with the stack's own, for another one the operator sees to that."""
         users = NatsUsers(self.folder, self.settings)
-        users.stop_enforcing()
-        if (self.settings.nats_auth or ("nkey" if self.with_nats else "off")) == "off":
-            return None
-        worker_ids = [stack_worker_id(self.folder, number) for number in range(1, self.workers + 1)]
-        grant_stack_workers(users, worker_ids, self.settings.worker_tags)
-        if self.with_nats:
-            users.enforce()
-        return users
+        wants_users = (self.settings.nats_auth or ("nkey" if self.with_nats else "off")) == "nkey"
+        if wants_users:
+            worker_ids = [stack_worker_id(self.folder, number) for number in range(1, self.workers + 1)]
+            grant_stack_workers(users, worker_ids, self.settings.worker_tags)
+        if not self.with_nats:
+            users.keep_out_of_it()
+        else:
+            users.adopt_store()
+            if wants_users:
+                users.enforce()
+            else:
+                users.let_everybody_in()
+        return users if wants_users else None
 
     def _gateway_command(self, secret: GatewaySecret) -> list[str]:
         """Write nginx's configuration; how to start it in the foreground."""

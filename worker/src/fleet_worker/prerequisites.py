@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from http import HTTPStatus
+from typing import Any, TypeVar
 
-import nats.js.errors
-from nats.js.api import ConsumerInfo, StreamInfo
+import nats.errors
+import orjson
 
-from fleet_contracts.names import kv_stream
+from fleet_contracts.names import kv_stream, kv_subject
+from fleet_contracts.nats_roles import WORKER_API
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_client import NotPermitted
@@ -25,6 +27,10 @@ _EAGER_LOOKS = 100
 _PATIENT_LOOK_INTERVAL_SECONDS = 0.5
 
 
+class _Missing(Exception):
+    """Not made yet."""
+
+
 class Prerequisites:
     def __init__(self, link: NatsLink, settings: WorkerSettings) -> None:
         self._link = link
@@ -34,35 +40,62 @@ class Prerequisites:
 
     async def wait_for_registry(self) -> None:
         """Where a worker announces itself. A hook of the link."""
-        stream = kv_stream(self._settings.workers_kv_bucket)
-
-        async def look() -> StreamInfo:
-            return await self._link.jetstream.stream_info(stream)
-
-        await self._wait_for(look, "the registry of workers, which workers-api or runs-api makes")
+        await self._wait_for(self._registry, "the registry of workers, which workers-api or runs-api makes")
 
     async def wait_for_queues(self) -> None:
         """Made by runs-api when it sees what tags a worker announces. A hook of the link, after the announcement."""
         ack_waits = [await self._ack_wait_of(tag) for tag in self._settings.tags]
         self.ack_wait_seconds = min(ack_waits)
 
+    async def _registry(self) -> None:
+        """_Missing if there is none; whether our record is in it does not matter."""
+        settings = self._settings
+        stream = kv_stream(settings.workers_kv_bucket)
+        record = kv_subject(settings.workers_kv_bucket, settings.worker_id)
+        try:
+            await self._link.request(f"$JS.API.DIRECT.GET.{stream}.{record}")
+        except NatsUnavailable as error:
+            if not isinstance(error.__cause__, nats.errors.NoRespondersError):
+                raise
+            if settings.nats_nkey is not None:
+                raise _Missing from error
+            # A bucket that somebody else made may not allow direct gets.
+            await self._ask(f"$JS.API.STREAM.INFO.{stream}")
+
     async def _ack_wait_of(self, tag: str) -> float:
         settings = self._settings
-
-        async def look() -> ConsumerInfo:
-            info: ConsumerInfo = await self._link.jetstream.consumer_info(
-                settings.work_stream, settings.work_durable(tag)
-            )
-            return info
-
+        consumer = f"CONSUMER.INFO.{settings.work_stream}.{settings.work_durable(tag)}"
         try:
-            info = await self._wait_for(look, f"the queue of tag {tag}, which runs-api makes")
-        except NotPermitted as error:
+            info = await self._wait_for(
+                lambda: self._ask_api(consumer), f"the queue of tag {tag}, which runs-api makes"
+            )
+        except NatsUnavailable as error:
+            if not isinstance(error.__cause__, NotPermitted):
+                raise
             raise NatsUnavailable(
                 f"the NATS user of this worker may not take jobs of tag {tag}; make credentials for it with "
                 f"`pyoco-server worker-credentials --worker-id {settings.worker_id} --tags {','.join(settings.tags)}`"
             ) from error
-        return info.config.ack_wait or float("inf")
+        nanoseconds = info["config"].get("ack_wait")
+        return nanoseconds / 1e9 if nanoseconds else float("inf")
+
+    async def _ask_api(self, what: str) -> dict[str, Any]:
+        """Under the name that JetStream's API has for us: a worker with an account of its own finds it elsewhere."""
+        if self._settings.nats_nkey is not None:
+            try:
+                return await self._ask(f"{WORKER_API}.{what}")
+            except NatsUnavailable as error:
+                if not isinstance(error.__cause__, nats.errors.NoRespondersError):
+                    raise
+        return await self._ask(f"$JS.API.{what}")
+
+    async def _ask(self, subject: str) -> dict[str, Any]:
+        answer: dict[str, Any] = orjson.loads((await self._link.request(subject)).data)
+        if (error := answer.get("error")) is None:
+            return answer
+        if error.get("code") == HTTPStatus.NOT_FOUND:
+            raise _Missing
+        raise NatsUnavailable(f"JetStream refused {subject}: {error.get('description')}")
 
     async def _wait_for(self, look: Callable[[], Awaitable[T]], what: str) -> T:
         connection = self._link.reconnects
@@ -70,7 +103,7 @@ class Prerequisites:
         while True:
             try:
                 return await look()
-            except nats.js.errors.NotFoundError:
+            except _Missing:
                 looks += 1
             if looks == 1:
                 logger.info("waiting for %s", what)

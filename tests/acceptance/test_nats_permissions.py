@@ -1,0 +1,294 @@
+"""What each user of the stack's NATS may not do, tried on a running stack; what it may, every other test shows."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import nkeys
+import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import NoRespondersError
+from nats.js.errors import KeyNotFoundError
+
+from fleet_contracts.nats_roles import inbox_prefix
+from fleet_testkit.nats_users import operator_file, worker_file
+from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.stack import Stack
+from fleet_testkit.waiting import eventually
+
+API = "$JS.API"
+STREAMS = [
+    "PYOCO_WORK",
+    "PYOCO_DLQ",
+    "PYOCO_EVENTS",
+    "KV_pyoco_runs",
+    "KV_pyoco_workers",
+    "KV_pyoco_auth",
+    "OBJ_pyoco_wheels",
+]
+READ_KEYS = [
+    f"{API}.DIRECT.GET.KV_pyoco_auth",
+    f"{API}.DIRECT.GET.KV_pyoco_auth.$KV.pyoco_auth.key",
+    f"{API}.STREAM.MSG.GET.KV_pyoco_auth",
+    f"{API}.CONSUMER.CREATE.KV_pyoco_auth",
+    f"{API}.CONSUMER.CREATE.KV_pyoco_auth.x",
+    f"{API}.CONSUMER.DURABLE.CREATE.KV_pyoco_auth.x",
+    f"{API}.CONSUMER.MSG.NEXT.KV_pyoco_auth.x",
+]
+WRITE_KEYS = ["$KV.pyoco_auth.key"]
+PUBLISH_WORK = ["pyoco.work.default", "pyoco.work.probe"]
+# Nobody but the operator.
+RUIN = [f"{API}.STREAM.{verb}.{stream}" for stream in STREAMS for verb in ("DELETE", "UPDATE", "SNAPSHOT", "RESTORE")]
+
+MAY_NOT = {
+    "worker": [
+        "$KV.pyoco_workers.another",
+        f"{API}.DIRECT.GET.KV_pyoco_workers.$KV.pyoco_workers.another",
+        f"{API}.DIRECT.GET.KV_pyoco_workers",
+        *PUBLISH_WORK,
+        *READ_KEYS,
+        *WRITE_KEYS,
+        *RUIN,
+        *(f"{API}.STREAM.CREATE.{stream}" for stream in [*STREAMS, "MINE"]),
+        *(f"{API}.STREAM.PURGE.{stream}" for stream in STREAMS),
+        *(f"{API}.STREAM.MSG.DELETE.{stream}" for stream in STREAMS),
+        *(f"{API}.STREAM.MSG.GET.{stream}" for stream in STREAMS),
+        *(f"{API}.CONSUMER.CREATE.{stream}" for stream in STREAMS),
+        f"{API}.CONSUMER.CREATE.PYOCO_WORK.mine.pyoco.work.probe",
+        f"{API}.CONSUMER.DURABLE.CREATE.PYOCO_WORK.pyoco_workers_probe",
+        f"{API}.CONSUMER.DELETE.PYOCO_WORK.pyoco_workers_probe",
+        f"{API}.CONSUMER.PAUSE.PYOCO_WORK.pyoco_workers_probe",
+        # Jobs of tags that are not its own.
+        f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_default",
+        f"{API}.CONSUMER.MSG.NEXT.KV_pyoco_runs.pyoco_runs_ingest",
+        "$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.1.1.1.1",
+        "$JS.ACK.KV_pyoco_runs.pyoco_runs_ingest.1.1.1.1.1",
+        "pyoco.dlq.default",
+        "pyoco.control.another",
+        "$O.pyoco_wheels.M.x",
+        "$O.pyoco_wheels.C.x",
+        "$KV.pyoco_wheel_history.x",
+        f"{API}.STREAM.LIST",
+        f"{API}.INFO",
+        "$SYS.REQ.SERVER.PING",
+        "_INBOX.somebody.else",
+        "anything",
+    ],
+    "runs-api": [
+        *READ_KEYS,
+        *WRITE_KEYS,
+        *RUIN,
+        "$KV.pyoco_workers.probe",
+        "$O.pyoco_wheels.M.x",
+        "$KV.pyoco_wheel_history.x",
+        f"{API}.STREAM.PURGE.PYOCO_WORK",
+        f"{API}.STREAM.PURGE.KV_pyoco_workers",
+    ],
+    "workers-api": [
+        *READ_KEYS,
+        *WRITE_KEYS,
+        *RUIN,
+        *PUBLISH_WORK,
+        "$KV.pyoco_runs.x",
+        f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.x",
+        f"{API}.CONSUMER.CREATE.PYOCO_WORK",
+        f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_default",
+        "$O.pyoco_wheels.M.x",
+        "pyoco.dlq.default",
+        "pyoco.events.x",
+    ],
+    "wheels-api": [
+        *READ_KEYS,
+        *WRITE_KEYS,
+        *RUIN,
+        *PUBLISH_WORK,
+        "$KV.pyoco_runs.x",
+        "$KV.pyoco_workers.probe",
+        f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.x",
+        f"{API}.CONSUMER.CREATE.PYOCO_WORK",
+        f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_default",
+        "pyoco.control.probe",
+        "pyoco.dlq.default",
+    ],
+    "auth": [
+        *RUIN,
+        *PUBLISH_WORK,
+        "$KV.pyoco_runs.x",
+        "$KV.pyoco_workers.probe",
+        f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.x",
+        f"{API}.CONSUMER.CREATE.KV_pyoco_runs",
+        f"{API}.CONSUMER.CREATE.PYOCO_WORK",
+        f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_default",
+        "$O.pyoco_wheels.M.x",
+        "pyoco.control.probe",
+        "pyoco.dlq.default",
+        "pyoco.events.x",
+    ],
+}
+MAY_NOT_HEAR = [
+    *(">", "_INBOX.>", "pyoco.>", "pyoco.work.>", "pyoco.control.>", "pyoco.control.another", "pyoco.events.>"),
+    *(
+        "pyoco.dlq.>",
+        "$KV.>",
+        "$KV.pyoco_auth.>",
+        "$KV.pyoco_runs.>",
+        "$KV.pyoco_workers.>",
+        "$O.>",
+        "$JS.>",
+        "$SYS.>",
+    ),
+]
+
+
+class Somebody:
+    """A connection as one of the stack's users, and what the server refused it."""
+
+    def __init__(self) -> None:
+        self.client = Client()
+        self.refused: set[str] = set()
+
+    async def note(self, error: Exception) -> None:
+        self.refused.add(str(error))
+
+    async def wait_refused(self, verb: str, subjects: list[str]) -> None:
+        """The server has refused every one of them."""
+
+        def allowed() -> list[str]:
+            # The library gives what servers say in lower case.
+            said = 'nats: permissions violation for {} to "{}"'
+            return [subject for subject in subjects if said.format(verb, subject.lower()) not in self.refused]
+
+        with contextlib.suppress(AssertionError):
+            await eventually(lambda: not allowed(), what="every refusal")
+        assert allowed() == []
+
+
+@asynccontextmanager
+async def connected(stack: Stack, role: str) -> AsyncIterator[Somebody]:
+    if role == "worker":
+        file = worker_file(stack.nats_url, "probe", ["probe"])
+    elif role == "operator":
+        file = operator_file(stack.nats_url)
+    else:
+        file = stack.data_dir / "credentials" / f"{role}.nk"
+    assert file is not None
+    somebody = Somebody()
+    await somebody.client.connect(
+        stack.nats_url, nkeys_seed=str(file), inbox_prefix=inbox_prefix(public_key(file)), error_cb=somebody.note
+    )
+    try:
+        yield somebody
+    finally:
+        await somebody.client.close()
+
+
+def public_key(file: Path) -> str:
+    return str(nkeys.from_seed(bytearray(file.read_text().strip().encode())).public_key.decode())
+
+
+@pytest.mark.parametrize("role", MAY_NOT)
+async def test_nobody_may_publish_what_is_not_theirs(stack: Stack, role: str) -> None:
+    async with connected(stack, role) as somebody:
+        for subject in MAY_NOT[role]:
+            await somebody.client.publish(subject, b"{}", reply=somebody.client.new_inbox())
+        await somebody.wait_refused("publish", MAY_NOT[role])
+
+
+@pytest.mark.parametrize("role", MAY_NOT)
+async def test_nobody_may_listen_to_others(stack: Stack, role: str) -> None:
+    runs_api = inbox_prefix(public_key(stack.data_dir / "credentials" / "runs-api.nk"))
+    subjects = [*MAY_NOT_HEAR, *([f"{runs_api}.>"] if role != "runs-api" else [])]
+
+    async def ignore(_: Msg) -> None:
+        return
+
+    async with connected(stack, role) as somebody:
+        for subject in subjects:
+            await somebody.client.subscribe(subject, cb=ignore)
+        await somebody.wait_refused("subscription", subjects)
+
+
+async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack: Stack) -> None:
+    """NATS sends an answer wherever the request says: within one account that would be a way around every rule."""
+    places = ["$KV.pyoco_workers.victim", "$KV.pyoco_auth.victim", "pyoco.work.probe", "pyoco.control.another"]
+    async with connected(stack, "operator") as operator, connected(stack, "worker") as worker:
+        js = operator.client.jetstream()
+        content = b'{"flow_name":"hello","run_id":"forged","tag":"probe"}'
+        read = f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.forged"
+        await worker.client.request("$KV.pyoco_runs.forged", content, timeout=5)
+        for place in places:
+            await worker.client.publish("$KV.pyoco_runs.forged", content, reply=place)
+            await worker.client.publish(read, b"", reply=place)
+            await worker.client.publish(
+                f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_probe", b'{"no_wait":true}', reply=place
+            )
+        # Many times the way that those had to go.
+        for _ in range(50):
+            await worker.client.request("$KV.pyoco_runs.forged", content, timeout=5)
+            assert (await worker.client.request(read, b"", timeout=5)).data == content
+        for bucket in ("pyoco_workers", "pyoco_auth"):
+            with pytest.raises(KeyNotFoundError):
+                await (await js.key_value(bucket)).get("victim")
+        assert not (await js.stream_info("PYOCO_WORK", subjects_filter="pyoco.work.probe")).state.subjects
+        await (await js.key_value("pyoco_runs")).purge("forged")
+
+
+async def test_a_worker_reaches_what_is_its_own(stack: Stack) -> None:
+    """So that the refusals above mean something."""
+    async with connected(stack, "worker") as worker:
+        for subject in (
+            "$KV.pyoco_workers.probe",
+            "$KV.pyoco_runs.probe-run",
+            "pyoco.events.probe",
+            "pyoco.dlq.probe",
+        ):
+            answer = await worker.client.request(subject, b"{}", headers={"Nats-Expected-Stream": "NONE"})
+            assert b"expected stream does not match" in answer.data
+        answer = await worker.client.request(f"{API}.DIRECT.GET.KV_pyoco_workers.$KV.pyoco_workers.probe", b"")
+        assert (answer.headers or {}).get("Status") == "404"
+        with pytest.raises(NoRespondersError):
+            await worker.client.request("pyoco.control.probe", b"")
+        assert worker.refused == set()
+
+
+async def test_nobody_gets_in_without_a_key_or_with_an_unknown_one(stack: Stack, tmp_path: Path) -> None:
+    from fleet_kit.nkey_files import make_nkey
+
+    make_nkey(tmp_path / "unknown.nk")
+    for seed in (None, str(tmp_path / "unknown.nk")):
+        with pytest.raises(nats.errors.Error, match="Authorization Violation"):
+            await nats.connect(stack.nats_url, nkeys_seed=seed, allow_reconnect=False)
+
+
+async def test_a_worker_whose_credentials_are_removed_is_sent_away_at_once(stack: Stack) -> None:
+    async with connected(stack, "worker") as worker:
+        removed = await asyncio.to_thread(stack.run, "worker-credentials", "--remove", "probe")
+        assert removed.returncode == 0, removed.stderr
+        begun = time.monotonic()
+        await eventually(lambda: not worker.client.is_connected, what="the connection ended by the server")
+        assert time.monotonic() - begun < 5
+    # Nobody else has noticed.
+    [ended] = await asyncio.to_thread(
+        lambda: wait_ended(stack.client, [submit(stack.client, "hello", name="still here")])
+    )
+    assert ended["status"] == "COMPLETED"
+
+
+def test_no_secret_of_a_user_is_anywhere_but_in_its_own_file(stack: Stack) -> None:
+    seeds = {file: file.read_text().strip() for file in (stack.data_dir / "credentials").rglob("*.nk")}
+    assert len(seeds) >= 6
+    assert {file.stat().st_mode & 0o777 for file in seeds} == {0o600}
+    others = [
+        file
+        for file in stack.data_dir.rglob("*")
+        if file.is_file() and file not in seeds and "nats/" not in str(file.relative_to(stack.data_dir))
+    ]
+    told = b"".join(file.read_bytes() for file in others)
+    commands = b"".join(file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline"))
+    for file, seed in seeds.items():
+        assert seed.encode() not in told + commands, file
