@@ -37,7 +37,9 @@ def explained(error: Exception) -> str:
     if "authorization violation" in text.lower() or "user authentication" in text.lower():
         return f"NATS does not accept this process's user ({text}); check PYOCO_NATS_NKEY_FILE and the server's users"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of NATS is not trusted ({error.verify_message}); check PYOCO_NATS_TLS_CA_FILE"
+        about_name = "mismatch" in error.verify_message
+        setting = "PYOCO_NATS_TLS_HOSTNAME" if about_name else "PYOCO_NATS_TLS_CA_FILE"
+        return f"the certificate of NATS is not trusted ({error.verify_message}); check {setting}"
     return text
 
 

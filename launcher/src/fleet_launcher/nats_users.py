@@ -17,7 +17,6 @@ from .errors import LaunchError
 from .folder import DataFolder
 from .state import read_state
 
-
 _RELOAD_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 _RELOADED = b"Reloaded server configuration"
@@ -153,7 +152,7 @@ class NatsUsers:
         pid = next((part.pid for part in parts if part.name == "nats"), None)
         if pid is None:
             return False
-        # Twice: of an account that is new the server knows at the first time who it is, at the second what it imports.
+        # Twice: the first time the server learns who a new account is, the second time what it imports.
         for _ in range(2):
             self._reload(pid)
         return True
