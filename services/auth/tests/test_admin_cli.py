@@ -14,7 +14,7 @@ import pytest
 
 from fleet_auth.lifetimes import BadLifetime, end_of_life
 from fleet_contracts.names import WireNames
-from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, authorization_config
+from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config
 from fleet_kit.nkey_files import make_nkey
 from fleet_testkit.nats_server import NatsServer, free_port
 
@@ -187,7 +187,7 @@ def test_it_is_the_nats_user_of_auth_by_an_option_or_by_the_data_dir(tmp_path: P
     """With no more rights than auth has; without them it is told so."""
     seed = tmp_path / "credentials" / "auth.nk"
     user = NatsUser("auth", make_nkey(seed).public_key, SERVICE_ROLES["auth"](WireNames()))
-    server = NatsServer(tmp_path / "nats-server", more_config=authorization_config([user]))
+    server = NatsServer(tmp_path / "nats-server", more_config=accounts_config([user], []))
     server.start()
     try:
         _, err = run("api-key", "list", "--nats-url", server.url, code=1)

@@ -7,7 +7,7 @@ import pytest
 from nats.js.api import StreamConfig
 
 from fleet_contracts.names import WireNames
-from fleet_contracts.nats_roles import NatsUser, authorization_config, operator, wheels_api
+from fleet_contracts.nats_roles import NatsUser, accounts_config, operator, wheels_api
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.nkey_files import make_nkey
@@ -25,7 +25,7 @@ async def test_the_permissions_of_its_role_are_enough_and_let_it_make_no_consume
         NatsUser("wheels-api", make_nkey(own).public_key, wheels_api(WireNames())),
         NatsUser("operator", make_nkey(theirs).public_key, operator(WireNames())),
     ]
-    server = NatsServer(tmp_path / "nats", more_config=authorization_config(users))
+    server = NatsServer(tmp_path / "nats", more_config=accounts_config(users, []))
     server.start()
     chief = await nats.connect(server.url, nkeys_seed=str(theirs))
     try:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fleet_contracts.names import WireNames
-from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, authorization_config, worker
+from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config, worker
 from fleet_kit.nkey_files import make_nkey, read_nkey
 from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
 
@@ -67,12 +67,12 @@ def make_all(folder: Path, *, names: WireNames, workers: int, tags: list[str], o
     made.share("gateway/gateway.secret", *(f"{service}/gateway.secret" for service in services))
     made.share("postgres/password", "runs-api/postgres.password")
     made.share("auth/pepper")
-    users = [NatsUser(role, made.user(f"{role}/nats.nk"), may(names)) for role, may in SERVICE_ROLES.items()]
-    for number in range(1, workers + 1):
-        worker_id = f"worker-{number}"
-        public_key = made.user(f"workers/{worker_id}.nk")
-        users.append(NatsUser(f"{worker_id}: {', '.join(tags)}", public_key, worker(names, worker_id, tags)))
-    made.publish("nats/users.conf", authorization_config(users))
+    roles = [NatsUser(role, made.user(f"{role}/nats.nk"), may(names)) for role, may in SERVICE_ROLES.items()]
+    crew = [
+        NatsUser(worker_id, made.user(f"workers/{worker_id}.nk"), worker(names, worker_id, tags))
+        for worker_id in (f"worker-{number}" for number in range(1, workers + 1))
+    ]
+    made.publish("nats/users.conf", accounts_config(roles, crew))
 
 
 @app.command()
