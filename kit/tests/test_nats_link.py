@@ -164,3 +164,20 @@ async def test_an_unreachable_server_is_named_while_connecting(tmp_path: Path) -
         async with asyncio.timeout(10):
             await link.wait_ready()
     server.kill()
+
+
+async def test_a_task_that_swallows_a_cancel_does_not_keep_the_link_from_closing(nats_server: NatsServer) -> None:
+    """As the library does on Python 3.11 when the cancel comes together with a connection."""
+    begun = asyncio.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(60)
+
+    async with asyncio.timeout(10):
+        async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
+            link.after_connect(stubborn)
+            await begun.wait()

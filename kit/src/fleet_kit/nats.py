@@ -36,6 +36,7 @@ _OUTAGES = (
     asyncio.TimeoutError,
 )
 _REPEAT_COMPLAINT_SECONDS = 30.0
+_CANCEL_AGAIN_SECONDS = 0.25
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 
 Hook = Callable[[], Awaitable[object]]
@@ -131,10 +132,12 @@ class NatsLink:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        tasks = set(self._tasks)
+        while tasks:
+            # More than once: on Python 3.11 the library's `wait_for` can swallow a cancel, and connecting never ends.
+            for task in tasks:
+                task.cancel()
+            tasks = (await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_SECONDS))[1]
         self._fail_pending("the process is stopping")
         if self._giving_up is not None:
             self._giving_up.cancel()
