@@ -80,7 +80,7 @@ async def test_a_key_has_the_scopes_the_name_and_the_end_that_it_was_given(clien
     ("body", "says"),
     [
         (b"{", "not valid JSON"),
-        (b"[]", "valid dictionary"),
+        (b"[]", "an object"),
         (b"\xff", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
         (b"{}", "tenant_id: Field required"),

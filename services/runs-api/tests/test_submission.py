@@ -58,7 +58,7 @@ async def test_who_may_only_read_submits_nothing(service: RunsUnderTest, path: s
     ("body", "says"),
     [
         (b"{", "not valid JSON"),
-        (b"[]", "valid dictionary"),
+        (b"[]", "an object"),
         (b'{"flow_name": ""}', "flow_name"),
         (b'{"params": {}}', "flow_name: Field required"),
         (b'{"flow_name": "a", "params": []}', "params"),

@@ -48,15 +48,15 @@ async def test_a_hidden_worker_leaves_the_list_at_once_and_comes_back_when_it_is
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (b"", "body: Invalid JSON: EOF while parsing a value at line 1 column 0"),
+        (b"", "body: not valid JSON: EOF while parsing a value at line 1 column 0"),
         (b"{}", "hidden: Field required"),
         (b'{"hidden": null}', "hidden: Input should be a valid boolean"),
         (b'{"hidden": "true"}', "hidden: Input should be a valid boolean"),
         (b'{"hidden": 1}', "hidden: Input should be a valid boolean"),
         (b'{"hidden": true, "draining": true}', "draining: Extra inputs are not permitted"),
         (b"[true]", "body: Input should be an object"),
-        (b'{"hidden": tr\xff}', "body: Invalid JSON: expected ident at line 1 column 14"),
-        (b"[" * 100_000, "body: Invalid JSON: recursion limit exceeded at line 1 column 202"),
+        (b'{"hidden": tr\xff}', "body: not valid JSON: expected ident at line 1 column 14"),
+        (b"[" * 100_000, "body: not valid JSON: recursion limit exceeded at line 1 column 202"),
     ],
 )
 async def test_a_patch_that_is_not_exactly_a_yes_or_no_is_refused_and_changes_nothing(

@@ -1,14 +1,12 @@
 """HTTP in and out of auth: who a caller is, for the gateway; the keys, for operators."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
-from pydantic_core import from_json
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
+from fleet_kit.bodies import parse
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http import Express, JsonResponse, request_id_of
 from fleet_kit.identity import Admin, Identity
@@ -65,7 +63,7 @@ def key_routes(keys: Keys, office: KeyOffice) -> APIRouter:
     @router.post("", status_code=201, response_model=NewKeyView, openapi_extra=json_body(NewKey))
     async def issue_key(operator: Operator, request: Request, response: Response) -> NewKeyView:
         """Issue a key for a tenant. The answer is the only place where it can be read."""
-        wanted = _parse(await request.body())
+        wanted = parse(NewKey, await request.body())
         issued = await office.issue(wanted.wish(), created_by=operator.api_key_id)
         response.headers.update(_NOT_KEPT)
         return NewKeyView.once(issued)
@@ -96,13 +94,3 @@ def key_routes(keys: Keys, office: KeyOffice) -> APIRouter:
         return KeyView.of(await office.revoke(key_id))
 
     return router
-
-
-def _parse(body: bytes) -> NewKey:
-    try:
-        return NewKey.model_validate(from_json(body, allow_inf_nan=False))
-    except ValidationError as error:
-        raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
-    except ValueError as error:
-        detail: dict[str, Any] = {"type": "json_invalid", "loc": ("body",), "msg": f"not valid JSON: {error}"}
-        raise RequestValidationError([detail]) from error

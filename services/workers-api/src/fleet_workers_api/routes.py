@@ -6,10 +6,9 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
-from pydantic import ValidationError
 
+from fleet_kit.bodies import parse
 from fleet_kit.http import sse_event
 from fleet_kit.identity import WorkersReader, WorkersWriter
 from fleet_kit.openapi import json_body
@@ -70,7 +69,7 @@ def workers_routes(
 
     @router.patch("/workers/{worker_id}", openapi_extra=json_body(WorkerPatch))
     async def patch_worker(worker_id: str, request: Request, _: WorkersWriter) -> WorkerPatched:
-        wanted = _parse_patch(await request.body())
+        wanted = parse(WorkerPatch, await request.body())
         record = await operators.hide(worker_id, wanted.hidden)
         return WorkerPatched(worker_id=worker_id, hidden=record.hidden, updated_at=time.time())
 
@@ -90,13 +89,6 @@ def workers_routes(
         return _json(summary_json(record, state))
 
     return router
-
-
-def _parse_patch(body: bytes) -> WorkerPatch:
-    try:
-        return WorkerPatch.model_validate_json(body)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors(include_url=False, include_context=False)) from error
 
 
 def _json(body: bytes) -> Response:

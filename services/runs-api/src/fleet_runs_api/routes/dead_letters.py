@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Row
 
 from fleet_contracts.problems import Problem
+from fleet_kit.bodies import parse
 from fleet_kit.http import answers_invalid_requests_with
 from fleet_kit.identity import RunsReader, RunsWriter
 from fleet_kit.openapi import json_body
@@ -33,7 +34,6 @@ from ..dead_letters.schemas import (
     StateFilter,
 )
 from ..errors import DeadLetterNotFound
-from .bodies import parse
 from .dependencies import Service
 
 router = APIRouter()

@@ -7,13 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from fleet_kit.bodies import parse
 from fleet_kit.http import sse_event
 from fleet_kit.identity import MetricsReader, RunsReader, RunsWriter
 from fleet_kit.metrics import CONTENT_TYPE, render
 from fleet_kit.openapi import json_body
 
 from ..schemas import Attempts, CancelRun, Include, RunInFull
-from .bodies import json_answer, parse
+from .bodies import json_answer
 from .dependencies import Service
 
 router = APIRouter()

@@ -5,12 +5,13 @@ from fastapi.responses import Response
 
 from fleet_contracts.scopes import Scope
 from fleet_contracts.status import RunStatus
+from fleet_kit.bodies import parse
 from fleet_kit.identity import RunsWriter, identity_of
 from fleet_kit.openapi import json_body
 
 from ..schemas import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
 from ..submission import Receipt
-from .bodies import idempotency_key_of, json_answer, parse
+from .bodies import idempotency_key_of, json_answer
 from .dependencies import Service, service_of
 
 router = APIRouter()
