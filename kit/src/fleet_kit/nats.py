@@ -64,6 +64,9 @@ class Ack:
 @dataclass(frozen=True, slots=True)
 class _Answers:
     subject: str
+    # Waits for its time also when the connection is lost meanwhile: by then NATS is often back, and whoever gave up at
+    # once could not even say so.
+    is_patient: bool
     messages: list[Msg]
     is_last: Callable[[Msg], bool]
     complete: asyncio.Future[None]
@@ -202,7 +205,7 @@ class NatsLink:
 
     async def request(self, subject: str, payload: bytes = b"") -> Msg:
         try:
-            [answer] = await self._ask(subject, payload, is_last=lambda _: True)
+            [answer] = await self._ask(subject, payload, is_last=lambda _: True, is_patient=True)
             if (answer.headers or {}).get("Status") == "503":
                 raise nats.errors.NoRespondersError
         except _OUTAGES as error:
@@ -212,15 +215,17 @@ class NatsLink:
     async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
         """Every answer to one request, up to and with the one that `is_last`; all of them have to come in time."""
         try:
-            return await self._ask(subject, payload, is_last=is_last)
+            return await self._ask(subject, payload, is_last=is_last, is_patient=False)
         except TimeoutError as error:
             raise NatsSilent() from error
         except _OUTAGES as error:
             raise self.unavailable(error) from error
 
-    async def _ask(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
+    async def _ask(
+        self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool], is_patient: bool
+    ) -> list[Msg]:
         token = str(next(self._tokens))
-        answers = _Answers(subject, [], is_last, asyncio.get_running_loop().create_future())
+        answers = _Answers(subject, is_patient, [], is_last, asyncio.get_running_loop().create_future())
         self._answers[token] = answers
         try:
             await self._client.publish(subject, payload, reply=self._answers_prefix + token)
@@ -347,7 +352,7 @@ class NatsLink:
         if not self._client.is_closed:
             self._down_because = self._down_because or "connection lost"
             logger.warning("disconnected from NATS", extra=problem_fields(Problem.NATS_UNAVAILABLE))
-        self._fail_pending(self._down_because or "connection closed")
+        self._fail_pending(self._down_because or "connection closed", also_patient=False)
 
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
@@ -376,9 +381,9 @@ class NatsLink:
                 answers.complete.set_exception(NotPermitted(answers.subject))
                 answers.complete.exception()
 
-    def _fail_pending(self, reason: str) -> None:
+    def _fail_pending(self, reason: str, *, also_patient: bool = True) -> None:
         waiting: list[asyncio.Future[Any]] = [*self._pending.values()]
-        waiting += [answers.complete for answers in self._answers.values()]
+        waiting += [a.complete for a in self._answers.values() if also_patient or not a.is_patient]
         for future in waiting:
             if not future.done():
                 future.set_exception(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
