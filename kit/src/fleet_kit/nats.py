@@ -64,8 +64,8 @@ class Ack:
 @dataclass(frozen=True, slots=True)
 class _Answers:
     subject: str
-    # Waits for its time also when the connection is lost meanwhile: by then NATS is often back, and whoever gave up at
-    # once could not even say so.
+    # Waits for its time also when the connection is lost meanwhile: by then NATS is often back, and whoever gave up
+    # at once could not even say so.
     is_patient: bool
     messages: list[Msg]
     is_last: Callable[[Msg], bool]
