@@ -56,6 +56,7 @@ class Sweeper:
         self._metrics = metrics
         # Revision of each held run and since when (by our own clock) it has not moved.
         self._unmoved: dict[str, tuple[int, float]] = {}
+        self._connection = link.reconnects
         # Runs not checked since then are suspect: set when JetStream may have lost its memory.
         self._suspect_before: float | None = None
         self._awake = asyncio.Event()
@@ -103,6 +104,9 @@ class Sweeper:
         now = time.monotonic()
         held = await self._database.fetch(queries.held_runs(limit=_MOST_HELD))
         before, self._unmoved = self._unmoved, {}
+        if self._link.reconnects != self._connection:
+            # While NATS was away nobody could refresh anything: from now on they can.
+            self._connection, before = self._link.reconnects, {}
         lost = []
         for row in held:
             revision, since = before.get(row.run_id, (row.revision, now))
