@@ -6,6 +6,9 @@ if [ -n "${PYOCO_GATEWAY_SECRET_FILE:-}" ]; then
   PYOCO_GATEWAY_SECRET=$(cat "$PYOCO_GATEWAY_SECRET_FILE")
   export PYOCO_GATEWAY_SECRET
 fi
+# nginx knows a request header by another spelling of its name.
+PYOCO_GATEWAY_API_KEY_VARIABLE=http_$(printf %s "$PYOCO_HTTP_API_KEY_HEADER" | tr 'A-Z-' 'a-z_')
+export PYOCO_GATEWAY_API_KEY_VARIABLE
 
 # nginx asks for the addresses of its upstreams once; a service that is started anew or scaled gets others.
 addresses() {
