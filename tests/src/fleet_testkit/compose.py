@@ -13,6 +13,8 @@ from .nats_server import free_port
 
 _ROOT = Path(__file__).parents[3]
 _COMMAND_SECONDS = 900
+# Images of a tag of their own, so that tests never replace those that somebody runs.
+_IMAGES_TAG = os.environ.get("FLEET_TEST_IMAGES_TAG", "test")
 
 
 def why_no_engine() -> str | None:
@@ -33,7 +35,7 @@ class ComposedFleet:
         self.client = httpx.Client(base_url=self.url, timeout=30)
         self._command = ["docker", "compose", "-p", project, *(f"-f{_ROOT / file}" for file in files)]
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-        self._env = {**outside, "PYOCO_PUBLISH": f"127.0.0.1:{self.port}", **env}
+        self._env = {**outside, "PYOCO_PUBLISH": f"127.0.0.1:{self.port}", "PYOCO_VERSION": _IMAGES_TAG, **env}
 
     def __enter__(self) -> "ComposedFleet":
         self.run("build", "--quiet")
