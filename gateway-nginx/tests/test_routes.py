@@ -9,7 +9,6 @@ RUN = "/runs/0b7e5f7e-6a0e-4b43-9f39-7d8f3f0c9d11"
     ("path", "service"),
     [
         ("/health", "runs"),
-        ("/metrics", "runs"),
         ("/runs", "runs"),
         ("/runs/", "runs"),
         ("/runs?limit=50&status=FAILED", "runs"),
@@ -46,6 +45,13 @@ def test_an_address_reaches_its_service_unchanged(shared_gateway, path, service)
     assert answer.json()["path"] == path
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/%6detrics", "/runs/../metrics", "/workers/..%2Fmetrics"])
+def test_the_metrics_of_a_service_are_not_those_of_the_gateway(shared_gateway, path):
+    with shared_gateway.client() as client:
+        answer = client.get(path)
+    assert (answer.json()["service"], answer.json()["path"]) == ("runs", "/fleet/metrics")
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -57,6 +63,7 @@ def test_an_address_reaches_its_service_unchanged(shared_gateway, path, service)
         "/workersfoo",
         "/wheels2",
         "/metrics/",
+        "/fleet/metrics",
         "/metricsx",
         "/health/",
         "/healthz",

@@ -33,7 +33,7 @@ APPS: dict[str, Callable[[], FastAPI]] = {
     "auth": lambda: fleet_auth.main.build(fleet_auth.settings.Settings()),
 }
 # The gateway does not hand these on.
-INSIDE = {"/ready", "/verify"}
+INSIDE = {"/ready", "/verify", "/fleet/metrics"}
 OF_RUNS_API = {"/health", "/metrics"}
 # More of the same, for whoever wants to search for an hour: the search is the same at every start otherwise.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))

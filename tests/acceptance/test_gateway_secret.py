@@ -10,7 +10,7 @@ from fleet_testkit.stack import Stack
 PLACES = [
     ("runs-api", "POST", "/runs"),
     ("runs-api", "GET", "/runs"),
-    ("runs-api", "GET", "/metrics"),
+    ("runs-api", "GET", "/fleet/metrics"),
     ("runs-api", "GET", "/openapi.json"),
     ("workers-api", "GET", "/workers"),
     ("wheels-api", "GET", "/wheels"),

@@ -1,5 +1,6 @@
 """Every route × every kind of key, through the real gateway with authentication on."""
 
+import socket
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ TABLE: dict[Route, Scope] = {
     ("GET", "/dlq/{letter_id}"): Scope.RUNS_READ,
     ("DELETE", "/dlq/{letter_id}"): Scope.RUNS_WRITE,
     ("POST", "/dlq/{letter_id}/requeue"): Scope.RUNS_WRITE,
-    ("GET", "/metrics"): Scope.METRICS_READ,
+    ("GET", "/fleet/metrics"): Scope.METRICS_READ,
     ("GET", "/workers"): Scope.WORKERS_READ,
     ("GET", "/workers/events"): Scope.WORKERS_READ,
     ("GET", "/workers/{worker_id}"): Scope.WORKERS_READ,
@@ -60,6 +61,8 @@ TABLE: dict[Route, Scope] = {
 # Routes that the services have for each other and for whoever runs them: to the gateway's callers they do not exist.
 INSIDE = {("GET", "/ready"), ("GET", "/verify"), ("GET", "/openapi.json")}
 OPEN = {("GET", "/health")}
+# What the gateway has under another name than the service behind it; the service's own of that name is inside.
+OUTSIDE = {"/fleet/metrics": "/metrics"}
 
 BODIES: dict[Route, dict[str, Any]] = {
     ("POST", "/runs"): {"json": {"flow_name": "hello", "tag": "nobody"}},
@@ -113,7 +116,7 @@ def foreign_run(guarded: Stack, ring: KeyRing) -> Iterator[str]:
 
 def ask(stack: Stack, route: Route, headers: dict[str, str], **in_path: str) -> tuple[int, dict[str, Any]]:
     """The status, and what the answer says if it is a refusal; of a stream only that it began."""
-    method, path = route
+    method, path = route[0], OUTSIDE.get(route[1], route[1])
     places = {
         "run_id": str(uuid.uuid4()),
         "letter_id": "999999999",
@@ -133,7 +136,7 @@ def ask(stack: Stack, route: Route, headers: dict[str, str], **in_path: str) -> 
 
 def test_every_route_of_every_service_has_a_row() -> None:
     routes = {(route.method, route.path) for route in service_routes()}
-    assert {*TABLE, *INSIDE, *OPEN} == routes
+    assert {*TABLE, *INSIDE, *OPEN, *(("GET", path) for path in OUTSIDE.values())} == routes
 
 
 def test_the_applications_ask_for_what_the_table_says() -> None:
@@ -193,6 +196,35 @@ def test_another_tenants_run_does_not_exist_not_even_for_an_admin(
 def test_what_is_inside_cannot_be_asked_from_outside(guarded: Stack, keys: Keys, route: Route) -> None:
     for headers in ({}, keys.bad, keys.admin):
         assert ask(guarded, route, headers)[0] == 404
+
+
+# However it is written: what each service counts for whoever scrapes the inside is not to be had from outside.
+WAYS_TO_METRICS = [
+    *("/fleet/metrics", "/runs-api/metrics", "/auth/metrics", "/workers/metrics", "/wheels/metrics", "/dlq/metrics"),
+    *("//metrics", "/metrics?x=/runs", "/%6detrics", "/runs/../metrics", "/runs/%2e%2e/metrics"),
+    *("/runs/..%2fmetrics", "/metrics/../runs/../metrics", "/workers/../metrics", "/auth/..%2fmetrics"),
+]
+
+
+@pytest.mark.parametrize("target", WAYS_TO_METRICS)
+def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
+    guarded: Stack, keys: Keys, target: str
+) -> None:
+    for headers in ({}, keys.bad, keys.all_but[Scope.METRICS_READ]):
+        told = [f"{name}: {value}" for name, value in headers.items()]
+        with socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as connection:
+            request = [f"GET {target} HTTP/1.1", "Host: x", "Connection: close", *told, "", ""]
+            connection.sendall("\r\n".join(request).encode())
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 403", b"HTTP/1.1 404", b"HTTP/1.1 405")), answer[:200]
+        assert b"pyoco_" not in answer
+
+
+def test_the_gateways_metrics_tell_nothing_of_anybodys_flows(guarded: Stack, keys: Keys, foreign_run: str) -> None:
+    text = guarded.client.get("/metrics", headers=keys.only[Scope.METRICS_READ]).text
+    assert "pyoco_runs_total{" in text
+    assert "hello" not in text
+    assert "pyoco_http_requests" not in text
 
 
 @pytest.mark.parametrize("headers", [{}, {KEY_HEADER: "whatever"}])

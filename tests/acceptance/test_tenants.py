@@ -51,7 +51,7 @@ SUBMITS: dict[tuple[str, str], dict[str, Any]] = {
 }
 BY_FILTER = {("DELETE", "/dlq"), ("POST", "/dlq/requeue")}
 # About the service and the fleet as a whole; none of it names a run.
-OF_ALL = {("GET", "/health"), ("GET", "/ready"), ("GET", "/metrics")}
+OF_ALL = {("GET", "/health"), ("GET", "/ready"), ("GET", "/metrics"), ("GET", "/fleet/metrics")}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 
 from .errors import NotFromGateway
-from .http import JsonResponse, RequestMiddleware, open_paths_of, request_id_of
+from .http import JsonResponse, RequestMiddleware, open_paths_of, request_id_of, request_metrics_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class GatewayOnly:
         self._app = app
         self._secret = secret.get_secret_value().encode()
         self._open_paths = open_paths_of(app)
-        self._refusal: ASGIApp = RequestMiddleware(self._refuse)
+        self._refusal: ASGIApp = RequestMiddleware(self._refuse, metrics=request_metrics_of(app))
         self._complained_at = -_REPEAT_COMPLAINT_SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

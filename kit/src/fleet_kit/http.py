@@ -1,5 +1,6 @@
 """The FastAPI application every service is built on: request ids, error envelopes, request lines, readiness."""
 
+import asyncio
 import logging
 import re
 import time
@@ -23,6 +24,7 @@ from .errors import FleetError, code_of_status, envelope
 from .logging import elapsed_ms, log_context, problem_fields
 from .metrics import CONTENT_TYPE, render
 from .openapi import ERROR_RESPONSES
+from .request_metrics import UNCOUNTED_PATHS, RequestMetrics, is_stream
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ _PROBES = ("/health", "/ready")
 # What a service is not ready for yet: names of parts with a sentence each; empty means ready.
 Readiness = Callable[[], Awaitable[dict[str, str]]]
 Express = Callable[[Request], Awaitable[Response]]
+# Brings what is only known by asking up to date before it is shown.
+Refresh = Callable[[], Awaitable[None]]
 
 
 def create_app(
@@ -42,10 +46,11 @@ def create_app(
     lifespan: Lifespan[FastAPI],
     readiness: Readiness,
     registry: CollectorRegistry | None = None,
+    refresh: Refresh | None = None,
     invalid_request: Problem = Problem.INVALID_REQUEST,
     express: Mapping[tuple[str, str], Express] | None = None,
 ) -> FastAPI:
-    """Build a service. `registry` adds GET /metrics for services without a richer one of their own.
+    """Build a service. `registry` counts its requests and adds GET /metrics for whoever scrapes the inside.
 
     `express` maps a method and a path of the routers to a function that answers it past the framework: the
     same answer, for the few requests of which there are thousands a second.
@@ -57,7 +62,7 @@ def create_app(
         redoc_url=None,
         responses=ERROR_RESPONSES,
     )
-    all_routers = [*routers, _health_routes(readiness, registry)]
+    all_routers = [*routers, _health_routes(readiness), *([] if registry is None else [_scraping(registry, refresh)])]
     for router in all_routers:
         app.include_router(router)
 
@@ -93,14 +98,16 @@ def create_app(
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(FleetError, on_fleet_error)
-    app.add_middleware(RequestMiddleware)
     if registry is not None:
         app.open_paths |= {"/metrics"}
+        app.request_metrics = RequestMetrics(registry, component=component)
+    app.add_middleware(RequestMiddleware, metrics=app.request_metrics)
     app.express = {
-        place: RequestMiddleware(
-            ExpressLane(answer, {FleetError: on_fleet_error, RequestValidationError: on_invalid_request})
+        (method, path): RequestMiddleware(
+            ExpressLane(path, answer, {FleetError: on_fleet_error, RequestValidationError: on_invalid_request}),
+            metrics=app.request_metrics,
         )
-        for place, answer in (express or {}).items()
+        for (method, path), answer in (express or {}).items()
     }
     return app
 
@@ -111,6 +118,7 @@ class _App(FastAPI):
     express: Mapping[tuple[str, str], ASGIApp] = {}
     # What whoever runs the process may ask without the gateway: nothing that depends on who asks.
     open_paths: frozenset[str] = frozenset(_PROBES)
+    request_metrics: RequestMetrics | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self.express.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
@@ -123,6 +131,10 @@ class _App(FastAPI):
 
 def open_paths_of(app: FastAPI) -> frozenset[str]:
     return app.open_paths if isinstance(app, _App) else frozenset()
+
+
+def request_metrics_of(app: FastAPI) -> RequestMetrics | None:
+    return app.request_metrics if isinstance(app, _App) else None
 
 
 class JsonResponse(JSONResponse):
@@ -158,10 +170,11 @@ def error_response(
 
 
 class RequestMiddleware:
-    """Gives every request an id, returns it, logs the request, and turns a crash into an envelope."""
+    """Gives every request an id, returns it, counts and logs the request, and turns a crash into an envelope."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics | None = None) -> None:
         self._app = app
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -171,11 +184,16 @@ class RequestMiddleware:
         scope["fleet_request_id"] = request_id
         begun = time.perf_counter()
         status = 0
+        streams = False
+        metrics = None if scope["path"] in UNCOUNTED_PATHS else self._metrics
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, streams
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if metrics is not None and is_stream(message):
+                    streams = True
+                    metrics.stream_opened(scope)
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
@@ -192,6 +210,11 @@ class RequestMiddleware:
                 if status == 0:
                     body = envelope(status=500, message="internal error", request_id=request_id, retryable=False)
                     await JsonResponse(body, status_code=500)(scope, receive, send_with_id)
+            finally:
+                if metrics is not None:
+                    metrics.answered(scope, status, time.perf_counter() - begun, streamed=streams)
+                    if streams:
+                        metrics.stream_closed(scope)
             level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
             if scope["path"] in _PROBES:
                 level = logging.DEBUG
@@ -216,13 +239,16 @@ class ExpressLane:
 
     def __init__(
         self,
+        path: str,
         answer: Express,
         on_errors: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]],
     ) -> None:
+        self._path = path
         self._answer = answer
         self._on_errors = on_errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["fleet_route"] = self._path
         request = Request(scope, receive, send)
         try:
             response = await self._answer(request)
@@ -255,7 +281,7 @@ def _request_meta(scope: Scope, status: int) -> dict[str, Any]:
     return meta
 
 
-def _health_routes(readiness: Readiness, registry: CollectorRegistry | None) -> APIRouter:
+def _health_routes(readiness: Readiness) -> APIRouter:
     router = APIRouter()
 
     @router.get("/health")
@@ -272,10 +298,18 @@ def _health_routes(readiness: Readiness, registry: CollectorRegistry | None) -> 
             status_code=503 if missing else 200,
         )
 
-    if registry is not None:
+    return router
 
-        @router.get("/metrics")
-        async def metrics() -> Response:
-            return Response(render(registry), media_type=CONTENT_TYPE)
+
+def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """What this process counts, for a Prometheus on the inside; it is answered whatever is away."""
+        if refresh is not None:
+            await refresh()
+        # In a thread: a few thousand lines are text work of some milliseconds, and requests go on meanwhile.
+        return Response(await asyncio.to_thread(render, registry), media_type=CONTENT_TYPE)
 
     return router

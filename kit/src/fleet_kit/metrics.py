@@ -4,6 +4,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -22,5 +23,5 @@ def new_registry(component: str) -> CollectorRegistry:
     return registry
 
 
-def render(registry: CollectorRegistry) -> bytes:
+def render(registry: Collector) -> bytes:
     return generate_latest(registry)

@@ -74,7 +74,7 @@ async def until_total(service: RunsUnderTest, count: int) -> None:
 
 
 async def metric(service: RunsUnderTest, name: str) -> float:
-    text = (await service.client.get("/metrics")).text
+    text = (await service.client.get("/fleet/metrics")).text
     [value] = [line.split()[-1] for line in text.splitlines() if line.startswith(f"{name} ")]
     return float(value)
 
@@ -158,7 +158,7 @@ async def test_letters_of_an_outage_of_nats_are_taken_in_when_it_is_back(
     nats_server.kill()
 
     async def is_away() -> bool:
-        return (await service.client.get("/metrics")).status_code == 503
+        return (await service.client.get("/fleet/metrics")).status_code == 503
 
     await eventually(is_away, what="NATS being away")
     # Reading and deleting need SQL only; a requeue needs both, and leaves nothing behind.

@@ -101,7 +101,7 @@ async def test_lists_are_newest_first_filtered_and_limited(service: RunsUnderTes
 
 async def test_an_empty_system_answers_lists_and_metrics(service: RunsUnderTest) -> None:
     assert (await service.client.get("/runs")).json() == []
-    metrics = await service.client.get("/metrics")
+    metrics = await service.client.get("/fleet/metrics")
     assert metrics.status_code == 200
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'pyoco_runs_total{status="COMPLETED"} 0.0' in metrics.text
@@ -129,7 +129,7 @@ async def test_metrics_count_runs_workers_and_dead_letters(service: RunsUnderTes
     await service.link.publish("pyoco.dlq.default", b"{}")
 
     async def shown() -> bool:
-        lines = (await service.client.get("/metrics")).text.splitlines()
+        lines = (await service.client.get("/fleet/metrics")).text.splitlines()
         wanted = {
             'pyoco_runs_total{status="PENDING"} 1.0',
             'pyoco_runs_total{status="COMPLETED"} 1.0',

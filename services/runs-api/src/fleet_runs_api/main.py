@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fleet_kit.http import create_app
 from fleet_kit.serve import run_service
 
+from .metrics import RunsMetrics
 from .routes.dead_letters import router as dead_letter_router
 from .routes.lists import router as list_router
 from .routes.runs import router
@@ -23,9 +24,11 @@ _SWITCH_INTERVAL_SECONDS = 0.00005
 
 
 def build(settings: RunsSettings) -> FastAPI:
+    metrics = RunsMetrics()
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with RunsService(settings) as service:
+        async with RunsService(settings, metrics) as service:
             app.state.service = service
             yield
 
@@ -33,11 +36,17 @@ def build(settings: RunsSettings) -> FastAPI:
         service: RunsService = app.state.service
         return await service.waiting_for()
 
+    async def refresh() -> None:
+        service: RunsService = app.state.service
+        await service.gauges.refresh()
+
     app = create_app(
         component="runs-api",
         routers=[submit_router, list_router, router, timeline_router, workflow_router, dead_letter_router],
         lifespan=lifespan,
         readiness=readiness,
+        registry=metrics.registry,
+        refresh=refresh,
         express=EXPRESS,
     )
     return app

@@ -2,19 +2,16 @@
 
 import asyncio
 import logging
-import time
-from collections import Counter
 from datetime import datetime
 
 from sqlalchemy import Connection
 
-from fleet_contracts.status import RunStatus
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_bucket, ensure_stream
 from fleet_kit.wire import dlq_stream_config, events_stream_config, work_stream_config
 
-from . import ledger, queries
+from . import ledger
 from .cancellation import Cancellation
 from .counting import settle_counts
 from .database import Database
@@ -23,6 +20,7 @@ from .dead_letters.handling import DeadLetters
 from .dead_letters.ingest import DeadLetterIngest
 from .errors import LedgerUnavailable
 from .expiry import Expiry
+from .fleet_gauges import FleetGauges
 from .fleet_view import FleetView
 from .group_commit import GroupCommit
 from .ingest import Ingest
@@ -46,7 +44,7 @@ _LEDGER_RETRY_SECONDS = 1.0
 
 
 class RunsService:
-    def __init__(self, settings: RunsSettings) -> None:
+    def __init__(self, settings: RunsSettings, metrics: RunsMetrics) -> None:
         self._settings = settings
         self.workflow_yaml_max_bytes = settings.workflow_yaml_max_bytes
         self._stop = asyncio.Event()
@@ -55,7 +53,7 @@ class RunsService:
         # When the work stream and the runs bucket were made: if that changes, JetStream has lost its memory.
         self._made: dict[str, datetime | None] = {}
 
-        self.metrics = RunsMetrics()
+        self.metrics = metrics
         self.link = NatsLink(settings, name="runs-api")
         self._database = Database(settings.runs_database_url)
         self._commits = GroupCommit(self._database.writer, before_commit=_settle)
@@ -110,6 +108,14 @@ class RunsService:
         self.dead_letters = DeadLetters(
             link=self.link, runs=runs, database=self._database, commits=self._commits, relay=relay
         )
+        self.gauges = FleetGauges(
+            settings=settings,
+            link=self.link,
+            database=self._database,
+            workers=self._fleet,
+            dead_letters=self.dead_letters,
+            metrics=metrics,
+        )
 
         self.link.after_connect(self._ensure_resources)
         self.link.after_connect(self._queues.look_again)
@@ -144,17 +150,6 @@ class RunsService:
     async def waiting_for(self) -> dict[str, str]:
         missing = {"nats": self.link.down_because, "ledger": self._ledger_missing}
         return {part: reason for part, reason in missing.items() if reason}
-
-    async def refresh_metrics(self) -> None:
-        self.link.require()
-        totals: Counter[RunStatus] = Counter()
-        for row in await self._database.fetch(queries.totals_by_status()):
-            totals[RunStatus(row.status)] += row.total
-        self.metrics.show_totals(totals)
-        self.metrics.workers_alive.set(self._fleet.alive_count(now=time.time()))
-        stream = await self.link.stream_info(self._settings.dlq_stream)
-        self.metrics.dead_letters.set(stream.state.messages)
-        self.metrics.open_letters.set(await self.dead_letters.total_open())
 
     async def _work(self) -> None:
         await self._open_ledger()

@@ -83,8 +83,11 @@ async def watch_run(
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
-@router.get("/metrics")
-async def read_metrics(_: MetricsReader, service: Service) -> Response:
-    """What operators scrape; its cost does not depend on the number of runs."""
-    await service.refresh_metrics()
-    return Response(render(service.metrics.registry), media_type=CONTENT_TYPE)
+@router.get("/fleet/metrics")
+async def read_fleet_metrics(_: MetricsReader, service: Service) -> Response:
+    """The gateway's /metrics: what holds for the whole fleet, without a word of whose flows there are.
+
+    Its cost does not depend on the number of runs.
+    """
+    await service.gauges.show_fleet()
+    return Response(render(service.metrics.of_fleet()), media_type=CONTENT_TYPE)
