@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,10 +13,14 @@ from typing import Any
 import pytest
 
 from fleet_contracts.problems import Problem
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logging import configure_logging, log_context, problem_fields
 from fleet_kit.settings import FleetSettings
+from fleet_testkit.log_check import check_log_lines
 
-logger = logging.getLogger("fleet.test")
+logger = logging.getLogger("fleet_test.inner.room")
+
+JOB = {"job_type": "hello", "attempt": 1, "queue": "default"}
 
 Configure = Callable[..., Callable[[], list[str]]]
 
@@ -24,6 +30,7 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
     """Configure logging as a process does; the answer reads the lines on stdout. Restored afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    hooks = sys.excepthook, sys.unraisablehook, threading.excepthook
 
     def begin(stdout: Any = None, **settings: Any) -> Callable[[], list[str]]:
         output = stdout or io.StringIO()
@@ -34,12 +41,20 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Configure]:
     yield begin
     root.handlers[:] = handlers
     root.setLevel(level)
+    sys.excepthook, sys.unraisablehook, threading.excepthook = hooks
+    logging.captureWarnings(False)
 
 
 @pytest.fixture
 def written(configure: Configure) -> Callable[[], list[dict[str, Any]]]:
+    """Every line that is read is one that the schema allows."""
     lines = configure()
-    return lambda: [json.loads(line) for line in lines()]
+
+    def read() -> list[dict[str, Any]]:
+        check_log_lines(lines(), of="stdout")
+        return [json.loads(line) for line in lines()]
+
+    return read
 
 
 def fail() -> None:
@@ -51,13 +66,13 @@ def test_every_line_has_the_required_fields_of_both_documents(written: Callable[
     [line] = written()
     # The architecture document: who, where, what.
     assert datetime.fromisoformat(line["ts"]).utcoffset() == timedelta(0)
-    assert (line["service"], line["level"], line["logger"]) == ("pyoco-server:http", "INFO", "fleet.test")
+    assert (line["service"], line["level"], line["logger"]) == ("pyoco-server:http", "INFO", "fleet_test.inner.room")
     assert line["message"] == "hello Ada"
     assert line["pathname"] == __file__
     assert isinstance(line["lineno"], int)
     assert line["func"] == "test_every_line_has_the_required_fields_of_both_documents"
     # The contracts document.
-    assert (line["event"], line["component"], line["status"]) == ("log", "test", "completed")
+    assert (line["event"], line["component"], line["status"]) == ("log", "test.inner.room", "completed")
     assert (line["duration_ms"], line["entity_id"], line["request_id"], line["meta"]) == (0, "", "", {})
 
 
@@ -69,7 +84,7 @@ def test_what_is_given_is_written(written: Callable[[], list[dict[str, Any]]]) -
             "status": "completed",
             "duration_ms": 12,
             "entity_id": "job:42",
-            "meta": {"queue": "default"},
+            "meta": JOB,
             "component": "worker.ingest",
             "run_id": "r1",
             "flow_name": "hello",
@@ -81,7 +96,7 @@ def test_what_is_given_is_written(written: Callable[[], list[dict[str, Any]]]) -
     )
     [line] = written()
     assert (line["event"], line["component"], line["duration_ms"]) == ("worker_job", "worker.ingest", 12)
-    assert (line["entity_id"], line["meta"]) == ("job:42", {"queue": "default"})
+    assert (line["entity_id"], line["meta"]) == ("job:42", JOB)
     assert (line["run_id"], line["flow_name"], line["tag"], line["worker_id"]) == ("r1", "hello", "default", "w1")
     assert (line["err_id"], line["msg_id"]) == ("ERR-PYOCO-0007", "MSG-PYOCO-0007")
     assert line["reason"] == "why not"
@@ -158,20 +173,6 @@ def test_lines_below_the_level_are_not_written(configure: Configure) -> None:
     assert [json.loads(line)["message"] for line in lines()] == ["news"]
 
 
-def test_the_text_format_is_for_reading(configure: Configure) -> None:
-    lines = configure(log_format="text")
-    with log_context(run_id="r1"):
-        logger.info("hello")
-    try:
-        fail()
-    except ValueError:
-        logger.exception("it went wrong")
-    first, second, *rest = lines()
-    assert first.endswith("INFO    test: hello  [run_id=r1]")
-    assert second.endswith("ERROR   test: it went wrong")
-    assert rest[-1] == "ValueError: no such luck"
-
-
 def test_values_that_are_no_json_do_not_break_a_line(written: Callable[[], list[dict[str, Any]]]) -> None:
     logger.info("odd", extra={"meta": {"path": object, 1: "one"}})
     [line] = written()
@@ -192,3 +193,99 @@ def test_a_failing_output_is_told_once_and_never_breaks_the_work(
     logger.info("one")
     logger.info("two")
     assert capfd.readouterr().err.count("ERR-PYOCO-0013") == 1
+
+
+Written = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [
+        ("fleet_kit.nats", "test.nats"),
+        ("uvicorn.error", "test.uvicorn"),
+        ("root", "test"),
+        ("asyncio", "test.asyncio"),
+    ],
+)
+def test_the_component_is_the_process_and_the_room_in_it(written: Written, name: str, component: str) -> None:
+    logging.getLogger(name if name != "root" else None).warning("hello")
+    assert [line["component"] for line in written()] == [component]
+
+
+def test_a_failure_tells_its_code_and_what_that_code_asks_for(written: Written) -> None:
+    logger.error("plain")
+    logger.error("away", extra=problem_fields(Problem.NATS_UNAVAILABLE))
+    try:
+        raise NatsUnavailable(reason="refused")
+    except NatsUnavailable:
+        logger.warning("tried", exc_info=True)
+    try:
+        fail()
+    except ValueError:
+        logger.exception("broken")
+    plain, away, tried, broken = (line["meta"] for line in written())
+    assert plain == {"error_code": "INTERNAL_ERROR", "exception_type": None, "retryable": False}
+    dependency = {"error_code": "DEPENDENCY_ERROR", "provider": "nats", "retryable": True}
+    assert away == {**dependency, "dependency_status": "unavailable"}
+    assert tried == {**dependency, "dependency_status": "refused"}
+    assert broken["exception_type"] == "ValueError"
+
+
+def test_what_nobody_has_caught_is_a_line(written: Written) -> None:
+    error = ValueError("no such luck")
+    sys.excepthook(ValueError, error, None)
+    sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)
+    thread = threading.Thread(target=fail, name="worker bee")
+    thread.start()
+    thread.join()
+    in_main, in_thread = written()
+    assert (in_main["level"], in_main["exc_type"]) == ("CRITICAL", "ValueError")
+    assert "worker bee" in in_thread["message"]
+    assert in_thread["exc_origin"].endswith(" in fail")
+
+
+def test_a_warning_of_python_is_a_line(written: Written) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)
+        logging.captureWarnings(True)
+        warnings.warn("this will change", DeprecationWarning, stacklevel=1)
+    [line] = written()
+    assert (line["level"], line["logger"]) == ("WARNING", "py.warnings")
+
+
+def test_a_process_may_be_about_something_on_every_line(
+    monkeypatch: pytest.MonkeyPatch, configure: Configure
+) -> None:
+    configure()
+    output = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", output)
+    configure_logging(service="pyoco-server:worker", component="worker", settings=FleetSettings(), worker_id="w1")
+    logger.info("one")
+    with log_context(run_id="r1"):
+        logger.info("two")
+    one, two = map(json.loads, output.getvalue().splitlines())
+    assert (one["worker_id"], one["entity_id"]) == ("w1", "worker:w1")
+    assert (two["worker_id"], two["entity_id"]) == ("w1", "run:r1")
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("the key pyoco_ab12_" + "x" * 40 + " is bad", "the key pyoco_ab12_(withheld) is bad"),
+        ("seed SU" + "A" * 56, "seed (withheld)"),
+        ("at postgresql://me:hunter2@db/x", "at postgresql://me:(withheld)@db/x"),
+        ("at nats://127.0.0.1:4222 and a@b", "at nats://127.0.0.1:4222 and a@b"),
+        (
+            "bad [type=int, input_value='hunter2', input_type=str]",
+            "bad [type=int, input_value=(withheld), input_type=str]",
+        ),
+        (
+            "[SQL: select 1]\n[parameters: ('hunter2', 1)]\n(more)",
+            "[SQL: select 1]\n[parameters: (withheld)]\n(more)",
+        ),
+    ],
+)
+def test_what_looks_like_a_secret_is_withheld(written: Written, told: str, shown: str) -> None:
+    logger.info("%s", told)
+    assert [line["message"] for line in written()] == [shown]

@@ -22,7 +22,8 @@ class Message(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             place = ".".join(str(part) for part in first["loc"]) or "body"
-            raise MalformedMessage(f"{cls.__name__}: {place}: {first['msg']}") from error
+        # Not as its cause: the library's own text quotes the message, params among it.
+        raise MalformedMessage(f"{cls.__name__}: {place}: {first['msg']}")
 
 
 class Document(Message):

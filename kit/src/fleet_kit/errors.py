@@ -44,6 +44,8 @@ class FleetError(Exception):
 
     problem: Problem | None = None
     status: int | None = None
+    # Who has let us down, if it was somebody else's fault.
+    provider = "nats"
 
     def __init__(self, message: str | None = None, **meta: Any) -> None:
         self.message = message or (self.__doc__ or "").strip()

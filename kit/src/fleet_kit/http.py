@@ -17,10 +17,13 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
+from fleet_contracts.log_events import ErrorCode
 from fleet_contracts.names import HEADER_REQUEST_ID
 from fleet_contracts.problems import Problem
 
 from .errors import FleetError, code_of_status, envelope
+from .log_events import log_request
+from .log_failures import failure_meta, meta_of_code
 from .logging import elapsed_ms, log_context, problem_fields
 from .metrics import CONTENT_TYPE, render
 from .openapi import ERROR_RESPONSES
@@ -31,6 +34,9 @@ logger = logging.getLogger(__name__)
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 # Asked several times a second while something is away: their answers are no news.
 _PROBES = ("/health", "/ready")
+
+# What a request is about, by the name of the parameter in its path.
+_ENTITIES = {"run_id": "run", "worker_id": "worker", "wheel_name": "wheel", "key_id": "key", "letter_id": "letter"}
 
 # What a service is not ready for yet: names of parts with a sentence each; empty means ready.
 Readiness = Callable[[], Awaitable[dict[str, str]]]
@@ -74,6 +80,8 @@ def create_app(
         ]
         sentence = "; ".join(f"{f['field'] or 'body'}: {f['reason']}" for f in fields)
         problem = getattr(request.scope.get("endpoint"), "invalid_request", invalid_request)
+        # The names only: what was sent is nobody's business but the caller's.
+        _note_for_log(request, detail=problem.message, fields=[f["field"].partition(".")[0] for f in fields])
         return error_response(
             request, status=problem.http_status or 422, problem=problem, message=sentence, fields=fields
         )
@@ -91,8 +99,9 @@ def create_app(
         assert isinstance(error, FleetError)
         if error.http_status >= 500:
             ids = problem_fields(error.problem) if error.problem else {}
-            meta = {"error_code": code_of_status(error.http_status), **error.meta}
-            logger.error("%s", error.message, exc_info=error, extra={**ids, "meta": meta})
+            meta = failure_meta(error)
+            _note_for_log(request, **meta)
+            logger.error("%s", error.message, exc_info=error, extra={**ids, "meta": {**error.meta, **meta}})
         return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
 
     app.add_exception_handler(RequestValidationError, on_invalid_request)
@@ -201,12 +210,7 @@ class RequestMiddleware:
             try:
                 await self._app(scope, receive, send_with_id)
             except Exception:
-                logger.exception(
-                    "unexpected failure of %s %s",
-                    scope["method"],
-                    scope["path"],
-                    extra={"event": "request", "meta": _request_meta(scope, 500)},
-                )
+                logger.exception("unexpected failure of %s %s", scope["method"], scope["path"])
                 if status == 0:
                     body = envelope(status=500, message="internal error", request_id=request_id, retryable=False)
                     await JsonResponse(body, status_code=500)(scope, receive, send_with_id)
@@ -219,18 +223,15 @@ class RequestMiddleware:
             if scope["path"] in _PROBES:
                 level = logging.DEBUG
             if logger.isEnabledFor(level):
-                logger.log(
+                log_request(
+                    logger,
                     level,
-                    "%s %s %d",
-                    scope["method"],
-                    scope["path"],
-                    status,
-                    extra={
-                        "event": "request",
-                        "status": "completed" if status < 400 else "failed",
-                        "duration_ms": elapsed_ms(begun),
-                        "meta": _request_meta(scope, status),
-                    },
+                    method=scope["method"],
+                    path=scope["path"],
+                    status_code=status,
+                    duration_ms=elapsed_ms(begun),
+                    entity_id=_entity_id(scope),
+                    meta=_failure_meta(scope, status),
                 )
 
 
@@ -274,11 +275,26 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _request_meta(scope: Scope, status: int) -> dict[str, Any]:
-    meta = {"method": scope["method"], "path": scope["path"], "status_code": status}
-    if status >= 400:
-        meta["error_code"] = code_of_status(status)
-    return meta
+def _note_for_log(request: Request, **meta: Any) -> None:
+    """For the request's own line."""
+    request.scope["fleet_log_meta"] = meta
+
+
+def _failure_meta(scope: Scope, status: int) -> dict[str, Any]:
+    if status < 400:
+        return {}
+    code = ErrorCode(code_of_status(status))
+    meta = meta_of_code(code, provider="unknown", dependency_status=str(status))
+    if code is ErrorCode.NOT_FOUND:
+        meta["resource"] = scope["path"]
+    return {**meta, **scope.get("fleet_log_meta", {})}
+
+
+def _entity_id(scope: Scope) -> str:
+    for name, value in scope.get("path_params", {}).items():
+        if (kind := _ENTITIES.get(name)) is not None:
+            return f"{kind}:{value}"
+    return ""
 
 
 def _health_routes(readiness: Readiness) -> APIRouter:

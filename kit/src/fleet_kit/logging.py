@@ -1,7 +1,8 @@
-"""JSON Lines logging with the required fields of both seed documents, and a text format for terminals."""
+"""JSON Lines logging with the required fields of both seed documents; every line of the process goes through it."""
 
 import logging
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -12,9 +13,15 @@ from typing import Any
 
 import orjson
 
+from fleet_contracts.log_events import LogEvent, LogStatus
 from fleet_contracts.problems import Problem
 
+from .log_failures import failure_meta
+from .log_secrets import without_secrets
+from .log_text import is_coloured, text_line
 from .settings import FleetSettings
+
+logger = logging.getLogger(__name__)
 
 # What the current request or job is about; every line logged meanwhile carries it.
 _context: ContextVar[dict[str, Any] | None] = ContextVar("fleet_log_context", default=None)
@@ -36,21 +43,42 @@ def log_context(**fields: Any) -> Iterator[None]:
         _context.reset(token)
 
 
+def current_request_id() -> str | None:
+    """Of the request that is being answered, if one is."""
+    return (_context.get() or {}).get("request_id")
+
+
 def problem_fields(problem: Problem) -> dict[str, str]:
     """The ids of a problem, for `extra=` of a log call."""
     return {"err_id": problem.err_id, "msg_id": problem.msg_id}
 
 
 class _Formatter(logging.Formatter):
-    def __init__(self, *, service: str, component: str, settings: FleetSettings) -> None:
+    def __init__(
+        self, *, service: str, component: str, settings: FleetSettings, about: dict[str, str] | None = None
+    ) -> None:
         super().__init__()
         self._service = service
         self._component = component
         self._utc = settings.log_utc
         self._include_traceback = settings.log_include_traceback
+        # What every line of this process is about, unless it says otherwise.
+        self._about = about or {}
+        self._component_of: dict[str, str] = {}
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        given = {**(_context.get() or {}), **{k: v for k, v in record.__dict__.items() if k in _EXTRA_FIELDS}}
+        given = {
+            **self._about,
+            **(_context.get() or {}),
+            **{k: v for k, v in record.__dict__.items() if k in _EXTRA_FIELDS},
+        }
+        error = record.exc_info[1] if record.exc_info else None
+        status = given.pop("status", None) or (
+            LogStatus.FAILED if record.levelno >= logging.ERROR or error else LogStatus.COMPLETED
+        )
+        meta = given.pop("meta", {})
+        if status == LogStatus.FAILED and "error_code" not in meta:
+            meta = failure_meta(error, err_id=given.get("err_id"), exc_type=given.get("exc_type")) | meta
         line: dict[str, Any] = {
             "ts": self._timestamp(record.created),
             "service": self._service,
@@ -60,22 +88,29 @@ class _Formatter(logging.Formatter):
             "pathname": record.pathname,
             "lineno": record.lineno,
             "func": record.funcName,
-            "event": given.pop("event", "log"),
-            "component": given.pop("component", self._component),
-            "status": given.pop(
-                "status", "failed" if record.levelno >= logging.ERROR or record.exc_info else "completed"
-            ),
+            "event": given.pop("event", LogEvent.LOG),
+            "component": given.pop("component", None) or self._component_named(record.name),
+            "status": status,
             "duration_ms": given.pop("duration_ms", 0),
             "entity_id": given.pop("entity_id", None) or _entity_id(given),
-            "request_id": given.pop("request_id", ""),
-            "meta": given.pop("meta", {}),
+            "request_id": given.pop("request_id", None) or "",
+            "meta": meta,
         }
         if not self._include_traceback:
             given.pop("exc_traceback", None)
         line.update({name: value for name, value in given.items() if value is not None})
-        if record.exc_info and record.exc_info[1] is not None:
-            line.update(self._exception(record.exc_info[1]))
+        if error is not None:
+            line.update(self._exception(error))
         return line
+
+    def _component_named(self, logger_name: str) -> str:
+        """`fleet_runs_api.dead_letters.ingest` in the process runs-api is `runs-api.dead_letters.ingest`."""
+        component = self._component_of.get(logger_name)
+        if component is None:
+            package, _, module = logger_name.partition(".")
+            inside = module if package.startswith("fleet_") else package if package != "root" else ""
+            component = self._component_of[logger_name] = ".".join(filter(None, (self._component, inside)))
+        return component
 
     def _timestamp(self, created: float) -> str:
         moment = datetime.fromtimestamp(created, UTC)
@@ -96,23 +131,17 @@ class _Formatter(logging.Formatter):
 
 class JsonFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return orjson.dumps(self.fields(record), default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        line = orjson.dumps(self.fields(record), default=str, option=orjson.OPT_NON_STR_KEYS)
+        return without_secrets(line.decode())
 
 
 class TextFormatter(_Formatter):
+    def __init__(self, *, coloured: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self._coloured = coloured
+
     def format(self, record: logging.LogRecord) -> str:
-        line = self.fields(record)
-        about = " ".join(
-            f"{name}={line[name]}" for name in ("request_id", *_SPEC_FIELDS) if line.get(name) not in (None, "")
-        )
-        text = f"{line['ts']} {line['level']:<7} {line['component']}: {line['message']}"
-        if about:
-            text += f"  [{about}]"
-        if "exc_traceback" in line:
-            text += "\n" + line["exc_traceback"].rstrip()
-        elif "exc_type" in line:
-            text += f"\n{line['exc_type']}: {line['exc_message']} ({line['exc_origin']})"
-        return text
+        return without_secrets(text_line(self.fields(record), coloured=self._coloured))
 
 
 class _BestEffortHandler(logging.StreamHandler[Any]):
@@ -127,11 +156,18 @@ class _BestEffortHandler(logging.StreamHandler[Any]):
             sys.__stderr__ and sys.__stderr__.write(f"{problem.err_id} {problem.msg_id} {problem.message}\n")
 
 
-def configure_logging(*, service: str, component: str, settings: FleetSettings) -> None:
-    """Send every logger of this process to stdout in the configured format."""
-    formatter_class = JsonFormatter if settings.log_format == "json" else TextFormatter
+def configure_logging(*, service: str, component: str, settings: FleetSettings, **about: str) -> None:
+    """Send every logger of this process to stdout in the configured format, and what nobody has caught, too.
+
+    `about` is what every line of the process is about, `worker_id` for example.
+    """
+    options: dict[str, Any] = {"service": service, "component": component, "settings": settings, "about": about}
     handler = _BestEffortHandler(sys.stdout)
-    handler.setFormatter(formatter_class(service=service, component=component, settings=settings))
+    handler.setFormatter(
+        JsonFormatter(**options)
+        if settings.log_format == "json"
+        else TextFormatter(coloured=is_coloured(sys.stdout), **options)
+    )
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
@@ -141,6 +177,28 @@ def configure_logging(*, service: str, component: str, settings: FleetSettings) 
         chatty.handlers.clear()
         chatty.propagate = name != "uvicorn.access"
         chatty.setLevel(max(root.level, logging.WARNING))
+    logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    sys.unraisablehook = _log_unraisable
+    threading.excepthook = _log_uncaught_in_thread
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    if not isinstance(error, KeyboardInterrupt):
+        logger.critical("the process ends: nobody has caught this", exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        name = args.thread.name if args.thread else "?"
+        trace = args.exc_traceback
+        logger.error("thread %s ended: nobody has caught this", name, exc_info=(args.exc_type, args.exc_value, trace))
+
+
+def _log_unraisable(args: "sys.UnraisableHookArgs") -> None:
+    if args.exc_value is not None:
+        trace = args.exc_traceback
+        logger.error("nobody could be told of this", exc_info=(args.exc_type, args.exc_value, trace))
 
 
 def elapsed_ms(since: float) -> int:

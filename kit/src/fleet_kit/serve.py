@@ -10,9 +10,11 @@ from typing import TypeVar
 import uvicorn
 from fastapi import FastAPI
 
+from fleet_contracts.log_events import SERVICE_HTTP, ErrorCode
+
 from .gateway_only import GatewayOnly
 from .logging import configure_logging
-from .settings import HttpSettings, SettingsError
+from .settings import FleetSettings, HttpSettings, SettingsError
 from .telemetry import configure_tracing
 
 logger = logging.getLogger(__name__)
@@ -28,8 +30,11 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
     try:
         settings = settings_class.load()
     except SettingsError as error:
-        sys.exit(f"{component}: {error}")
-    configure_logging(service="pyoco-server:http", component=component, settings=settings)
+        # How it would be logged is a setting, too: if that is not the bad one, it is done so.
+        configure_logging(service=SERVICE_HTTP, component=component, settings=FleetSettings.only_of_logging())
+        logger.critical("%s", error, extra={"meta": {"error_code": ErrorCode.VALIDATION_ERROR}})
+        sys.exit(1)
+    configure_logging(service=SERVICE_HTTP, component=component, settings=settings)
     tracing = configure_tracing(component)
     where = settings.uds or f"{settings.host}:{settings.port}"
     logger.info("%s starts on %s", component, where)

@@ -93,6 +93,12 @@ class FleetSettings(BaseSettings):
         raise SettingsError(sentences)
 
     @classmethod
+    def only_of_logging(cls) -> "FleetSettings":
+        """For a process whose settings are refused and who has to say so in its log."""
+        is_text = os.environ.get("PYOCO_LOG_FORMAT") == "text"
+        return FleetSettings.model_construct(log_format="text" if is_text else "json")
+
+    @classmethod
     def _sentences(cls, error: ValidationError) -> list[str]:
         sentences = []
         for problem in error.errors(include_url=False):

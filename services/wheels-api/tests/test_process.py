@@ -13,4 +13,4 @@ async def test_it_serves_on_a_unix_socket_and_leaves_nothing_behind(nats_server:
 
 def test_an_invalid_setting_is_refused_at_start_with_its_name_its_value_and_what_is_allowed(tmp_path: Path) -> None:
     told = ServiceProcess("fleet_wheels_api", tmp_path, PYOCO_WHEEL_MAX_BYTES="big").refusal()
-    assert told.startswith("wheels-api: PYOCO_WHEEL_MAX_BYTES='big' is not allowed: input should be a valid integer")
+    assert told.startswith("PYOCO_WHEEL_MAX_BYTES='big' is not allowed: input should be a valid integer")

@@ -1,5 +1,6 @@
 """A service under test: its application in this process, or the real process on a unix socket."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from fastapi import FastAPI
 from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_contracts.scopes import ALL_SCOPES
 
+from .log_check import check_log_lines, whole_lines
 from .waiting import eventually
 
 # What the gateway adds to every request while authentication is off.
@@ -88,18 +90,22 @@ class ServiceProcess:
             self._process.send_signal(signal.SIGTERM)
             assert self._process.wait(timeout=8) == 0, self.log.read_text()
             assert not self.socket.exists()
+            check_log_lines(whole_lines(self.log), of=str(self.log))
         finally:
             self._kill()
 
     def refusal(self) -> str:
-        """Start it with settings that it must not accept; what it says before it exits with 1."""
+        """Start it with settings that it must not accept; the one line that it says before it exits with 1."""
         self.start()
         try:
             assert self._process
             assert self._process.wait(timeout=30) == 1
         finally:
             self._kill()
-        return self.log.read_text()
+        check_log_lines(whole_lines(self.log), of=str(self.log))
+        [line] = self.log.read_text().splitlines()
+        assert json.loads(line)["level"] == "CRITICAL"
+        return str(json.loads(line)["message"])
 
     def _kill(self) -> None:
         """Make sure that nothing is left behind."""

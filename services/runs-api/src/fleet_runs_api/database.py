@@ -78,12 +78,15 @@ class Database:
                 pool_size=pool_size,
                 max_overflow=0,
                 pool_pre_ping=True,
+                hide_parameters=True,
                 connect_args={"options": f"-c synchronous_commit=on {options}", "connect_timeout": 5},
             )
         engine = create_engine(
             self.url,
             pool_size=pool_size,
             max_overflow=0,
+            # The text of a failure goes to the log, params of runs do not.
+            hide_parameters=True,
             connect_args={"check_same_thread": False, "timeout": 10},
         )
 

@@ -21,6 +21,7 @@ class LedgerUnavailable(FleetError):
     """The runs ledger (SQL) is unavailable; try again when it is back."""
 
     status = 503
+    provider = "ledger"
 
 
 class RunNotFinished(FleetError):

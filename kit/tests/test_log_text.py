@@ -1,0 +1,76 @@
+"""The text format is for people: short, aligned, with what tells one run from another."""
+
+import io
+from typing import Any
+
+import pytest
+
+from fleet_kit.log_text import is_coloured, text_line
+
+LINE: dict[str, Any] = {
+    "ts": "2026-01-01T10:20:30.456+00:00",
+    "level": "INFO",
+    "message": "hello",
+    "event": "log",
+    "component": "worker.execution",
+    "status": "completed",
+    "duration_ms": 0,
+    "request_id": "",
+}
+FAILURE = {"exc_type": "ValueError", "exc_message": "no luck", "exc_origin": "a.py:1 in f"}
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "10:20:30.456 INFO    worker.execution       hello"),
+        (
+            {"run_id": "019a8c1e-58a7-7f2e-9a39-6a0d5f7f5f10", "flow_name": "greet", "duration_ms": 12},
+            "10:20:30.456 INFO    worker.execution       hello 12 ms run=…5f7f5f10 flow=greet",
+        ),
+        (
+            {"event": "request", "request_id": "q1"},
+            "10:20:30.456 INFO    worker.execution       hello 0 ms request=q1",
+        ),
+        ({"message": "two\nlines"}, "10:20:30.456 INFO    worker.execution       two lines"),
+        (
+            {"level": "ERROR", "err_id": "ERR-PYOCO-0007", **FAILURE},
+            "10:20:30.456 ERROR   worker.execution       hello ERR-PYOCO-0007\n    ValueError: no luck (a.py:1 in f)",
+        ),
+        (
+            {**FAILURE, "exc_traceback": "Traceback:\n  here\n"},
+            "10:20:30.456 INFO    worker.execution       hello\n    Traceback:\n      here",
+        ),
+    ],
+)
+def test_a_line_for_people(changes: dict[str, Any], shown: str) -> None:
+    assert text_line({**LINE, **changes}, coloured=False) == shown
+
+
+def test_colours_are_added_and_nothing_else() -> None:
+    coloured = text_line({**LINE, "run_id": "r1"}, coloured=True)
+    assert "\x1b[32mINFO" in coloured
+    for code in ("\x1b[32m", "\x1b[2m", "\x1b[1m", "\x1b[0m"):
+        coloured = coloured.replace(code, "")
+    assert coloured == text_line({**LINE, "run_id": "r1"}, coloured=False)
+
+
+def test_only_a_terminal_of_somebody_who_likes_it_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert is_coloured(Terminal())
+    assert not is_coloured(io.StringIO())
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not is_coloured(Terminal())

@@ -1,0 +1,68 @@
+"""Whether log lines keep the contract: each is JSON of the schema, and none tells what it must not."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+
+_SCHEMA = Path(__file__).parents[3] / "observability/log-line.schema.json"
+_MOST_TOLD = 20
+_SHOWN_CHARACTERS = 600
+
+# Put it into params, bodies and whatever else must stay out of the logs: every stack's lines are searched for it.
+CANARY = "canary-5ecb1d"
+# What must never be in a line, not even at DEBUG.
+_SECRETS = re.compile(rf"pyoco_[A-Za-z0-9-]{{1,64}}_[A-Za-z0-9_-]{{32,128}}|S[ACNOUX][A-Z2-7]{{56}}|secret-{CANARY}")
+
+
+@cache
+def _validator() -> Any:
+    return jsonschema_rs.validator_for(json.loads(_SCHEMA.read_text()))
+
+
+def complaint_about(line: str) -> str | None:
+    """What is wrong with a line; None if nothing is."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        return f"it is no JSON ({error})"
+    wrong = [
+        f"{'/'.join(map(str, error.instance_path)) or 'line'}: {error.message}"
+        for error in _validator().iter_errors(fields)
+    ]
+    if wrong:
+        return "; ".join(wrong[:3])
+    if (found := _SECRETS.search(line)) is not None:
+        return f"it tells the secret {found.group()[:16]}…"
+    if fields["level"] != "DEBUG" and CANARY in line:
+        return "it tells what only a DEBUG line may"
+    return None
+
+
+def check_log_lines(lines: Iterable[str], *, of: str, also_secret: Iterable[str] = ()) -> int:
+    """Fail with the first lines that break the contract; how many were looked at.
+
+    A file may end in the middle of a line, when its writer was killed: hand over whole lines.
+    """
+    secrets = [secret for secret in also_secret if secret]
+    looked = 0
+    wrong: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        looked += 1
+        complaint = complaint_about(line) or next((f"it tells {s[:4]}…" for s in secrets if s in line), None)
+        if complaint is not None and len(wrong) < _MOST_TOLD:
+            wrong.append(f"{of}:{number}: {complaint}\n    {line[:_SHOWN_CHARACTERS]}")
+    assert not wrong, "log lines break the contract (observability/log-line.schema.json):\n" + "\n".join(wrong)
+    return looked
+
+
+def whole_lines(log: Path) -> Iterator[str]:
+    """The lines of a log, without a last one that its writer did not finish."""
+    text = log.read_text(errors="replace")
+    yield from text[: text.rfind("\n") + 1].split("\n")
