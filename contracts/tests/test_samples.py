@@ -64,6 +64,12 @@ RULED = JOB.model_copy(
         "idempotency_key": "orders:4711:1760000000250",
     }
 )
+TRACED = JOB.model_copy(
+    update={
+        "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "tracestate": "vendor=opaque",
+    }
+)
 RETRYING = (
     RunSnapshot.pending(RULED, now=1760000000.5)
     .claim(worker_id="w1", worker_instance_id="w1-7f3a", ack_subject=None, now=1760000001.0)
@@ -94,7 +100,9 @@ GOLDEN: dict[str, Message] = {
         }
     ),
     "job_with_rules": RULED,
+    "job_traced": TRACED,
     "snapshot_pending": PENDING,
+    "snapshot_traced": RunSnapshot.pending(TRACED, now=1760000000.5),
     "snapshot_waiting_for_retry": RETRYING,
     "snapshot_reopened": FAILED.reopen(now=1760000003.0),
     "snapshot_running": RUNNING,

@@ -4,9 +4,10 @@ from typing import Any
 
 from pydantic import Field
 
-from .messages import Message
+from .messages import Message, is_missing
 from .names import Tag
 from .retry import RetryPolicy
+from .trace_context import TraceContext
 
 
 class Job(Message):
@@ -27,3 +28,10 @@ class Job(Message):
     deadline_at: float | None = None
     rerun_of: str | None = None
     idempotency_key: str | None = None
+    # The request that asked for the run, if it is traced: whoever sends or executes the run goes on from there.
+    traceparent: str | None = Field(None, exclude_if=is_missing)
+    tracestate: str | None = Field(None, exclude_if=is_missing)
+
+    @property
+    def trace_context(self) -> TraceContext | None:
+        return TraceContext.parse(self.traceparent, self.tracestate)

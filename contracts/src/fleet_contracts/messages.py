@@ -9,6 +9,11 @@ class MalformedMessage(ValueError):
     """The bytes are not a valid message of this kind."""
 
 
+def is_missing(value: object) -> bool:
+    """For `exclude_if` of fields that are written only when there is something to say."""
+    return value is None
+
+
 class Message(BaseModel):
     model_config = ConfigDict(extra="ignore")
 

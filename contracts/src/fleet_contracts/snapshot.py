@@ -8,7 +8,7 @@ from pydantic import Field
 
 from .dead_letter import DeadLetterReason
 from .job import Job
-from .messages import Document
+from .messages import Document, is_missing
 from .retry import RetryPolicy
 from .status import RunStatus, TaskStatus
 from .wheel import WheelInUse, has_no_wheels
@@ -98,9 +98,12 @@ class RunSnapshot(Document):
     rerun_of: str | None = None
     # What the attempt in hand, or the one that ended the run, could import besides what its worker has.
     wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
+    # Under which the run's spans are found; missing: the run is not traced.
+    trace_id: str | None = Field(None, exclude_if=is_missing)
 
     @classmethod
     def pending(cls, job: Job, *, now: float) -> Self:
+        trace = job.trace_context
         return cls(
             run_id=job.run_id,
             flow_name=job.flow_name,
@@ -119,6 +122,7 @@ class RunSnapshot(Document):
             not_before=job.not_before,
             deadline_at=job.deadline_at,
             rerun_of=job.rerun_of,
+            trace_id=trace.trace_id if trace is not None else None,
         )
 
     @property

@@ -28,6 +28,8 @@ from .logging import elapsed_ms, log_context, problem_fields
 from .metrics import CONTENT_TYPE, render
 from .openapi import ERROR_RESPONSES
 from .request_metrics import UNCOUNTED_PATHS, RequestMetrics, is_stream
+from .request_spans import RequestSpans
+from .tracing import UNTRACED
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +57,12 @@ def create_app(
     refresh: Refresh | None = None,
     invalid_request: Problem = Problem.INVALID_REQUEST,
     express: Mapping[tuple[str, str], Express] | None = None,
+    untraced: frozenset[str] = frozenset(),
 ) -> FastAPI:
     """Build a service. `registry` counts its requests and adds GET /metrics for whoever scrapes the inside.
 
     `express` maps a method and a path of the routers to a function that answers it past the framework: the
-    same answer, for the few requests of which there are thousands a second.
+    same answer, for the few requests of which there are thousands a second. Of `untraced` paths no trace tells.
     """
     app = _App(
         title=f"pyoco-fleet {component}",
@@ -67,6 +70,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         responses=ERROR_RESPONSES,
+        # Its own spans would tell the same once more, of every probe, too.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     all_routers = [*routers, _health_routes(readiness), *([] if registry is None else [_scraping(registry, refresh)])]
     for router in all_routers:
@@ -110,11 +115,13 @@ def create_app(
     if registry is not None:
         app.open_paths |= {"/metrics"}
         app.request_metrics = RequestMetrics(registry, component=component)
-    app.add_middleware(RequestMiddleware, metrics=app.request_metrics)
+    spans = RequestSpans(untraced)
+    app.add_middleware(RequestMiddleware, metrics=app.request_metrics, spans=spans)
     app.express = {
         (method, path): RequestMiddleware(
             ExpressLane(path, answer, {FleetError: on_fleet_error, RequestValidationError: on_invalid_request}),
             metrics=app.request_metrics,
+            spans=spans,
         )
         for (method, path), answer in (express or {}).items()
     }
@@ -179,11 +186,14 @@ def error_response(
 
 
 class RequestMiddleware:
-    """Gives every request an id, returns it, counts and logs the request, and turns a crash into an envelope."""
+    """Gives every request an id, returns it, counts, traces and logs the request, turns a crash into an envelope."""
 
-    def __init__(self, app: ASGIApp, metrics: RequestMetrics | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, metrics: RequestMetrics | None = None, spans: RequestSpans | None = None
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -206,7 +216,8 @@ class RequestMiddleware:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
-        with log_context(request_id=request_id):
+        traced = UNTRACED if self._spans is None else self._spans.begin(scope, request_id)
+        with log_context(request_id=request_id), traced:
             try:
                 await self._app(scope, receive, send_with_id)
             except Exception:
@@ -219,6 +230,8 @@ class RequestMiddleware:
                     metrics.answered(scope, status, time.perf_counter() - begun, streamed=streams)
                     if streams:
                         metrics.stream_closed(scope)
+                if self._spans is not None:
+                    self._spans.answered(traced, scope, status)
             level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
             if scope["path"] in _PROBES:
                 level = logging.DEBUG

@@ -20,6 +20,7 @@ from .log_failures import failure_meta
 from .log_secrets import without_secrets
 from .log_text import is_coloured, text_line
 from .settings import FleetSettings
+from .tracing import current
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,8 @@ class _Formatter(logging.Formatter):
             "request_id": given.pop("request_id", None) or "",
             "meta": meta,
         }
+        if (trace := current()) is not None:
+            line["trace_id"], line["span_id"] = trace.trace_id, trace.span_id
         if not self._include_traceback:
             given.pop("exc_traceback", None)
         line.update({name: value for name, value in given.items() if value is not None})

@@ -1,10 +1,10 @@
 """The Prometheus registry of one process."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+
+from .build import release
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -14,12 +14,8 @@ def new_registry(component: str) -> CollectorRegistry:
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    try:
-        release = version("pyoco-fleet-kit")
-    except PackageNotFoundError:
-        release = "unknown"
     build = Gauge("pyoco_build_info", "Which build this is.", ["component", "version"], registry=registry)
-    build.labels(component, release).set(1)
+    build.labels(component, release()).set(1)
     return registry
 
 

@@ -23,6 +23,7 @@ from .errors import NatsUnavailable
 from .logging import problem_fields
 from .nats_client import NotPermitted, PatientClient, denied_subject, explained
 from .settings import FleetSettings
+from .tracing import current
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,12 @@ class NatsLink:
     async def publish_nowait(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None
     ) -> asyncio.Future[Ack]:
-        """Send now, answer later: many publishes may be in flight. Await the future through `wait_ack`."""
+        """Send now, answer later: many publishes may be in flight. Await the future through `wait_ack`.
+
+        The message carries the current trace on to whoever reads it.
+        """
+        if (trace := current()) is not None:
+            headers = {**(headers or {}), **trace.headers}
         token = str(next(self._tokens))
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Ack] = loop.create_future()

@@ -6,9 +6,9 @@ from starlette.types import Message, Scope
 # Whoever watches the process is no traffic.
 UNCOUNTED_PATHS = frozenset({"/health", "/ready", "/metrics"})
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _OTHER = "other"
-_UNMATCHED = "unmatched"
+UNMATCHED = "unmatched"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -63,7 +63,7 @@ class RequestMetrics:
 
 def route_of(scope: Scope) -> str:
     """`/runs/{run_id}`; one and the same word for whatever no route of ours is meant by."""
-    return str(scope.get("fleet_route") or getattr(scope.get("route"), "path", _UNMATCHED))
+    return str(scope.get("fleet_route") or getattr(scope.get("route"), "path", UNMATCHED))
 
 
 def is_stream(start: Message) -> bool:
@@ -73,4 +73,4 @@ def is_stream(start: Message) -> bool:
 
 def _known(method: str) -> str:
     """Anybody may invent methods."""
-    return method if method in _METHODS else _OTHER
+    return method if method in METHODS else _OTHER

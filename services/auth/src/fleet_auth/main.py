@@ -45,6 +45,8 @@ def build(settings: Settings) -> FastAPI:
         readiness=readiness,
         registry=new_registry(COMPONENT),
         express=express,
+        # Of every request there is one: the traces would be about nothing else.
+        untraced=frozenset({"/verify"}),
     )
 
 

@@ -1,0 +1,45 @@
+"""Names of spans and their attributes. `observability/schema.yaml` describes each; a test compares the two."""
+
+# A request is named by its method and route, a task by its own name; both are listed as templates there.
+RUN_ACCEPT = "run.accept"
+RUN_RELAY = "run.relay"
+RUN_PROCESS = "run.process"
+RUN_CLAIM = "run.claim"
+RUN_EXECUTE = "run.execute"
+RUN_SNAPSHOT_WRITE = "run.snapshot.write"
+RUN_INGEST = "run.ingest"
+RUN_REPAIR = "run.repair"
+DEAD_LETTER_PUBLISH = "dead_letter.publish"
+DEAD_LETTER_INGEST = "dead_letter.ingest"
+
+
+def task_span(task: str) -> str:
+    return f"task {task}"
+
+
+RUN_ID = "pyoco.run.id"
+RUN_STATUS = "pyoco.run.status"
+RUN_COUNT = "pyoco.run.count"
+FLOW_NAME = "pyoco.flow.name"
+ATTEMPT = "pyoco.attempt"
+DISPATCH = "pyoco.dispatch"
+OUTCOME = "pyoco.outcome"
+WORKER_ID = "pyoco.worker.id"
+TENANT_ID = "pyoco.tenant.id"
+TAG = "pyoco.tag"
+TASK_NAME = "pyoco.task.name"
+QUEUE_WAIT_MS = "pyoco.queue.wait_ms"
+QUEUE_DELIVERIES = "pyoco.queue.deliveries"
+SNAPSHOT_REVISION = "pyoco.snapshot.revision"
+REASON = "pyoco.reason"
+REQUEST_ID = "pyoco.request.id"
+
+# Names of the OpenTelemetry conventions.
+ERROR_TYPE = "error.type"
+HTTP_METHOD = "http.request.method"
+HTTP_ROUTE = "http.route"
+HTTP_STATUS_CODE = "http.response.status_code"
+URL_PATH = "url.path"
+MESSAGING_SYSTEM = "messaging.system"
+MESSAGING_OPERATION = "messaging.operation.type"
+MESSAGING_DESTINATION = "messaging.destination.name"

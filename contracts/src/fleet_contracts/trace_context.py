@@ -1,0 +1,51 @@
+"""The W3C trace context: how a trace goes on from one process to the next, in headers and inside jobs."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+# Headers over HTTP and on NATS alike.
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+# One line of printable text: it is passed on as a header again.
+_TRACESTATE = re.compile(r"[\x20-\x7e]{1,512}")
+_SAMPLED = 0x01
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """A span that others may go on from."""
+
+    trace_id: str
+    span_id: str
+    is_sampled: bool = True
+    # What vendors say to each other; carried on as it is.
+    tracestate: str | None = None
+    # What a process that records spans knows of one of its own.
+    recorded: Any = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, traceparent: str | None, tracestate: str | None = None) -> Self | None:
+        """None if there is none, or none that can be understood: then nobody is told, a new trace may begin."""
+        if traceparent is None or (found := _TRACEPARENT.fullmatch(traceparent.strip())) is None:
+            return None
+        version, trace_id, span_id, flags, more = found.groups()
+        # Later versions may say more; what this one says comes first.
+        if version == "ff" or (version == "00" and more) or not trace_id.strip("0") or not span_id.strip("0"):
+            return None
+        if tracestate is not None and not _TRACESTATE.fullmatch(tracestate):
+            tracestate = None
+        return cls(trace_id, span_id, bool(int(flags, 16) & _SAMPLED), tracestate)
+
+    @property
+    def traceparent(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{'01' if self.is_sampled else '00'}"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {TRACEPARENT: self.traceparent}
+        if self.tracestate:
+            headers[TRACESTATE] = self.tracestate
+        return headers

@@ -1,0 +1,12 @@
+"""Which build this is."""
+
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+
+@cache
+def release() -> str:
+    try:
+        return version("pyoco-fleet-kit")
+    except PackageNotFoundError:
+        return "unknown"
