@@ -46,6 +46,9 @@ class FleetSettings(BaseSettings):
     log_utc: bool = True
     log_include_traceback: bool = True
 
+    # Which commit the build was made from; told in pyoco_build_info.
+    revision: str = "unknown"
+
     _nats_nkey: "Nkey | None" = None
 
     @model_validator(mode="after")

@@ -40,7 +40,7 @@ def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
     with database.writer.begin() as connection:
         changed = ledger.record(connection, groups)
         settle_counts(connection)
-        return [count == 1 for count in changed]
+        return [len(news) == 1 for news in changed]
 
 
 def take_due(database: Database, now: float) -> list[Any]:
@@ -192,6 +192,7 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
 
 PAGES = {
     "held": (queries.held_runs(limit=100), "ix_runs_held"),
+    "oldest heartbeat": (queries.oldest_heartbeat(), "ix_runs_held"),
     "unchecked": (queries.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
 }
 
@@ -207,6 +208,8 @@ def test_with_100000_runs_every_page_is_read_through_an_index(database: Database
             assert "SCAN runs" not in plan.replace("SCAN runs USING INDEX", ""), f"{name}: {plan}"
             assert "Seq Scan on runs" not in plan, f"{name}: {plan}"
             assert "TEMP B-TREE" not in plan, f"{name}: {plan}"
+        for query in (queries.count_due(5.0, most=100), queries.next_due()):
+            assert "ix_outbox_due" in explain(connection, query) or not database.is_sqlite
         counts = explain(connection, queries.totals_by_status())
         assert "runs " not in counts.replace("run_counts", ""), counts
     assert totals(database) == {"COMPLETED": 97_990, "FAILED": 2_000}

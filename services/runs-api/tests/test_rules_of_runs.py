@@ -456,7 +456,7 @@ def test_only_a_failed_run_of_the_tenant_is_reopened(database: Database, new_run
     assert reopen() == NotReopened(RunStatus.PENDING)
     # Old news of the end does not end it again.
     with database.writer.begin() as connection:
-        assert ledger.record(connection, [[Observation(failed, 7, failed.encode().decode())]]) == [0]
+        assert ledger.record(connection, [[Observation(failed, 7, failed.encode().decode())]]) == [[]]
         settle_counts(connection)
 
 

@@ -31,6 +31,7 @@ from .draining import Draining
 from .execution import Ending, Execution, Services
 from .frames import Setup
 from .lease import SnapshotWriter
+from .metrics import AgentState, WorkerMetrics
 from .pool import RunnerPool
 from .prerequisites import Prerequisites
 from .registry import NotOurs, Registry
@@ -49,8 +50,14 @@ _HAND_BACK_TIMEOUT_SECONDS = 5.0
 
 class Agent:
     def __init__(
-        self, settings: WorkerSettings, link: NatsLink, runs_dir: Path, wheel_home: WheelHome | None = None
+        self,
+        settings: WorkerSettings,
+        link: NatsLink,
+        runs_dir: Path,
+        metrics: WorkerMetrics,
+        wheel_home: WheelHome | None = None,
     ) -> None:
+        self._metrics = metrics
         self._settings = settings
         self._link = link
         self._stopping = asyncio.Event()
@@ -86,13 +93,19 @@ class Agent:
             on_cancel=self._look_at,
             on_record=lambda: self._spawn(self._registry.look()),
         )
-        self._writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
+        self._writer = SnapshotWriter(
+            link,
+            settings.runs_kv_bucket,
+            max_bytes=settings.max_run_snapshot_bytes,
+            on_write=metrics.snapshot_bytes.observe,
+        )
         claims = Claims(
             self._writer,
             settings,
             instance_id=instance_id,
             stopping=self._stopping,
             wheels_in_force=lambda: self._pool.wheels.in_use,
+            on_conflict=metrics.claim_conflicts.inc,
         )
         self._answers = Answers(link, settings)
         self._puller = Puller(
@@ -105,7 +118,15 @@ class Agent:
             if wheel_home is not None
             else None
         )
-        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, self._wheels)
+        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, metrics, self._wheels)
+        AgentState(
+            metrics.registry,
+            slots=settings.slots,
+            pool=self._pool,
+            record=self._registry,
+            draining=self._draining,
+            wheels=self._wheels,
+        )
         self._prerequisites = Prerequisites(link, settings)
         link.after_connect(self._prerequisites.wait_for_registry)
         link.after_connect(self._register)
@@ -241,6 +262,7 @@ class Agent:
     async def _work(self, execution: Execution, job: Job) -> None:
         try:
             outcome = await self._bring_to_end(execution, job)
+            self._metrics.count(outcome)
             self._pool.changed.set()
             await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
         finally:
@@ -276,7 +298,9 @@ class Agent:
                     await self._writer.write(failed, revision=found[1])
             except (NatsUnavailable, WrongRevision, MalformedMessage) as trouble:
                 logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
-        await self._answers.give(InvalidJob(error, run_id), [delivery])
+        outcome = InvalidJob(error, run_id)
+        self._metrics.count(outcome)
+        await self._answers.give(outcome, [delivery])
 
     async def _tend(self) -> None:
         while True:

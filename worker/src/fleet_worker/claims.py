@@ -85,7 +85,10 @@ class Claims:
         instance_id: str,
         stopping: asyncio.Event,
         wheels_in_force: Callable[[], Sequence[WheelInUse]] = tuple,
+        on_conflict: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_conflict` is called when somebody else has written a snapshot before us."""
+        self._on_conflict = on_conflict
         self._writer = writer
         self._settings = settings
         self._instance_id = instance_id
@@ -125,6 +128,7 @@ class Claims:
             try:
                 revision = await self._writer.write(wanted, revision=revision)
             except WrongRevision:
+                self._on_conflict()
                 holder = Holder.UNWATCHED
                 continue
             match decision:

@@ -13,13 +13,14 @@ import uvloop
 
 from fleet_contracts.problems import Problem
 from fleet_kit.logging import configure_logging
-from fleet_kit.metrics import new_registry
 from fleet_kit.monitor import MonitorUnusable, monitored
 from fleet_kit.nats import NatsLink
+from fleet_kit.nats_metrics import NatsMetrics
 from fleet_kit.settings import SettingsError
 
 from .agent import Agent
 from .credentials import NoCredentials, taken_from
+from .metrics import WorkerMetrics
 from .pool import RunnersUnusable
 from .registry import NotOurs
 from .settings import WorkerSettings
@@ -102,18 +103,20 @@ def _settings(options: dict[str, Any]) -> Iterator[WorkerSettings]:
 async def _serve(settings: WorkerSettings) -> signal.Signals:
     with runs_folder(settings.worker_dir) as runs_dir, _wheel_home(settings) as wheel_home:
         async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}") as link:
-            with _monitored(settings, link):
-                return await Agent(settings, link, runs_dir, wheel_home).run()
+            metrics = WorkerMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
+            NatsMetrics(link, metrics.registry, component="worker")
+            with _monitored(settings, link, metrics):
+                return await Agent(settings, link, runs_dir, metrics, wheel_home).run()
 
 
-def _monitored(settings: WorkerSettings, link: NatsLink) -> AbstractContextManager[object]:
+def _monitored(settings: WorkerSettings, link: NatsLink, metrics: WorkerMetrics) -> AbstractContextManager[object]:
     if settings.monitor_port is None:
         return nullcontext()
 
     def waiting_for() -> dict[str, str]:
         return {} if (reason := link.down_because) is None else {"nats": reason}
 
-    return monitored(settings.monitor_host, settings.monitor_port, new_registry("worker"), waiting_for)
+    return monitored(settings.monitor_host, settings.monitor_port, metrics.registry, waiting_for)
 
 
 def _wheel_home(settings: WorkerSettings) -> AbstractContextManager[WheelHome | None]:

@@ -6,7 +6,7 @@ from typing import Self
 import orjson
 from nats.aio.msg import Msg
 
-from fleet_kit.pull import ack_numbers_of
+from fleet_kit.pull import ack_numbers_of, stored_at_of
 
 ACK = b"+ACK"
 TERM = b"+TERM"
@@ -28,8 +28,18 @@ class Delivery:
     num_delivered: int
     # How many more the queue had for us when it handed out this one.
     num_pending: int
+    # When the queue took the job, in unix seconds.
+    stored_at: float = 0.0
 
     @classmethod
     def of(cls, msg: Msg) -> Self:
         numbers = ack_numbers_of(msg)
-        return cls(msg.reply, msg.subject, msg.data, numbers.stream_sequence, numbers.delivered, numbers.pending)
+        return cls(
+            msg.reply,
+            msg.subject,
+            msg.data,
+            numbers.stream_sequence,
+            numbers.delivered,
+            numbers.pending,
+            stored_at_of(msg),
+        )

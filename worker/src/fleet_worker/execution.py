@@ -6,7 +6,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from .disposition import Ended, Fenced, HandedBack, Outcome, RetryScheduled, Unr
 from .events import RunEventBatches
 from .frames import Done, Progress, Run
 from .lease import ClaimLost, Lease
+from .metrics import WorkerMetrics
 from .pool import RunnerPool
 from .registry import Registry
 from .rules import is_past_deadline
@@ -75,6 +76,7 @@ class Services:
     pool: RunnerPool
     registry: Registry
     runs_dir: Path
+    metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
     # None: wheels are not synced.
     wheels: SyncedWheels | None = None
 
@@ -127,11 +129,14 @@ class Execution:
 
     async def _run(self) -> Outcome:
         services, job = self._services, self._job
+        begun = time.perf_counter()
         claimed = await services.claims.claim(job, self.deliveries[-1])
         if not isinstance(claimed, Lease):
             if isinstance(claimed, Ended) and claimed.status is RunStatus.FAILED:
                 self._log_failure(claimed.error, claimed.reason)
             return claimed
+        services.metrics.claim_seconds.observe(time.perf_counter() - begun)
+        services.metrics.queue_wait_seconds.observe(max(time.time() - self.deliveries[-1].stored_at, 0.0))
         claimed.on_cancel = self._cancel
         self._lease = lease = claimed
         self._events = RunEventBatches(
@@ -210,8 +215,10 @@ class Execution:
                 return await self._not_begun(lease)
             self._note_wheels(lease, runner.wheels)
             self._runner = runner
+            begun = time.perf_counter()
             try:
                 done = await runner.run(request, self._on_progress)
+                self._services.metrics.note_run(self._job.flow_name, time.perf_counter() - begun)
             except RunnerDied as death:
                 self._runner, self.needs_runner = None, False
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -290,6 +297,7 @@ class Execution:
                 return await self._hand_back(lease, interrupted=False, retry_seconds=0.0)
         if lease.snapshot.status is RunStatus.CANCELLING:
             return await self._conclude(lease, self._last_told(RunStatus.CANCELLED, str(death)))
+        self._services.metrics.runner_deaths.inc()
         deaths = lease.snapshot.interruptions + 1
         if deaths >= self._services.settings.runner_crash_limit:
             times = f" {deaths} times" if deaths > 1 else ""

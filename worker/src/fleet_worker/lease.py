@@ -29,7 +29,11 @@ class ClaimLost(Exception):
 class SnapshotWriter:
     """Writes snapshots of the runs bucket, each within the size limit."""
 
-    def __init__(self, link: NatsLink, bucket: str, *, max_bytes: int) -> None:
+    def __init__(
+        self, link: NatsLink, bucket: str, *, max_bytes: int, on_write: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """`on_write` is told the size of every snapshot that was written."""
+        self._on_write = on_write
         self._link = link
         self._bucket = Bucket(link, bucket)
         self._max_bytes = max_bytes
@@ -43,7 +47,9 @@ class SnapshotWriter:
         return await self.write_encoded(snapshot.run_id, self.encode(snapshot), revision=revision)
 
     async def write_encoded(self, run_id: str, data: bytes, *, revision: int) -> int:
-        return await self._bucket.update(run_id, data, revision=revision)
+        written = await self._bucket.update(run_id, data, revision=revision)
+        self._on_write(len(data))
+        return written
 
     def encode(self, snapshot: RunSnapshot) -> bytes:
         data = snapshot.encode()

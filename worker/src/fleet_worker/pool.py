@@ -39,6 +39,9 @@ class RunnerPool:
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         # What can be run by name with the wheels in force.
         self.flows: list[str] = []
+        # For whoever counts.
+        self.starts = 0
+        self.start_failures = 0
         # Set whenever a runner has become free.
         self.changed = asyncio.Event()
 
@@ -46,6 +49,10 @@ class RunnerPool:
     def size(self) -> int:
         """The runners that live and are ready, busy or not."""
         return len(self._idle) + len(self._busy_since)
+
+    @property
+    def busy(self) -> int:
+        return len(self._busy_since)
 
     @property
     def is_renewing(self) -> bool:
@@ -155,12 +162,14 @@ class RunnerPool:
                 if not self._first.done():
                     self._first.set_result(ready)
                 backoff = 0.1
+                self.starts += 1
                 self._tell(ready, wheels)
                 self.give_back(runner)
                 await runner.died.wait()
             except (RunnerDied, RunnersUnusable, OSError) as error:
                 if not self._first.done():
                     self._first.set_exception(RunnersUnusable(f"{error}"))
+                self.start_failures += 1
                 logger.error("a runner could not be started: %s", error)
                 await runner.stop()
                 await asyncio.sleep(backoff)

@@ -62,6 +62,8 @@ class Registry:
         self._written_at = 0.0
         self._measured_at: float | None = None
         self._runs: dict[str, float] = {}
+        # How often the record was written, for whoever counts.
+        self.writes = 0
         # What the next write has to say beside the runs in hand.
         self._news: dict[str, Any] = {}
         # Told once if another instance has taken the record over.
@@ -196,6 +198,7 @@ class Registry:
             except WrongRevision:
                 await self._read_again()
                 continue
+            self.writes += 1
             return
 
     async def _read(self) -> WorkerRecord | None:

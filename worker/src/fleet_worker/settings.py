@@ -58,6 +58,9 @@ class WorkerSettings(FleetSettings, WireNames):
     monitor_host: str = "127.0.0.1"
     monitor_port: int | None = Field(None, ge=1, le=65535)
 
+    # So many flows have a histogram of their own, the first that are run; all others share one.
+    metrics_max_flows: int = Field(100, ge=0, le=1000)
+
     dlq_publish_execution_error: bool = True
     max_run_snapshot_bytes: int = Field(262144, ge=1024)
     run_log_max_bytes: int = Field(8 * 1024 * 1024, ge=0)

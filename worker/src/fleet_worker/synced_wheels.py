@@ -73,6 +73,9 @@ class SyncedWheels:
         self._wake = asyncio.Event()
         self._listening: Subscription | None = None
         self._in_force: WheelSet = pool.wheels
+        # For whoever counts.
+        self.successes = 0
+        self.failures = 0
         self._state = WheelSync(enabled=True, last_result=WheelSyncResult.IDLE)
         self._show(installed_wheels=_listed(self._in_force.wheels))
 
@@ -257,6 +260,7 @@ class SyncedWheels:
         if self._told_trouble is not None:
             logger.info("wheels are in step with the registry again", extra={"event": "wheel_sync_recovered"})
         self._trouble = self._told_trouble = None
+        self.successes += 1
         self._show(
             last_result=WheelSyncResult.OK,
             last_error=None,
@@ -268,6 +272,7 @@ class SyncedWheels:
     def _failed(self, error: Exception, now: float) -> None:
         is_outage = isinstance(error, NatsUnavailable) and not isinstance(error, ObjectDamaged)
         self._trouble = str(error) or type(error).__name__
+        self.failures += 1
         # Words of an outage vary from one moment to the next.
         told = "NATS" if is_outage else self._trouble
         if told != self._told_trouble:

@@ -82,6 +82,10 @@ class Keys:
             )
         return None
 
+    @property
+    def count(self) -> int:
+        return len(self._records)
+
     def get(self, key_id: str) -> KeyRecord | None:
         self._link.require()
         return self._records.get(key_id)

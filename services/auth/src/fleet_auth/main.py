@@ -8,11 +8,13 @@ from fastapi import FastAPI
 from fleet_kit.http import create_app
 from fleet_kit.metrics import new_registry
 from fleet_kit.nats import NatsLink
+from fleet_kit.nats_metrics import NatsMetrics
 from fleet_kit.serve import run_service
 
 from .doors import KeyDoor, OpenDoor
 from .issuing import KeyOffice
 from .keys import Keys
+from .metrics import AuthMetrics
 from .routes import key_routes, verify_routes
 from .settings import Settings
 
@@ -25,7 +27,11 @@ def build(settings: Settings) -> FastAPI:
     keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec)
     link.after_connect(keys.load)
     door = KeyDoor(keys) if settings.http_auth_mode == "api_key" else OpenDoor()
-    verifying, express = verify_routes(door, api_key_header=settings.http_api_key_header)
+    prometheus = new_registry(COMPONENT, revision=settings.revision)
+    NatsMetrics(link, prometheus, component=COMPONENT)
+    verifying, express = verify_routes(
+        door, AuthMetrics(prometheus, keys), api_key_header=settings.http_api_key_header
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -43,7 +49,7 @@ def build(settings: Settings) -> FastAPI:
         routers=[verifying, key_routes(keys, KeyOffice(link, bucket, keys, pepper=pepper))],
         lifespan=lifespan,
         readiness=readiness,
-        registry=new_registry(COMPONENT),
+        registry=prometheus,
         express=express,
         # Of every request there is one: the traces would be about nothing else.
         untraced=frozenset({"/verify"}),

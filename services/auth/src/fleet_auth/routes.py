@@ -13,17 +13,20 @@ from fleet_kit.identity import Admin, Identity
 from fleet_kit.openapi import json_body
 
 from .doors import Door
-from .errors import KeyNotFound, KeysNeedAuthentication
+from .errors import ApiKeyInvalid, ApiKeyRequired, KeyNotFound, KeysNeedAuthentication
 from .issuing import KeyOffice
 from .keys import Keys
 from .listing import CURSOR_PATTERN, KeyQuery, select_keys
+from .metrics import AuthMetrics, Verdict
 from .schemas import KeyList, KeyView, NewKey, NewKeyView
 
 # What is told once must not stay in a cache.
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-def verify_routes(door: Door, *, api_key_header: str) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
+def verify_routes(
+    door: Door, metrics: AuthMetrics, *, api_key_header: str
+) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
     """The route, and the same past the framework: the gateway waits for this answer before anything else."""
     router = APIRouter()
 
@@ -32,9 +35,17 @@ def verify_routes(door: Door, *, api_key_header: str) -> tuple[APIRouter, Mappin
         """For the gateway's auth_request: the identity is in the headers of the answer."""
         try:
             identity = door.identify(request.headers.getlist(api_key_header))
+        except ApiKeyRequired:
+            metrics.count(Verdict.KEY_MISSING)
+            raise
+        except ApiKeyInvalid:
+            metrics.count(Verdict.KEY_REFUSED)
+            raise
         except NatsUnavailable as error:
+            metrics.count(Verdict.UNDECIDED)
             # Said once by the connection; a traceback for every request of an outage would only fill the disk.
             return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
+        metrics.count(Verdict.ADMITTED)
         return Response(
             status_code=204,
             headers={

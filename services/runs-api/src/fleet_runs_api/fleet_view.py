@@ -45,6 +45,10 @@ class FleetView:
     def alive_count(self, *, now: float) -> int:
         return sum(self.is_alive(record, now=now) for record in self._records.values())
 
+    def tags(self, *, now: float) -> set[str]:
+        """What the live workers serve."""
+        return {tag for record in self._records.values() if self.is_alive(record, now=now) for tag in record.tags}
+
     def capacity(self, tag: str, *, now: float) -> Capacity:
         """What the live workers of a tag could take; one that is drained takes nothing."""
         serving = [r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)]

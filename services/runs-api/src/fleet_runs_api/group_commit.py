@@ -55,7 +55,15 @@ class _Nudge:
 class GroupCommit:
     """Items handed to the same batch function while a commit is under way are written together by the next."""
 
-    def __init__(self, engine: Engine, *, before_commit: Callable[[Connection], None] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        before_commit: Callable[[Connection], None] | None = None,
+        on_commit: Callable[[int, float], None] = lambda *_: None,
+    ) -> None:
+        """`on_commit` is told of each transaction how many writes it had and how many seconds it took."""
+        self._on_commit = on_commit
         self._engine = engine
         self._before_commit = before_commit
         self._queue: queue.SimpleQueue[_Waiting[Any, Any] | _Nudge | None] = queue.SimpleQueue()
@@ -170,8 +178,10 @@ class GroupCommit:
     def _transact(self, group: list[_Waiting[Any, Any]]) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
             self._begun_at = time.time()
+            begun = time.perf_counter()
             try:
                 self._write_all(group)
+                self._on_commit(len(group), time.perf_counter() - begun)
                 return
             except LedgerUnavailable as error:
                 if not _is_worth_another_try(error) or attempt == _ATTEMPTS:

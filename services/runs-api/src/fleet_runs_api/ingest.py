@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 from nats.aio.msg import Msg
 from nats.js import api
@@ -12,7 +13,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
-from fleet_kit.pull import Puller, stream_sequence_of
+from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
 
 from . import ledger
@@ -92,7 +93,11 @@ class Ingest:
         latest = {msg.subject: msg for msg in messages}
         observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
         if observations:
-            self._metrics.ingested.inc(await self._commits.write(ledger.record, observations))
+            changed = await self._commits.write(ledger.record, observations)
+            self._metrics.note_changes(seen.snapshot for seen in changed)
+            for seen in observations:
+                self._metrics.snapshot_bytes.observe(len(seen.text))
+            self._metrics.ingest_lag.observe(max(time.time() - stored_at_of(messages[0]), 0.0))
             if any(seen.snapshot.not_before is not None for seen in observations):
                 self._relay.wake()
         for msg in messages:

@@ -184,8 +184,8 @@ def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Seque
     return results
 
 
-def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> Sequence[int]:
-    """Fold groups of snapshots into the ledger, with what follows from them; how many of each group changed it."""
+def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> Sequence[Sequence[Observation]]:
+    """Fold groups of snapshots into the ledger, with what follows from them; those of each group that changed it."""
     observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
     columns = ("run_id", "tenant_id", "flow_name", "tag", "status", "attempt", "revision", "failures", "reopened")
@@ -229,7 +229,7 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
             if not known[run_id].status.is_terminal:
                 _queue_again(connection, run_id, due_at=due_at, now=now)
         count(connection, moves)
-    return [sum(id(observation) in changed for observation in group) for group in groups]
+    return [[observation for observation in group if id(observation) in changed] for group in groups]
 
 
 def redispatch(connection: Connection, wanted: Sequence[Redispatch]) -> Sequence[bool]:

@@ -24,7 +24,7 @@ _SWITCH_INTERVAL_SECONDS = 0.00005
 
 
 def build(settings: RunsSettings) -> FastAPI:
-    metrics = RunsMetrics()
+    metrics = RunsMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -59,6 +59,17 @@ def next_due() -> Select[Any]:
     return select(func.min(_outbox.c.due_at).label("due_at"))
 
 
+def count_due(now: float, *, most: int) -> Select[Any]:
+    """How many outbox rows are due; counting ends at `most`."""
+    due = select(_outbox.c.id).where(_outbox.c.due_at <= now).limit(most).subquery()
+    return select(func.count()).select_from(due)
+
+
+def oldest_heartbeat() -> Select[Any]:
+    """Of the runs that some worker holds, the one heard of longest ago."""
+    return select(_runs.c.heartbeat_at).where(HELD).order_by(_runs.c.heartbeat_at).limit(1)
+
+
 def held_runs(*, limit: int) -> Select[Any]:
     """Runs that some worker holds, those heard of longest ago first."""
     return select(_runs.c.run_id, _runs.c.revision).where(HELD).order_by(_runs.c.heartbeat_at).limit(limit)

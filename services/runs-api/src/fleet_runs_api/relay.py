@@ -22,6 +22,7 @@ from .database import Database
 from .documents import waiting_snapshot_of
 from .group_commit import GroupCommit
 from .ledger import Sent, TakeDue
+from .metrics import RunsMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class Relay:
         commits: GroupCommit,
         names: WireNames,
         retry_sec: float,
+        metrics: RunsMetrics,
     ) -> None:
         self._link = link
         self._runs = runs
@@ -55,6 +57,7 @@ class Relay:
         self._commits = commits
         self._names = names
         self._retry_sec = retry_sec
+        self._metrics = metrics
         self._awake = asyncio.Event()
 
     async def send(self, new: Dispatch) -> int:
@@ -62,8 +65,15 @@ class Relay:
 
         The server takes them in the order sent; a worker that is faster all the same waits for the snapshot.
         """
-        written, queued = await self._send_nowait(new)
-        return await self._confirm(new, written, queued)
+        begun = time.perf_counter()
+        try:
+            written, queued = await self._send_nowait(new)
+            sequence = await self._confirm(new, written, queued)
+        except NatsUnavailable:
+            self._metrics.relay_failures.inc()
+            raise
+        self._metrics.relay_seconds.observe(time.perf_counter() - begun)
+        return sequence
 
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
         """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
@@ -188,6 +198,7 @@ class Relay:
             self._say_later(row.run_id, error)
 
     def _say_later(self, run_id: str, error: NatsUnavailable) -> None:
+        self._metrics.relay_failures.inc()
         logger.warning(
             "could not send run %s, trying again: %s",
             run_id,

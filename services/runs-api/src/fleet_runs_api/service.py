@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
+from fleet_kit.nats_metrics import NatsMetrics
 from fleet_kit.resources import ensure_bucket, ensure_stream
 from fleet_kit.wire import dlq_stream_config, events_stream_config, work_stream_config
 
@@ -56,7 +57,7 @@ class RunsService:
         self.metrics = metrics
         self.link = NatsLink(settings, name="runs-api")
         self._database = Database(settings.runs_database_url)
-        self._commits = GroupCommit(self._database.writer, before_commit=_settle)
+        self._commits = GroupCommit(self._database.writer, before_commit=_settle, on_commit=self._on_commit)
         runs = Bucket(self.link, settings.runs_kv_bucket)
         self._queues = Queues(self.link, settings)
         self._fleet = FleetView(
@@ -72,11 +73,14 @@ class RunsService:
             commits=self._commits,
             names=settings,
             retry_sec=settings.relay_retry_sec,
+            metrics=metrics,
         )
         self._ingest = Ingest(
             link=self.link, commits=self._commits, relay=relay, names=settings, metrics=self.metrics
         )
-        self._dead_letter_ingest = DeadLetterIngest(link=self.link, commits=self._commits, settings=settings)
+        self._dead_letter_ingest = DeadLetterIngest(
+            link=self.link, commits=self._commits, settings=settings, metrics=metrics
+        )
         self._expiry = Expiry(
             link=self.link,
             runs=runs,
@@ -97,7 +101,12 @@ class RunsService:
             metrics=self.metrics,
         )
         self.submission = Submission(
-            settings=settings, link=self.link, database=self._database, commits=self._commits, relay=relay
+            settings=settings,
+            link=self.link,
+            database=self._database,
+            commits=self._commits,
+            relay=relay,
+            metrics=metrics,
         )
         self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
         self.listing = Listing(database=self._database, commits=self._commits, views=self.views, workers=self._fleet)
@@ -106,7 +115,12 @@ class RunsService:
         self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
         self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings)
         self.dead_letters = DeadLetters(
-            link=self.link, runs=runs, database=self._database, commits=self._commits, relay=relay
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            relay=relay,
+            metrics=metrics,
         )
         self.gauges = FleetGauges(
             settings=settings,
@@ -116,6 +130,9 @@ class RunsService:
             dead_letters=self.dead_letters,
             metrics=metrics,
         )
+        NatsMetrics(self.link, metrics.registry, component="runs-api")
+        metrics.watchers.set_function(lambda: self.watching.watcher_count)
+        metrics.followers.set_function(lambda: self.following.follower_count)
 
         self.link.after_connect(self._ensure_resources)
         self.link.after_connect(self._queues.look_again)
@@ -150,6 +167,10 @@ class RunsService:
     async def waiting_for(self) -> dict[str, str]:
         missing = {"nats": self.link.down_because, "ledger": self._ledger_missing}
         return {part: reason for part, reason in missing.items() if reason}
+
+    def _on_commit(self, writes: int, seconds: float) -> None:
+        self.metrics.commit_writes.observe(writes)
+        self.metrics.commit_seconds.observe(seconds)
 
     async def _work(self) -> None:
         await self._open_ledger()

@@ -24,6 +24,7 @@ from .group_commit import GroupCommit
 from .idempotency import Earlier, KeyUse
 from .jobs import fingerprint, job_again, new_job, with_workflow
 from .ledger import Acceptance, NewRun, Withdrawal
+from .metrics import RunsMetrics
 from .relay import Dispatch, Relay
 from .schemas import SubmitRun
 from .settings import RunsSettings
@@ -56,6 +57,7 @@ class Submission:
         database: Database,
         commits: GroupCommit,
         relay: Relay,
+        metrics: RunsMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -63,6 +65,7 @@ class Submission:
         self._database = database
         self._commits = commits
         self._relay = relay
+        self._metrics = metrics
         self._clock = clock
 
     async def submit(
@@ -153,7 +156,9 @@ class Submission:
             for one in new
         ]
         acceptance = Acceptance(runs, use)
+        begun = time.perf_counter()
         earlier = await self._commits.write(ledger.accept, acceptance)
+        self._metrics.accept_seconds.observe(time.perf_counter() - begun)
         if earlier is None or use is None:
             return None
         deadline = time.monotonic() + self._settings.nats_request_timeout_sec

@@ -83,7 +83,9 @@ class Sweeper:
         """One round; True if there is more to do right away."""
         await self._expiry.end_overdue()
         await self._take_from_the_lost()
-        return await self._find_forgotten()
+        is_more_to_do = await self._find_forgotten()
+        self._metrics.swept_at.set_to_current_time()
+        return is_more_to_do
 
     async def _pause(self, stop: asyncio.Event) -> None:
         self._awake.clear()
@@ -230,7 +232,9 @@ class Sweeper:
     async def _record(self, snapshot: RunSnapshot, entry: Entry) -> bool:
         """Fold a snapshot in directly, as the ingest may have missed it or be behind; True if it was news."""
         seen = Observation(snapshot, entry.revision, entry.value.decode())
-        return await self._commits.write(ledger.record, [seen]) > 0
+        changed = await self._commits.write(ledger.record, [seen])
+        self._metrics.note_changes(observation.snapshot for observation in changed)
+        return bool(changed)
 
     async def _each(self, repair: Callable[[Any], Awaitable[None]], rows: Sequence[Any]) -> None:
         """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""

@@ -72,6 +72,10 @@ class Watching:
         self._lock = asyncio.Lock()
         self._tidying: set[asyncio.Task[None]] = set()
 
+    @property
+    def watcher_count(self) -> int:
+        return sum(map(len, list(self._watchers.values())))
+
     async def resume(self) -> None:
         """After a reconnect: follow anew, and let every watcher look up what it has missed. A hook of the link."""
         async with self._lock:

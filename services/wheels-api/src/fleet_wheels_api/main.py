@@ -9,11 +9,12 @@ from fastapi import FastAPI
 from fleet_kit.http import create_app
 from fleet_kit.metrics import new_registry
 from fleet_kit.nats import NatsLink
+from fleet_kit.nats_metrics import NatsMetrics
 from fleet_kit.object_writing import ObjectWriter
 from fleet_kit.serve import run_service
 
 from .history import History
-from .metrics import Metrics
+from .metrics import Metrics, StoreGauges
 from .registry import Registry
 from .routes import wheels_routes
 from .settings import Settings
@@ -26,8 +27,9 @@ COMPONENT = "wheels-api"
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
     storage = Storage(link, settings)
-    prometheus = new_registry(COMPONENT)
+    prometheus = new_registry(COMPONENT, revision=settings.revision)
     metrics = Metrics(prometheus)
+    NatsMetrics(link, prometheus, component=COMPONENT)
     store = ObjectWriter(link, settings.wheel_object_store_bucket, draft_seconds=settings.wheel_orphan_sec / 2)
     history = History(link, settings.wheel_history_kv_bucket)
     registry = Registry(
@@ -37,6 +39,7 @@ def build(settings: Settings) -> FastAPI:
         most_unpacked_bytes=settings.wheel_max_unpacked_bytes,
     )
     sweeper = Sweeper(link, registry, store, metrics, interval_sec=settings.wheel_sweep_interval_sec)
+    gauges = StoreGauges(link, registry, metrics, bucket=settings.wheel_object_store_bucket)
     link.after_connect(storage.ensure)
     link.after_connect(sweeper.wake)
 
@@ -69,6 +72,7 @@ def build(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         readiness=readiness,
         registry=prometheus,
+        refresh=gauges.refresh,
     )
 
 

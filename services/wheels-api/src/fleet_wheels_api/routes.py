@@ -69,6 +69,7 @@ def wheels_routes(
         ) as upload:
             stored = await registry.register(upload, _actor(caller), _source(request))
         metrics.uploads.inc()
+        metrics.upload_bytes.inc(stored.size)
         return Wheel.of(stored, store.bucket)
 
     @router.get("/wheels/history")

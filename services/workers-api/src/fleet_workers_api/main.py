@@ -10,8 +10,10 @@ from fleet_contracts.problems import Problem
 from fleet_kit.http import create_app
 from fleet_kit.metrics import new_registry
 from fleet_kit.nats import NatsLink
+from fleet_kit.nats_metrics import NatsMetrics
 from fleet_kit.serve import run_service
 
+from .metrics import WorkersMetrics
 from .operators import Operators
 from .registry import Registry
 from .removal import Removal
@@ -29,6 +31,9 @@ def build(settings: Settings) -> FastAPI:
     operators = Operators(link, registry, settings)
     watching = Watching(link, registry, disconnect_timeout_sec=timeout)
     removal = Removal(link, registry, disconnect_timeout_sec=timeout, ttl_sec=settings.worker_record_ttl_sec)
+    prometheus = new_registry(COMPONENT, revision=settings.revision)
+    WorkersMetrics(prometheus, registry, watching, disconnect_timeout_sec=timeout)
+    NatsMetrics(link, prometheus, component=COMPONENT)
     link.after_connect(registry.load)
 
     @asynccontextmanager
@@ -51,7 +56,7 @@ def build(settings: Settings) -> FastAPI:
         routers=[workers_routes(registry, operators, watching, disconnect_timeout_sec=timeout)],
         lifespan=lifespan,
         readiness=readiness,
-        registry=new_registry(COMPONENT),
+        registry=prometheus,
         invalid_request=Problem.INVALID_WORKERS_REQUEST,
     )
 

@@ -94,6 +94,10 @@ class Watching:
         self._watchers: set[Watcher] = set()
         registry.on_change = self._on_change
 
+    @property
+    def watcher_count(self) -> int:
+        return len(self._watchers)
+
     def event_id(self, news: News) -> str:
         return f"{self._life}-{news.number}"
 

@@ -24,6 +24,7 @@ from ..database import Database
 from ..errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
 from ..group_commit import GroupCommit
 from ..ledger import Observation
+from ..metrics import RunsMetrics
 from ..relay import Relay
 from . import ledger as dead_letter_ledger
 from . import queries as dead_letter_queries
@@ -65,6 +66,7 @@ class DeadLetters:
         database: Database,
         commits: GroupCommit,
         relay: Relay,
+        metrics: RunsMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
@@ -72,6 +74,7 @@ class DeadLetters:
         self._database = database
         self._commits = commits
         self._relay = relay
+        self._metrics = metrics
         self._clock = clock
         self._signer: CursorSigner | None = None
 
@@ -225,7 +228,9 @@ class DeadLetters:
                 continue
             entry = await self._runs.get(no.run_id)
             if entry is not None and (failed := _failed(entry)) is not None:
-                await self._commits.write(ledger.record, [Observation(failed, entry.revision, entry.value.decode())])
+                seen = Observation(failed, entry.revision, entry.value.decode())
+                changed = await self._commits.write(ledger.record, [seen])
+                self._metrics.note_changes(observation.snapshot for observation in changed)
                 return True
         return False
 

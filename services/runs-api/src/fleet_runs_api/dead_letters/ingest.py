@@ -16,6 +16,7 @@ from fleet_kit.resources import ensure_consumer
 
 from ..errors import LedgerUnavailable
 from ..group_commit import GroupCommit
+from ..metrics import RunsMetrics
 from ..settings import RunsSettings
 from . import ledger as dead_letter_ledger
 from .ledger import TooOld
@@ -32,7 +33,8 @@ _FORGET_PAGE = 500
 class DeadLetterIngest:
     """Replicas share one durable consumer. A message is acked when its letter is on disk."""
 
-    def __init__(self, *, link: NatsLink, commits: GroupCommit, settings: RunsSettings) -> None:
+    def __init__(self, *, link: NatsLink, commits: GroupCommit, settings: RunsSettings, metrics: RunsMetrics) -> None:
+        self._metrics = metrics
         self._link = link
         self._commits = commits
         self._settings = settings
@@ -86,6 +88,7 @@ class DeadLetterIngest:
         for outcome in outcomes:
             if isinstance(outcome, Moved):
                 outcome.tell("entered")
+                self._metrics.count_letter(outcome.reason)
         for letter, outcome in zip(letters, outcomes, strict=True):
             if isinstance(outcome, DataError | IntegrityError):
                 logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)

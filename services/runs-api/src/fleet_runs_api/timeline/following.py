@@ -74,6 +74,10 @@ class Following:
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def follower_count(self) -> int:
+        return sum(map(len, list(self._followers.values())))
+
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()

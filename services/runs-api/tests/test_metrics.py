@@ -1,0 +1,195 @@
+"""What runs-api tells to whoever scrapes the inside: every step of a run, the queues, and what is away."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fleet_contracts.names import WireNames
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus, WorkerState
+from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.kv import Bucket
+from fleet_kit.metrics import render
+from fleet_runs_api.main import build
+from fleet_runs_api.metrics import RunsMetrics
+from fleet_testkit.apps import running
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.scrapes import Scrape
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest, runs_running, runs_settings
+
+
+async def scrape(service: RunsUnderTest) -> Scrape:
+    # As Prometheus asks: nobody in particular.
+    answer = await service.client.get("/metrics", headers=dict.fromkeys(service.client.headers, ""))
+    assert answer.status_code == 200
+    return Scrape(answer.text)
+
+
+async def until(service: RunsUnderTest, holds: Callable[[Scrape], bool], what: str) -> Scrape:
+    async def look() -> Scrape | None:
+        seen = await scrape(service)
+        return seen if holds(seen) else None
+
+    found = await eventually(look, within=20, what=what)
+    assert found is not None
+    return found
+
+
+async def finish(service: RunsUnderTest, run_id: str, status: RunStatus = RunStatus.COMPLETED) -> None:
+    await service.claim(run_id)
+    await service.change(run_id, lambda s: s.finish(status, now=time.time()))
+
+
+async def test_every_step_of_a_run_is_measured(service: RunsUnderTest) -> None:
+    await finish(service, await service.submit("hello"))
+    await finish(service, await service.submit("other-flow"), RunStatus.FAILED)
+    seen = await until(service, lambda s: s.value("pyoco_run_attempts_count") == 2, "both ends folded in")
+    assert seen.value("pyoco_runs_submitted_total") == 2
+    assert seen.value("pyoco_accept_duration_seconds_count") == 2
+    assert seen.value("pyoco_relay_duration_seconds_count") == 2
+    assert seen.value("pyoco_relay_failures_total") == 0
+    assert (seen.value("pyoco_ledger_commit_duration_seconds_count") or 0) >= 2
+    assert seen.value("pyoco_ledger_commit_writes_count") == seen.value("pyoco_ledger_commit_duration_seconds_count")
+    assert seen.value("pyoco_runs_ended_total", flow="hello", status="COMPLETED") == 1
+    assert seen.value("pyoco_runs_ended_total", flow="other-flow", status="FAILED") == 1
+    for flow in ("hello", "other-flow"):
+        assert seen.value("pyoco_run_duration_seconds_count", flow=flow) == 1
+        assert seen.value("pyoco_run_wait_seconds_count", flow=flow) == 1
+    assert (seen.value("pyoco_ingest_lag_seconds_count") or 0) >= 1
+    assert (seen.value("pyoco_ingest_snapshot_bytes_sum") or 0) > 100
+    assert seen.value("pyoco_http_requests_total", route="/runs", method="POST", code="200") == 2
+    assert (seen.value("pyoco_nats_up"), seen.value("pyoco_ledger_up")) == (1, 1)
+    assert seen.value("pyoco_runs_repairs_total") == 0
+
+
+async def test_an_end_is_counted_once_however_often_it_is_told(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await finish(service, run_id)
+    await until(service, lambda s: s.value("pyoco_runs_ended_total") == 1, "the end folded in")
+    # The sweeper and the ingest look at the same snapshot; one that is written again is old news.
+    await service.change(run_id, lambda s: s)
+    await finish(service, await service.submit())
+    seen = await until(service, lambda s: (s.value("pyoco_runs_ended_total") or 0) >= 2, "the second end folded in")
+    assert seen.value("pyoco_runs_ended_total") == seen.value("pyoco_run_attempts_count") == 2
+
+
+def test_names_of_flows_make_no_more_series_than_allowed() -> None:
+    metrics = RunsMetrics(max_flows=5)
+    for number in range(300):
+        run = RunSnapshot(
+            run_id=f"r{number}", flow_name=f"flow-{number}", status=RunStatus.COMPLETED, attempt=1,
+            heartbeat_at=3.0, updated_at=3.0, submitted_at=1.0, start_time=2.0, end_time=3.0,
+        )  # fmt: skip
+        metrics.note_changes([run])
+    seen = Scrape(render(metrics.registry).decode())
+    expected = {*(f"flow-{number}" for number in range(5)), "other"}
+    for name in ("pyoco_runs_ended_total", "pyoco_run_duration_seconds_count", "pyoco_run_wait_seconds_count"):
+        assert seen.label_values(name, "flow") == expected
+    assert seen.value("pyoco_runs_ended_total", flow="other") == 295
+
+
+async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnderTest) -> None:
+    now = time.time()
+    record = WorkerRecord(
+        worker_id="w1", instance_id="i", state=WorkerState.IDLE, last_seen_at=now, last_heartbeat_at=now,
+        tags=["served"], slots=3,
+    )  # fmt: skip
+    await Bucket(service.link, "pyoco_workers").put("w1", record.encode())
+    for tag in ("served", "served", "nobodys"):
+        await service.submit(tag=tag)
+    await until(service, lambda s: "served" in s.label_values("pyoco_queue_workers", "tag"), "the worker seen")
+    durable = WireNames().work_durable("served")
+
+    async def is_made() -> bool:
+        return durable in [queue.name for queue in await service.link.jetstream.consumers_info("PYOCO_WORK")]
+
+    await eventually(is_made, what="the queue of the served tag")
+    pulled = await service.link.jetstream.pull_subscribe_bind(durable, stream="PYOCO_WORK")
+    await pulled.fetch(1, timeout=5)
+    seen = await until(
+        service, lambda s: s.value("pyoco_queue_jobs", tag="served", state="taken") == 1, "a job in a worker's hands"
+    )
+    assert seen.value("pyoco_queue_jobs", tag="served", state="waiting") == 1
+    assert seen.value("pyoco_queue_jobs", tag="nobodys", state="waiting") == 1
+    assert (seen.value("pyoco_queue_workers", tag="served"), seen.value("pyoco_queue_workers", tag="nobodys")) == (
+        1,
+        0,
+    )
+    assert seen.value("pyoco_queue_free_slots", tag="served") == 3
+    older = await until(
+        service,
+        lambda s: (
+            (s.value("pyoco_queue_oldest_waiting_seconds", tag="nobodys") or 0)
+            > (seen.value("pyoco_queue_oldest_waiting_seconds", tag="nobodys") or 0)
+        ),
+        "the job growing older",
+    )
+    assert (older.value("pyoco_queue_oldest_waiting_seconds", tag="nobodys") or 0) < 60
+
+
+async def test_a_held_run_that_falls_silent_shows_its_age(nats_server: NatsServer, tmp_path: Path) -> None:
+    patient = runs_settings(nats_server, tmp_path, run_lost_after_sec=600)
+    async with runs_running(patient) as service:
+        assert (await scrape(service)).value("pyoco_runs_oldest_heartbeat_seconds") == 0
+        await service.claim(await service.submit())
+        await until(
+            service, lambda s: (s.value("pyoco_runs_oldest_heartbeat_seconds") or 0) > 2, "the silence being seen"
+        )
+
+
+async def test_without_nats_the_rest_is_still_told(service: RunsUnderTest, nats_server: NatsServer) -> None:
+    await service.submit()
+    await until(service, lambda s: s.value("pyoco_queue_jobs", state="waiting") == 1, "the job seen")
+    nats_server.kill()
+    seen = await until(
+        service,
+        lambda s: s.value("pyoco_nats_up") == 0 and s.value("pyoco_queue_jobs") is None,
+        "NATS being away",
+    )
+    assert seen.value("pyoco_runs_total", status="PENDING") == 1
+    assert seen.value("pyoco_ledger_up") == 1
+    assert seen.value("pyoco_runs_submitted_total") == 1
+    assert math.isnan(seen.value("pyoco_dlq_messages_total") or 0)
+    nats_server.start()
+    seen = await until(
+        service, lambda s: s.value("pyoco_nats_up") == 1 and s.value("pyoco_queue_jobs") is not None, "NATS back"
+    )
+    assert (seen.value("pyoco_nats_reconnects_total") or 0) >= 1
+
+
+async def test_without_a_ledger_the_rest_is_still_told(nats_server: NatsServer, tmp_path: Path) -> None:
+    nowhere = "postgresql+psycopg://nobody@127.0.0.1:1/nothing"
+    async with running(build(runs_settings(nats_server, tmp_path, runs_database_url=nowhere))) as client:
+
+        async def nats_is_up() -> bool:
+            return Scrape((await client.get("/metrics")).text).value("pyoco_nats_up") == 1
+
+        await eventually(nats_is_up, what="NATS up")
+        seen = Scrape((await client.get("/metrics")).text)
+        assert seen.value("pyoco_ledger_up") == 0
+        assert seen.value("pyoco_runs_total") is None
+        assert math.isnan(seen.value("pyoco_outbox_due_rows") or 0)
+
+
+async def test_many_scrapes_at_once_ask_ledger_and_streams_once(
+    service: RunsUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    fetch = service.app.state.service.gauges._database.fetch
+
+    async def counted(query: object) -> object:
+        nonlocal asked
+        asked += 1
+        return await fetch(query)
+
+    monkeypatch.setattr(service.app.state.service.gauges._database, "fetch", counted)
+    monkeypatch.setattr(service.app.state.service.gauges, "_asked_at", float("-inf"))
+    before = asked
+    await asyncio.gather(*(scrape(service) for _ in range(20)))
+    assert asked - before < 20

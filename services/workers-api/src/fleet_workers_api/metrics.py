@@ -1,0 +1,53 @@
+"""What workers-api tells of the workers, read from its memory of the registry when somebody scrapes."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fleet_contracts.status import WorkerState
+from fleet_kit.errors import NatsUnavailable
+
+from .registry import Registry
+from .watching import Watching
+
+
+class WorkersMetrics(Collector):
+    def __init__(
+        self,
+        prometheus: CollectorRegistry,
+        registry: Registry,
+        watching: Watching,
+        *,
+        disconnect_timeout_sec: float,
+    ) -> None:
+        self._registry = registry
+        self._watching = watching
+        self._disconnect_timeout_sec = disconnect_timeout_sec
+        prometheus.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        workers = GaugeMetricFamily("pyoco_workers", "Workers in the registry, by state.", labels=["state"])
+        draining = GaugeMetricFamily("pyoco_workers_draining", "Live workers that an operator has drained.")
+        slots = GaugeMetricFamily("pyoco_workers_slots", "Slots of all live workers.")
+        # While NATS is away what we remember may be out of date, and nothing is told of it.
+        with suppress(NatsUnavailable):
+            self._show(workers, draining, slots)
+        yield from (workers, draining, slots)
+        yield GaugeMetricFamily(
+            "pyoco_worker_watchers", "Callers that follow the workers now.", value=self._watching.watcher_count
+        )
+
+    def _show(self, workers: GaugeMetricFamily, draining: GaugeMetricFamily, slots: GaugeMetricFamily) -> None:
+        now, timeout = time.time(), self._disconnect_timeout_sec
+        records = self._registry.records()
+        states = Counter(record.effective_state(now=now, disconnect_timeout_sec=timeout) for record in records)
+        for state in WorkerState:
+            workers.add_metric([state.value], states[state])
+        alive = [record for record in records if record.is_alive(now=now, disconnect_timeout_sec=timeout)]
+        draining.add_metric([], sum(record.draining for record in alive))
+        slots.add_metric([], sum(record.slots for record in alive))
