@@ -57,6 +57,29 @@ def test_once_more_keeps_what_is_there_and_adds_what_is_missing(tmp_path: Path) 
     assert changed == {"nats/users.conf"}
 
 
+def test_a_worker_of_another_name_is_let_in_until_that_is_taken_back(tmp_path: Path) -> None:
+    make(tmp_path, "--workers", "1", "--grant", "far=gpu,default")
+    make(tmp_path, "--workers", "1")  # as the next start does it
+    seed = tmp_path / "operator" / "workers" / "far.nk"
+    assert seed.stat().st_mode & 0o777 == 0o400
+    users = (tmp_path / "nats" / "users.conf").read_text()
+    assert users.count(f"nkey: {read_nkey(seed, setting='a seed').public_key}") == 1
+    assert "pyoco_workers_gpu" in users
+    done = make(tmp_path, "--workers", "1", "--revoke", "far")
+    assert (done.returncode, seed.exists()) == (0, False)
+    assert "WORKER_far" not in (tmp_path / "nats" / "users.conf").read_text()
+
+
+@pytest.mark.parametrize("wish", ["worker-1=x", "a.b=x", "far=x.>", "../far=x"])
+def test_a_grant_under_a_bad_name_changes_nothing(tmp_path: Path, wish: str) -> None:
+    make(tmp_path, "--workers", "1")
+    before = contents(tmp_path)
+    refused = make(tmp_path, "--workers", "1", "--grant", wish)
+    assert (refused.returncode, refused.stderr.startswith("pyoco-fleet-secrets: ")) == (1, True)
+    assert make(tmp_path, "--revoke", "nobody").returncode == 1
+    assert contents(tmp_path) == before
+
+
 def test_what_cannot_be_done_is_told_in_a_sentence(tmp_path: Path) -> None:
     for options in (["--tags", "a b"], ["--workers", "-1"], ["--else"]):
         refused = make(tmp_path / "new", *options)

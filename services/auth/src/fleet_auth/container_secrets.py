@@ -16,6 +16,8 @@ from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
 
 _PROGRAM = "pyoco-fleet-secrets"
 _SECRET_BYTES = 32
+# Workers of other names or tags than the fleet's own; the operator hands their seeds out.
+_GRANTS = "operator/workers"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -50,6 +52,22 @@ class Secrets:
         file.chmod(0o644)
         file.parent.chmod(0o755)
 
+    def granted(self) -> dict[str, str]:
+        """The seeds of workers that were let in one by one, and the tags of each."""
+        return {file.stem: file.read_text().strip() for file in sorted((self._folder / _GRANTS).glob("*.tags"))}
+
+    def grant(self, worker_id: str, tags: list[str]) -> None:
+        place = f"{_GRANTS}/{worker_id}.tags"
+        write_secret(self._folder / place, ",".join(tags))
+        self._hand_over(self._folder / place)
+
+    def revoke(self, worker_id: str) -> None:
+        """Its seed goes, too: a later grant of the same name is another user."""
+        if worker_id not in self.granted():
+            raise ValueError(f"no worker {worker_id} was granted anything; granted are {sorted(self.granted())}")
+        for ending in ("tags", "nk"):
+            (self._folder / _GRANTS / f"{worker_id}.{ending}").unlink(missing_ok=True)
+
     def _files(self, places: tuple[str, ...]) -> Iterator[Path]:
         return (self._folder / place for place in places)
 
@@ -60,9 +78,8 @@ class Secrets:
             os.chown(file.parent, self._owner, self._owner)
 
 
-def make_all(folder: Path, *, names: WireNames, workers: int, tags: list[str], owner: int | None) -> None:
+def make_all(made: Secrets, *, names: WireNames, workers: int, tags: list[str]) -> None:
     """A folder per container; none of them holds what another one needs alone."""
-    made = Secrets(folder, owner=owner)
     services = ("runs-api", "workers-api", "wheels-api", "auth")
     made.share("gateway/gateway.secret", *(f"{service}/gateway.secret" for service in services))
     made.share("postgres/password", "runs-api/postgres.password")
@@ -70,7 +87,11 @@ def make_all(folder: Path, *, names: WireNames, workers: int, tags: list[str], o
     roles = [NatsUser(role, made.user(f"{role}/nats.nk"), may(names)) for role, may in SERVICE_ROLES.items()]
     crew = [
         NatsUser(worker_id, made.user(f"workers/{worker_id}.nk"), worker(names, worker_id, tags))
-        for worker_id in (f"worker-{number}" for number in range(1, workers + 1))
+        for worker_id in _crew(workers)
+    ]
+    crew += [
+        NatsUser(worker_id, made.user(f"{_GRANTS}/{worker_id}.nk"), worker(names, worker_id, _tags(granted)))
+        for worker_id, granted in made.granted().items()
     ]
     made.publish("nats/users.conf", accounts_config(roles, crew))
 
@@ -81,11 +102,33 @@ def make(
     workers: Annotated[int, typer.Option(min=0, max=1000, help="How many workers there may be at once.")] = 16,
     tags: Annotated[str, typer.Option(help="Which jobs those workers may take, e.g. cpu,gpu.")] = "default",
     owner: Annotated[int | None, typer.Option(help="Numeric user that the containers run as.")] = None,
+    grant: Annotated[
+        list[str] | None, typer.Option(help="Let one more worker in, e.g. far=gpu,default.", metavar="NAME=TAGS")
+    ] = None,
+    revoke: Annotated[list[str] | None, typer.Option(help="Take that back.", metavar="NAME")] = None,
 ) -> None:
     """Make the secrets of a fleet in containers. Once more changes nothing but what was asked for anew."""
-    wanted = [tag.strip() for tag in tags.split(",") if tag.strip()]
-    make_all(out, names=WireNames(), workers=workers, tags=wanted, owner=owner)
+    names, wanted = WireNames(), _tags(tags)
+    made = Secrets(out, owner=owner)
+    for worker_id in revoke or []:
+        made.revoke(worker_id)
+    for worker_id, _, its_tags in (wish.partition("=") for wish in grant or []):
+        if worker_id in _crew(workers):
+            raise ValueError(f"{worker_id} is one of the fleet's own workers; choose another name")
+        worker(names, worker_id, _tags(its_tags))  # refuses bad names before anything is written
+        made.grant(worker_id, _tags(its_tags))
+    make_all(made, names=names, workers=workers, tags=wanted)
     typer.echo(f"the secrets of the services and of {workers} workers for {', '.join(wanted)} are in {out}")
+    for worker_id, its_tags in made.granted().items():
+        typer.echo(f"worker {worker_id} may take jobs of {its_tags}; its seed is {out / _GRANTS / worker_id}.nk")
+
+
+def _crew(workers: int) -> list[str]:
+    return [f"worker-{number}" for number in range(1, workers + 1)]
+
+
+def _tags(text: str) -> list[str]:
+    return [tag.strip() for tag in text.split(",") if tag.strip()]
 
 
 def main() -> None:
