@@ -1,4 +1,4 @@
-"""The command `pyoco-server-admin`: API keys, straight in NATS, so that the first one needs no key."""
+"""The command `pyoco-server-admin`: API keys, straight in NATS, so that the first one needs no key; and backups."""
 
 import asyncio
 import logging
@@ -22,7 +22,9 @@ from fleet_kit.nats import NatsLink
 from fleet_kit.settings import SettingsError
 
 from .admin_settings import AdminSettings
+from .backup_cli import backup, restore_backup
 from .errors import KeyNotFound
+from .fleet_backup import BadBackup, NotEmpty
 from .issuing import IssuedKey, KeyOffice, Wish
 from .keys import Keys
 from .lifetimes import BadLifetime, end_of_life, shown
@@ -40,6 +42,8 @@ _WIDTH_OF_A_PIPE = 400
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 api_key = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Issue, list and revoke API keys.")
 app.add_typer(api_key, name="api-key")
+app.command("backup")(backup)
+app.command("restore")(restore_backup)
 
 
 @app.callback()
@@ -147,6 +151,10 @@ def main() -> None:
         code = _fail(f"{reason.rstrip('.')}; example: {_EXAMPLE}", Problem.INVALID_ARGUMENT)
     except KeyNotFound as error:
         code = _fail(f"there is no key {error.meta['key_id']}; see `{_PROGRAM} api-key list --all`")
+    except (BadBackup, NotEmpty) as error:
+        code = _fail(str(error))
+    except OSError as error:
+        code = _fail(f"{error.filename}: {error.strerror}")
     except FleetError as error:
         code = _fail(error.message, error.problem)
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ class AdminSettings(FleetSettings, WireNames, Pepper):
     data_dir: Path = Path(".fleet")
 
     @classmethod
-    def find(cls, *, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> Self:
+    def find(cls, *, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None, role: str = "auth") -> Self:
         """What is said on the command line wins; then what the environment says; then the stack of the data dir."""
         given: dict[str, Any] = {"nats_url": nats_url, "data_dir": data_dir, "nats_nkey_file": nkey_file}
         told = cls.load(**given)
@@ -21,7 +21,7 @@ class AdminSettings(FleetSettings, WireNames, Pepper):
             return told
         if (port := _port_in(told.data_dir)) is not None:
             given["nats_url"] = f"nats://127.0.0.1:{port}"
-            seed = told.data_dir / "credentials" / "auth.nk"
+            seed = told.data_dir / "credentials" / f"{role}.nk"
             if nkey_file is None and seed.exists():
                 given["nats_nkey_file"] = seed
             return cls.load(**given)
