@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from fleet_contracts.status import RunStatus
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit, wait_ended, wait_status
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.worker_process import WorkerProcess
 
 
-def test_a_running_run_is_cancelled_within_moments(stack: Stack) -> None:
+def test_a_running_run_is_cancelled_within_moments(stack: Fleet) -> None:
     run_id = submit(stack.client, "long", seconds=60)
     wait_until(lambda: stack.client.get(f"/runs/{run_id}").json()["status"] == "RUNNING", what="the run running")
     answer = stack.client.post(f"/runs/{run_id}/cancel", json={"reason": "changed my mind"})
@@ -21,7 +21,7 @@ def test_a_running_run_is_cancelled_within_moments(stack: Stack) -> None:
     assert stack.client.post(f"/runs/{run_id}/cancel").json()["status"] == "CANCELLED"
 
 
-def test_chains_of_short_tasks_hear_their_cancel(stack: Stack, flows_dir: Path, tmp_path: Path, marks: Path) -> None:
+def test_chains_of_short_tasks_hear_their_cancel(stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "chains", tag="chains", flows_dir=flows_dir):
         for number in range(15):
             run_id = submit(stack.client, "chain", tag="chains", marks=str(marks), label=str(number))
@@ -35,7 +35,7 @@ def test_chains_of_short_tasks_hear_their_cancel(stack: Stack, flows_dir: Path, 
     assert len(marks.read_text().split()) < 15 * 100
 
 
-def test_a_run_that_nobody_can_start_is_cancelled_too(stack: Stack) -> None:
+def test_a_run_that_nobody_can_start_is_cancelled_too(stack: Fleet) -> None:
     run_id = submit(stack.client, "hello", tag="nobody-serves-this")
     assert stack.client.post(f"/runs/{run_id}/cancel").json()["status"] == "CANCELLING"
     [ended] = wait_ended(stack.client, [run_id], within=10)
@@ -43,7 +43,7 @@ def test_a_run_that_nobody_can_start_is_cancelled_too(stack: Stack) -> None:
 
 
 def test_runs_that_are_cancelled_while_they_wait_are_never_begun(
-    stack: Stack, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     quick = WorkerProcess(
         *(stack.nats_url, tmp_path, "occupied"),
@@ -68,7 +68,7 @@ def test_runs_that_are_cancelled_while_they_wait_are_never_begun(
 
 
 def test_runs_that_are_cancelled_in_the_moment_of_their_submit_are_cancelled(
-    stack: Stack, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "eager", tag="eager", flows_dir=flows_dir, slots=2) as worker:
         worker.wait_registered(stack.client)
@@ -81,7 +81,7 @@ def test_runs_that_are_cancelled_in_the_moment_of_their_submit_are_cancelled(
 
 
 def test_runs_that_are_cancelled_while_they_fail_all_end(
-    stack: Stack, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     def submit_and_cancel(number: int) -> str:
         label = f"run-{number}"
@@ -106,7 +106,7 @@ def test_runs_that_are_cancelled_while_they_fail_all_end(
     assert {run["run_id"]: run["status"] for run in listed} == dict(zip(run_ids, statuses, strict=True))
 
 
-def test_two_who_cancel_at_once_are_told_the_same(stack: Stack) -> None:
+def test_two_who_cancel_at_once_are_told_the_same(stack: Fleet) -> None:
     def cancel(reason: str) -> dict[str, Any]:
         answer: dict[str, Any] = stack.client.post(f"/runs/{run_id}/cancel", json={"reason": reason}).json()
         return {name: answer[name] for name in ("cancel_requested_at", "cancel_requested_by", "cancel_reason")}

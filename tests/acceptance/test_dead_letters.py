@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 
 from fleet_contracts.status import RunStatus
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import submit, wait_ended, wait_status
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
@@ -27,7 +27,7 @@ def wait_letters(client: httpx.Client, count: int, **query: Any) -> list[dict[st
     return letters(client, **query)
 
 
-def test_failed_runs_are_tried_again_once_their_cause_is_gone(stack: Stack, flows_dir: Path, tmp_path: Path) -> None:
+def test_failed_runs_are_tried_again_once_their_cause_is_gone(stack: Fleet, flows_dir: Path, tmp_path: Path) -> None:
     client, marks = stack.client, tmp_path / "missing" / "marks"
     with WorkerProcess(stack.nats_url, tmp_path, "repaired", tag="repaired", flows_dir=flows_dir):
         run_ids = [submit(client, "marked", tag="repaired", marks=str(marks), label=str(i)) for i in range(4)]
@@ -61,7 +61,7 @@ def test_failed_runs_are_tried_again_once_their_cause_is_gone(stack: Stack, flow
 
 
 def test_a_job_that_is_none_leaves_a_letter_that_can_only_be_deleted(
-    stack: Stack, wire: Wire, flows_dir: Path, tmp_path: Path
+    stack: Fleet, wire: Wire, flows_dir: Path, tmp_path: Path
 ) -> None:
     client = stack.client
     with WorkerProcess(stack.nats_url, tmp_path, "nonsense", tag="nonsense", flows_dir=flows_dir):

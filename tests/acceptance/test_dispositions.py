@@ -9,9 +9,9 @@ from nats.aio.client import Client
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.status import RunStatus
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import submit, wait_ended, wait_status
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
@@ -19,7 +19,7 @@ from fleet_testkit.worker_process import WorkerProcess
 TERMINATED = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.PYOCO_WORK.pyoco_workers_default"
 
 
-def test_a_job_that_is_no_json_is_terminated_and_gets_a_dead_letter(stack: Stack, wire: Wire) -> None:
+def test_a_job_that_is_no_json_is_terminated_and_gets_a_dead_letter(stack: Fleet, wire: Wire) -> None:
     nonsense = f"no json at all {uuid.uuid4().hex}".encode()
 
     async def publish_and_hear(client: Client) -> dict:
@@ -41,7 +41,7 @@ def test_a_job_that_is_no_json_is_terminated_and_gets_a_dead_letter(stack: Stack
     assert wire.queued("default") == 0
 
 
-def test_a_run_of_an_unknown_flow_fails_and_its_job_is_gone(stack: Stack, wire: Wire) -> None:
+def test_a_run_of_an_unknown_flow_fails_and_its_job_is_gone(stack: Fleet, wire: Wire) -> None:
     [ended] = wait_ended(stack.client, [submit(stack.client, "no-such-flow")])
     assert (ended["status"], ended["reason"]) == ("FAILED", "flow_not_found")
     assert "no-such-flow" in ended["error"]
@@ -51,7 +51,7 @@ def test_a_run_of_an_unknown_flow_fails_and_its_job_is_gone(stack: Stack, wire: 
     assert letter.flow_name == "no-such-flow"
 
 
-def test_a_run_that_raises_fails_and_the_log_has_the_traceback(stack: Stack, wire: Wire) -> None:
+def test_a_run_that_raises_fails_and_the_log_has_the_traceback(stack: Fleet, wire: Wire) -> None:
     [ended] = wait_ended(stack.client, [submit(stack.client, "failing", message="look here")])
     assert (ended["status"], ended["reason"]) == ("FAILED", "execution_error")
     wait_until(lambda: wire.queued("default") == 0, what="the job acked")
@@ -65,7 +65,7 @@ def test_a_run_that_raises_fails_and_the_log_has_the_traceback(stack: Stack, wir
 
 
 def test_a_claim_that_kv_refuses_is_tried_again_later(
-    stack: Stack, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     run_id = submit(stack.client, "marked", tag="refused", marks=str(marks), label="once")
     worker = WorkerProcess(
@@ -82,7 +82,7 @@ def test_a_claim_that_kv_refuses_is_tried_again_later(
 
 
 def test_an_end_that_kv_refuses_is_reached_by_running_again(
-    stack: Stack, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     with WorkerProcess(
         stack.nats_url, tmp_path, "stubborn", tag="unended", flows_dir=flows_dir, PYOCO_NAK_DELAY_SEC="0.2"

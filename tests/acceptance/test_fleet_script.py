@@ -7,10 +7,13 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import is_alive
+
+pytestmark = pytest.mark.embedded_only("the script ./fleet, sockets and the lock of the data dir")
 
 REPOSITORY = Path(__file__).parents[2]
 

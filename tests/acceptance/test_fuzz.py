@@ -23,8 +23,8 @@ import fleet_wheels_api.settings
 import fleet_workers_api.main
 import fleet_workers_api.settings
 from fleet_testkit.api_keys import issue_key
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit, wait_ended
-from fleet_testkit.stack import Stack
 
 APPS: dict[str, Callable[[], FastAPI]] = {
     "runs-api": lambda: fleet_runs_api.main.build(fleet_runs_api.settings.RunsSettings()),
@@ -56,12 +56,12 @@ def _searches() -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def caller(guarded: Stack) -> dict[str, str]:
+def caller(guarded: Fleet) -> dict[str, str]:
     return issue_key(guarded, "fuzz")
 
 
 @pytest.fixture(scope="module")
-def known_run(guarded: Stack, caller: dict[str, str]) -> str:
+def known_run(guarded: Fleet, caller: dict[str, str]) -> str:
     with httpx.Client(base_url=guarded.url, headers=caller, timeout=30) as client:
         run_id = submit(client, "hello", tag="nobody-fuzzes-this")
         client.post(f"/runs/{run_id}/cancel")
@@ -71,7 +71,7 @@ def known_run(guarded: Stack, caller: dict[str, str]) -> str:
 
 @pytest.mark.parametrize(("operation", "mode"), _searches())
 def test_no_request_makes_a_service_fail(
-    guarded: Stack, caller: dict[str, str], known_run: str, operation: Any, mode: GenerationMode
+    guarded: Fleet, caller: dict[str, str], known_run: str, operation: Any, mode: GenerationMode
 ) -> None:
     @settings(
         max_examples=EXAMPLES,

@@ -6,10 +6,10 @@ import httpx
 import pytest
 
 from fleet_testkit.api_keys import issue_key
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.ledger import ledger_rows
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import read, submit, wait_ended
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 
@@ -93,13 +93,13 @@ def assert_envelope(answer: httpx.Response, *, status: int, code: str, err_id: s
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_request_is_answered_with_the_envelope(
-    stack: Stack, method: str, path: str, options: dict, expected: tuple[int, str, str | None]
+    stack: Fleet, method: str, path: str, options: dict, expected: tuple[int, str, str | None]
 ) -> None:
     status, code, err_id = expected
     assert_envelope(stack.client.request(method, path, **options), status=status, code=code, err_id=err_id)
 
 
-def test_a_request_id_is_returned_and_found_in_the_logs_of_gateway_and_service(stack: Stack) -> None:
+def test_a_request_id_is_returned_and_found_in_the_logs_of_gateway_and_service(stack: Fleet) -> None:
     wanted = f"trace-{uuid.uuid4().hex}"
     answer = stack.client.get(f"/runs/{uuid.uuid4()}", headers={"X-Request-Id": wanted})
     assert answer.headers.get_list("x-request-id") == [wanted]
@@ -112,13 +112,13 @@ def test_a_request_id_is_returned_and_found_in_the_logs_of_gateway_and_service(s
         wait_until(lambda part=part: logged_by(part), what=f"the request in the log of {part}")
 
 
-def test_a_request_id_that_could_do_harm_is_replaced(stack: Stack) -> None:
+def test_a_request_id_that_could_do_harm_is_replaced(stack: Fleet) -> None:
     answer = stack.client.get("/runs", headers={"X-Request-Id": 'x"} {"level":"FORGED'})
     assert answer.status_code == httpx.codes.OK
     assert answer.headers["x-request-id"].isalnum()
 
 
-def test_identity_headers_of_a_client_are_ignored(stack: Stack) -> None:
+def test_identity_headers_of_a_client_are_ignored(stack: Fleet) -> None:
     answer = stack.client.post("/runs", json={"flow_name": "hello"}, headers=EVIL)
     run_id = answer.json()["run_id"]
     [ended] = wait_ended(stack.client, [run_id])
@@ -128,20 +128,20 @@ def test_identity_headers_of_a_client_are_ignored(stack: Stack) -> None:
 
 
 @pytest.fixture(scope="module")
-def keys(guarded: Stack) -> dict[str, dict[str, str]]:
+def keys(guarded: Fleet) -> dict[str, dict[str, str]]:
     """The header with a valid key of each of two tenants."""
     return {tenant: issue_key(guarded, tenant) for tenant in ("red", "blue")}
 
 
 @pytest.mark.parametrize("path", ["/runs", f"/runs/{uuid.UUID(int=0)}", "/workers", "/metrics"])
-def test_without_a_valid_key_nothing_is_told(guarded: Stack, path: str) -> None:
+def test_without_a_valid_key_nothing_is_told(guarded: Fleet, path: str) -> None:
     answer = guarded.client.get(path)
     assert_envelope(answer, status=401, code="UNAUTHENTICATED", err_id="ERR-PYOCO-0014")
     answer = guarded.client.get(path, headers={"X-API-Key": "wrong", **EVIL})
     assert_envelope(answer, status=403, code="FORBIDDEN", err_id="ERR-PYOCO-0015")
 
 
-def test_without_a_key_no_run_is_accepted(guarded: Stack) -> None:
+def test_without_a_key_no_run_is_accepted(guarded: Fleet) -> None:
     wire = Wire(guarded.nats_url)
     before = wire.queued("default")
     for headers in ({}, EVIL, {"X-API-Key": "wrong"}):
@@ -150,13 +150,13 @@ def test_without_a_key_no_run_is_accepted(guarded: Stack) -> None:
     assert wire.queued("default") == before
 
 
-def test_health_and_the_dashboard_need_no_key(guarded: Stack) -> None:
+def test_health_and_the_dashboard_need_no_key(guarded: Fleet) -> None:
     assert guarded.client.get("/health").json()["status"] == "ok"
     assert guarded.client.get("/").headers["content-type"].startswith("text/html")
 
 
 def test_a_tenant_sees_only_its_own_runs_whatever_it_claims_to_be(
-    guarded: Stack, keys: dict[str, dict[str, str]]
+    guarded: Fleet, keys: dict[str, dict[str, str]]
 ) -> None:
     with httpx.Client(base_url=guarded.url, headers=keys["red"]) as red:
         run_id = submit(red, "hello", tag="red-only")

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from fleet_testkit.api_keys import issue_key
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit
-from fleet_testkit.stack import Stack
 
 MEBIBYTE = 1024 * 1024
 # However hostile, a test of this file may not make a service grow by more than this.
@@ -50,14 +50,14 @@ BAD_BODIES = {
 
 
 @pytest.fixture(scope="module")
-def client(guarded: Stack) -> Iterator[httpx.Client]:
+def client(guarded: Fleet) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=guarded.url, headers=issue_key(guarded, "hostile"), timeout=60) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def processes(guarded: Stack) -> dict[str, psutil.Process]:
-    return {name: psutil.Process(part["pid"]) for name, part in guarded.parts.items()}
+def processes(guarded: Fleet) -> dict[str, psutil.Process]:
+    return guarded.processes()
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +181,7 @@ RAW = {
 
 
 @pytest.mark.parametrize("request_bytes", RAW.values(), ids=RAW.keys())
-def test_bytes_that_are_no_good_request_are_refused_by_the_gateway(guarded: Stack, request_bytes: bytes) -> None:
+def test_bytes_that_are_no_good_request_are_refused_by_the_gateway(guarded: Fleet, request_bytes: bytes) -> None:
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
         try:
             connection.sendall(request_bytes)

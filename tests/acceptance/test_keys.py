@@ -9,6 +9,7 @@ import pytest
 
 from fleet_contracts.scopes import ALL_SCOPES
 from fleet_testkit.api_keys import KEY_HEADER, KeyRing, admin_command, issue_key
+from fleet_testkit.fleet import Fleet, MakesFleets
 from fleet_testkit.runs import read, submit
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
@@ -17,7 +18,7 @@ MOST_SECONDS_TO_BITE = 3.0
 
 
 @pytest.mark.parametrize("how", ["command", "http"])
-def test_a_revocation_bites_within_three_seconds_through_the_gateway(guarded: Stack, how: str) -> None:
+def test_a_revocation_bites_within_three_seconds_through_the_gateway(guarded: Fleet, how: str) -> None:
     ring = KeyRing(guarded)
     key = ring.issue_in_full("revoked-soon")
     with httpx.Client(base_url=guarded.url, headers={KEY_HEADER: key["api_key"]}, timeout=30) as client:
@@ -36,51 +37,56 @@ def test_a_revocation_bites_within_three_seconds_through_the_gateway(guarded: St
         assert {client.get("/runs").status_code for _ in range(50)} == {403}
 
 
-def test_a_new_key_opens_at_once_and_its_runs_carry_its_names(guarded: Stack) -> None:
+def test_a_new_key_opens_at_once_and_its_runs_carry_its_names(guarded: Fleet) -> None:
     key = KeyRing(guarded).issue_in_full("stamped", ["runs:read", "runs:write"])
     with httpx.Client(base_url=guarded.url, headers={KEY_HEADER: key["api_key"]}, timeout=30) as client:
         snapshot = read(client, submit(client, "hello", tag="nobody"))
         assert (snapshot["tenant_id"], snapshot["api_key_id"]) == ("stamped", key["key_id"])
 
 
-def test_the_command_finds_the_nats_of_the_data_dir(guarded: Stack) -> None:
+def test_the_command_finds_the_nats_of_its_fleet(guarded: Fleet) -> None:
     issued = json.loads(admin_command(guarded, "create", "--tenant", "by-command", "--name", "CI", "--json").stdout)
     listed = json.loads(admin_command(guarded, "list", "--tenant", "by-command", "--json").stdout)
     assert [(key["key_id"], key["name"], key["state"]) for key in listed] == [(issued["key_id"], "CI", "active")]
 
 
-def test_keys_are_in_no_log_and_no_file(guarded: Stack) -> None:
-    """Neither those that open nor those that were tried; but for the gateway's own memory of two seconds."""
+def test_keys_are_in_no_log_and_no_file(guarded: Fleet) -> None:
+    """Neither those that open nor those that were tried."""
     good = KeyRing(guarded).issue("logged")[KEY_HEADER]
     bad = f"pyoco_0123456789abcdef_{'tried' * 9}"
     guarded.client.get("/runs", headers={KEY_HEADER: good})
     guarded.client.get("/runs", headers={KEY_HEADER: bad})
     secret = good.rpartition("_")[2].encode()
-    cache = guarded.data_dir / "gateway" / "temp" / "auth-cache"
-    for file in guarded.data_dir.rglob("*"):
-        if file.is_file() and cache not in file.parents:
-            content = file.read_bytes()
-            assert secret not in content, file
-            assert bad.encode() not in content, file
+    for name, content in guarded.written():
+        assert secret not in content, name
+        assert bad.encode() not in content, name
 
 
-def test_after_a_stop_the_gateway_has_forgotten_the_keys_and_after_a_start_auth_knows_them(tmp_path: Path) -> None:
-    """All of this under a header of another name: gateway, auth and dashboard agree on it."""
-    env = {"PYOCO_HTTP_API_KEY_HEADER": "X-Fleet-Key"}
-    data = tmp_path / "data"
-    with Stack(data, "--auth", "api_key", with_worker=False, env=env) as stack:
-        key = issue_key(stack, "acme")[KEY_HEADER]
-        assert '"apiKeyHeader": "X-Fleet-Key"' in stack.client.get("/static/config.js").text
-        refused = stack.client.get("/runs", headers={KEY_HEADER: key})
+def test_keys_under_a_header_of_another_name_are_still_known_after_a_restart(
+    new_fleet: MakesFleets, tmp_path: Path
+) -> None:
+    """Gateway, auth and dashboard agree on the header's name."""
+    with new_fleet(tmp_path, auth=True, with_worker=False, env={"PYOCO_HTTP_API_KEY_HEADER": "X-Fleet-Key"}) as fleet:
+        key = issue_key(fleet, "acme")[KEY_HEADER]
+        assert '"apiKeyHeader": "X-Fleet-Key"' in fleet.client.get("/static/config.js").text
+        refused = fleet.client.get("/runs", headers={KEY_HEADER: key})
         assert (refused.status_code, "X-Fleet-Key" in refused.json()["detail"]) == (401, True)
-        assert stack.client.get("/runs", headers={"X-Fleet-Key": key}).status_code == 200
-        assert any((data / "gateway" / "temp" / "auth-cache").rglob("*"))
-    assert not (data / "gateway" / "temp" / "auth-cache").exists()
-    with Stack(data, "--auth", "api_key", with_worker=False, env=env) as stack:
-        assert stack.client.get("/runs", headers={"X-Fleet-Key": key}).status_code == 200
+        assert fleet.client.get("/runs", headers={"X-Fleet-Key": key}).status_code == 200
+        fleet.down()
+        fleet.up()
+        assert fleet.client.get("/runs", headers={"X-Fleet-Key": key}).status_code == 200
 
 
-def test_without_authentication_keys_are_not_managed_over_http_but_by_the_command(stack: Stack) -> None:
+@pytest.mark.embedded_only("a folder of the data dir; in a container it is gone with the container")
+def test_after_a_stop_the_gateway_has_forgotten_the_keys(tmp_path: Path) -> None:
+    with Stack(tmp_path / "data", "--auth", "api_key", with_worker=False) as stack:
+        stack.client.get("/runs", headers=issue_key(stack, "acme"))
+        cache = stack.data_dir / "gateway" / "temp" / "auth-cache"
+        assert any(cache.rglob("*"))
+    assert not cache.exists()
+
+
+def test_without_authentication_keys_are_not_managed_over_http_but_by_the_command(stack: Fleet) -> None:
     wanted = {"tenant_id": "acme", "scopes": sorted(ALL_SCOPES)}
     refused = stack.client.post("/auth/keys", json=wanted)
     assert refused.status_code == 403

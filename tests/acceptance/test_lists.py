@@ -7,20 +7,20 @@ from typing import Any
 import httpx
 import pytest
 
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit, wait_ended
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
 Item = dict[str, Any]
 
 
-def ask(stack: Stack, **query: Any) -> Any:
+def ask(stack: Fleet, **query: Any) -> Any:
     answer = stack.client.get("/runs", params=query)
     assert answer.status_code == httpx.codes.OK, answer.text
     return answer.json()
 
 
-def pages(stack: Stack, **query: Any) -> Iterator[list[Item]]:
+def pages(stack: Fleet, **query: Any) -> Iterator[list[Item]]:
     cursor: str | None = ""
     while cursor is not None:
         page = ask(stack, **{**query, "cursor": cursor})
@@ -28,7 +28,7 @@ def pages(stack: Stack, **query: Any) -> Iterator[list[Item]]:
         cursor = page["next_cursor"]
 
 
-def test_filters_text_and_totals_go_through_the_gateway(stack: Stack) -> None:
+def test_filters_text_and_totals_go_through_the_gateway(stack: Fleet) -> None:
     done = submit(stack.client, "hello", name="lists")
     broken = submit(stack.client, "failing", message="Lists: 100% wrong")
     nobody = submit(stack.client, "hello", tag="nobody-lists-this")
@@ -50,7 +50,7 @@ def test_filters_text_and_totals_go_through_the_gateway(stack: Stack) -> None:
     stack.client.post(f"/runs/{nobody}/cancel").raise_for_status()
 
 
-def test_a_walk_misses_nothing_while_runs_are_submitted_and_executed(stack: Stack) -> None:
+def test_a_walk_misses_nothing_while_runs_are_submitted_and_executed(stack: Fleet) -> None:
     before = [submit(stack.client, "hello", name=f"walk {number}") for number in range(30)]
     shown: Counter[str] = Counter()
     later = []
@@ -63,7 +63,7 @@ def test_a_walk_misses_nothing_while_runs_are_submitted_and_executed(stack: Stac
     wait_ended(stack.client, [*before, *later])
 
 
-def test_whoever_follows_differences_sees_every_run_end(stack: Stack) -> None:
+def test_whoever_follows_differences_sees_every_run_end(stack: Fleet) -> None:
     after = 0.0
     known: dict[str, str] = {}
 
@@ -85,7 +85,7 @@ def test_whoever_follows_differences_sees_every_run_end(stack: Stack) -> None:
 @pytest.mark.parametrize(
     "query", ["cursor=nonsense", "updated_after=soon", "limit=0", "status=DONE", "since=2&until=1"]
 )
-def test_a_bad_list_query_is_told_so(stack: Stack, query: str) -> None:
+def test_a_bad_list_query_is_told_so(stack: Fleet, query: str) -> None:
     answer = stack.client.get(f"/runs?{query}")
     assert answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0017"

@@ -16,6 +16,7 @@ from nats.errors import NoRespondersError
 from nats.js.errors import KeyNotFoundError
 
 from fleet_contracts.nats_roles import inbox_prefix
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.nats_users import operator_file, worker_file
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -170,13 +171,13 @@ class Somebody:
 
 
 @asynccontextmanager
-async def connected(stack: Stack, role: str) -> AsyncIterator[Somebody]:
+async def connected(stack: Fleet, role: str) -> AsyncIterator[Somebody]:
     if role == "worker":
         file = worker_file(stack.nats_url, "probe", ["probe"])
     elif role == "operator":
         file = operator_file(stack.nats_url)
     else:
-        file = stack.data_dir / "credentials" / f"{role}.nk"
+        file = stack.credentials(role)
     assert file is not None
     somebody = Somebody()
     await somebody.client.connect(
@@ -193,7 +194,7 @@ def public_key(file: Path) -> str:
 
 
 @pytest.mark.parametrize("role", MAY_NOT)
-async def test_nobody_may_publish_what_is_not_theirs(stack: Stack, role: str) -> None:
+async def test_nobody_may_publish_what_is_not_theirs(stack: Fleet, role: str) -> None:
     async with connected(stack, role) as somebody:
         for subject in MAY_NOT[role]:
             await somebody.client.publish(subject, b"{}", reply=somebody.client.new_inbox())
@@ -201,8 +202,8 @@ async def test_nobody_may_publish_what_is_not_theirs(stack: Stack, role: str) ->
 
 
 @pytest.mark.parametrize("role", MAY_NOT)
-async def test_nobody_may_listen_to_others(stack: Stack, role: str) -> None:
-    runs_api = inbox_prefix(public_key(stack.data_dir / "credentials" / "runs-api.nk"))
+async def test_nobody_may_listen_to_others(stack: Fleet, role: str) -> None:
+    runs_api = inbox_prefix(public_key(stack.credentials("runs-api")))
     subjects = [*MAY_NOT_HEAR, *([f"{runs_api}.>"] if role != "runs-api" else [])]
 
     async def ignore(_: Msg) -> None:
@@ -214,7 +215,7 @@ async def test_nobody_may_listen_to_others(stack: Stack, role: str) -> None:
         await somebody.wait_refused("subscription", subjects)
 
 
-async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack: Stack) -> None:
+async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack: Fleet) -> None:
     """NATS sends an answer wherever the request says: within one account that would be a way around every rule."""
     places = ["$KV.pyoco_workers.victim", "$KV.pyoco_auth.victim", "pyoco.work.probe", "pyoco.control.another"]
     async with connected(stack, "operator") as operator, connected(stack, "worker") as worker:
@@ -239,7 +240,7 @@ async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack:
         await (await js.key_value("pyoco_runs")).purge("forged")
 
 
-async def test_a_worker_reaches_what_is_its_own(stack: Stack) -> None:
+async def test_a_worker_reaches_what_is_its_own(stack: Fleet) -> None:
     """So that the refusals above mean something."""
     async with connected(stack, "worker") as worker:
         for subject in (
@@ -257,7 +258,7 @@ async def test_a_worker_reaches_what_is_its_own(stack: Stack) -> None:
         assert worker.refused == set()
 
 
-async def test_nobody_gets_in_without_a_key_or_with_an_unknown_one(stack: Stack, tmp_path: Path) -> None:
+async def test_nobody_gets_in_without_a_key_or_with_an_unknown_one(stack: Fleet, tmp_path: Path) -> None:
     from fleet_kit.nkey_files import make_nkey
 
     make_nkey(tmp_path / "unknown.nk")
@@ -266,10 +267,9 @@ async def test_nobody_gets_in_without_a_key_or_with_an_unknown_one(stack: Stack,
             await nats.connect(stack.nats_url, nkeys_seed=seed, allow_reconnect=False)
 
 
-async def test_a_worker_whose_credentials_are_removed_is_sent_away_at_once(stack: Stack) -> None:
+async def test_a_worker_whose_credentials_are_removed_is_sent_away_at_once(stack: Fleet) -> None:
     async with connected(stack, "worker") as worker:
-        removed = await asyncio.to_thread(stack.run, "worker-credentials", "--remove", "probe")
-        assert removed.returncode == 0, removed.stderr
+        await asyncio.to_thread(stack.send_away, "probe")
         begun = time.monotonic()
         await eventually(lambda: not worker.client.is_connected, what="the connection ended by the server")
         assert time.monotonic() - begun < 5
@@ -280,6 +280,7 @@ async def test_a_worker_whose_credentials_are_removed_is_sent_away_at_once(stack
     assert ended["status"] == "COMPLETED"
 
 
+@pytest.mark.embedded_only("files of the data dir; what containers show is in tests/containers")
 def test_no_secret_of_a_user_is_anywhere_but_in_its_own_file(stack: Stack) -> None:
     seeds = {file: file.read_text().strip() for file in (stack.data_dir / "credentials").rglob("*.nk")}
     assert len(seeds) >= 6

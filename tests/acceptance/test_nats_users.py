@@ -23,6 +23,8 @@ from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 
+pytestmark = pytest.mark.embedded_only("commands of the launcher, and a NATS that it does not start")
+
 
 def runs_on(stack: Stack, tag: str) -> str:
     """The worker that executed a run of the tag."""

@@ -7,7 +7,7 @@ import pytest
 
 from fleet_contracts.scopes import ALL_SCOPES, Scope
 from fleet_testkit.api_keys import KEY_HEADER, KeyRing
-from fleet_testkit.stack import Stack
+from fleet_testkit.fleet import Fleet
 
 SPOOFED = (
     "X-Pyoco-Tenant-Id: operators\r\nX-Pyoco-Scopes: admin\r\nX-Pyoco-Api-Key-Id: x\r\n"
@@ -62,14 +62,14 @@ METHODS = ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "PUT", "PATCH", "DELETE
 
 
 @pytest.fixture(scope="module")
-def limited(guarded: Stack) -> str:
+def limited(guarded: Fleet) -> str:
     """A key for everything but workers."""
     return KeyRing(guarded).issue("acme", ALL_SCOPES - {Scope.ADMIN, Scope.WORKERS_READ, Scope.WORKERS_WRITE})[
         KEY_HEADER
     ]
 
 
-def raw(stack: Stack, request: bytes) -> bytes:
+def raw(stack: Fleet, request: bytes) -> bytes:
     """Whatever comes back until the other side closes."""
     with socket.create_connection(("127.0.0.1", stack.port), timeout=20) as connection:
         connection.sendall(request)
@@ -79,7 +79,7 @@ def raw(stack: Stack, request: bytes) -> bytes:
     return received
 
 
-def send(stack: Stack, line: str, *headers: bytes | str) -> tuple[int, bytes]:
+def send(stack: Fleet, line: str, *headers: bytes | str) -> tuple[int, bytes]:
     """Status (0: no answer at all) and the rest of the answer."""
     lines = [line.encode("latin-1"), b"Host: fleet", b"Connection: close", SPOOFED.strip().encode()]
     lines += [header.encode("latin-1") if isinstance(header, str) else header for header in headers]
@@ -89,7 +89,7 @@ def send(stack: Stack, line: str, *headers: bytes | str) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("target", SPELLINGS)
-def test_no_spelling_of_an_address_gets_in(guarded: Stack, limited: str, target: str) -> None:
+def test_no_spelling_of_an_address_gets_in(guarded: Fleet, limited: str, target: str) -> None:
     # The dashboard, the health check, and a hint at the address without its last slash are nobody's secret.
     harmless = {"/workers/..": 200, "/health?/workers": 200, "/workers/": 307}
     for headers in ((), (f"{KEY_HEADER}: wrong",), (f"{KEY_HEADER}: {limited}",)):
@@ -101,14 +101,14 @@ def test_no_spelling_of_an_address_gets_in(guarded: Stack, limited: str, target:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("target", ["/workers", "/runs", "/metrics", "/auth/keys", "/wheels", "*"])
-def test_no_method_gets_in(guarded: Stack, method: str, target: str) -> None:
+def test_no_method_gets_in(guarded: Fleet, method: str, target: str) -> None:
     for headers in ((), (f"{KEY_HEADER}: wrong",)):
         status, body = send(guarded, f"{method} {target} HTTP/1.1", *headers)
         assert 400 <= status < 500, (status, body[:200])
 
 
 @pytest.mark.parametrize("version", ["HTTP/1.0", "HTTP/0.9", "HTTP/2.0", ""])
-def test_no_version_of_http_gets_in(guarded: Stack, version: str) -> None:
+def test_no_version_of_http_gets_in(guarded: Fleet, version: str) -> None:
     status, body = send(guarded, f"GET /workers {version}".rstrip())
     assert status == 0 or 400 <= status < 600, (status, body[:200])
     assert b"worker_id" not in body
@@ -142,7 +142,7 @@ def test_no_version_of_http_gets_in(guarded: Stack, version: str) -> None:
         b"X-Other: a\r\n X-API-Key: %(key)b",
     ],
 )
-def test_no_spelling_of_a_good_key_gets_in(guarded: Stack, limited: str, header: bytes) -> None:
+def test_no_spelling_of_a_good_key_gets_in(guarded: Fleet, limited: str, header: bytes) -> None:
     key = limited.encode()
     assert send(guarded, "GET /runs HTTP/1.1", b"X-API-Key: " + key)[0] == 200
     filled = (
@@ -152,12 +152,12 @@ def test_no_spelling_of_a_good_key_gets_in(guarded: Stack, limited: str, header:
     assert status in (400, 401, 403), (status, body[:200])
 
 
-def test_a_header_larger_than_any_key_is_refused(guarded: Stack) -> None:
+def test_a_header_larger_than_any_key_is_refused(guarded: Fleet) -> None:
     status, _ = send(guarded, "GET /runs HTTP/1.1", b"X-API-Key: " + b"x" * 40_000)
     assert status == 431
 
 
-def test_what_follows_a_good_request_on_its_connection_needs_a_key_of_its_own(guarded: Stack, limited: str) -> None:
+def test_what_follows_a_good_request_on_its_connection_needs_a_key_of_its_own(guarded: Fleet, limited: str) -> None:
     first = f"GET /runs HTTP/1.1\r\nHost: x\r\nX-API-Key: {limited}\r\n\r\n"
     second = "GET /runs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     answers = raw(guarded, (first + second).encode())
@@ -175,7 +175,7 @@ def test_what_follows_a_good_request_on_its_connection_needs_a_key_of_its_own(gu
         "Content-Length: +6",
     ],
 )
-def test_a_request_is_not_smuggled_past_the_door_inside_another(guarded: Stack, limited: str, framing: str) -> None:
+def test_a_request_is_not_smuggled_past_the_door_inside_another(guarded: Fleet, limited: str, framing: str) -> None:
     """nginx and the services must agree where a request ends, or the rest of it would come without a verdict."""
     inner = "GET /workers HTTP/1.1\r\nHost: x\r\nX-Pyoco-Tenant-Id: operators\r\nX-Pyoco-Scopes: admin\r\n\r\n"
     head = f"POST /runs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-API-Key: {limited}\r\n{framing}\r\n\r\n"

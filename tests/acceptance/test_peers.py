@@ -5,25 +5,25 @@ import time
 
 from nats.aio.client import Client
 
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import read, submit
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 
 
-def seen(stack: Stack, run_id: str, status: str) -> bool:
+def seen(stack: Fleet, run_id: str, status: str) -> bool:
     """Shown and listed in this state."""
     listed = stack.client.get("/runs", params={"status": status, "tag": "peer"}).json()
     return read(stack.client, run_id)["status"] == status and run_id in {run["run_id"] for run in listed}
 
 
-def completed_total(stack: Stack) -> float:
+def completed_total(stack: Fleet) -> float:
     lines = stack.client.get("/metrics").text.splitlines()
     [line] = [line for line in lines if line.startswith('pyoco_runs_total{status="COMPLETED"}')]
     return float(line.rpartition(" ")[2])
 
 
-def test_a_run_executed_by_a_worker_of_the_seed_spec_is_shown_listed_and_counted(stack: Stack, wire: Wire) -> None:
+def test_a_run_executed_by_a_worker_of_the_seed_spec_is_shown_listed_and_counted(stack: Fleet, wire: Wire) -> None:
     before = completed_total(stack)
     run_id = submit(stack.client, "of-the-peer", tag="peer", x=1)
 
@@ -54,7 +54,7 @@ def test_a_run_executed_by_a_worker_of_the_seed_spec_is_shown_listed_and_counted
     assert wire.queued("peer") == 0
 
 
-def test_the_durable_that_peers_share_is_made_as_the_spec_says(stack: Stack, wire: Wire) -> None:
+def test_the_durable_that_peers_share_is_made_as_the_spec_says(stack: Fleet, wire: Wire) -> None:
     consumer = wire.consumer("default")
     assert consumer.name == "pyoco_workers_default"
     assert consumer.config.filter_subject == "pyoco.work.default"

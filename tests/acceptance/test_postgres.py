@@ -6,12 +6,14 @@ from pathlib import Path
 
 import httpx
 import psycopg
+import pytest
 
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
 
+@pytest.mark.embedded_only("its ledger is SQLite otherwise; in containers it is always PostgreSQL")
 def test_a_stack_on_postgresql_works_and_goes_on_after_its_service_was_killed(
     tmp_path: Path, postgres_url: str
 ) -> None:

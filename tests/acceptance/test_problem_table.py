@@ -2,14 +2,12 @@
 
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 import sysconfig
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,8 @@ import pytest
 from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import code_of_status
+from fleet_testkit.composed import NatsContainer, OpenFleet
+from fleet_testkit.fleet import Fleet, MakesFleets, NatsOfItsOwn
 from fleet_testkit.ledger import accepted_run_ids
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.nats_server import NatsServer
@@ -46,11 +46,11 @@ Evidence = httpx.Response | dict[str, Any] | str
 class Ground:
     """Where problems are caused."""
 
-    stack: Stack
-    guarded: Stack
+    stack: Fleet
+    guarded: Fleet
     # A stack whose NATS a test may take away.
-    brittle: Stack
-    brittle_nats: NatsServer
+    brittle: Fleet
+    brittle_nats: NatsOfItsOwn
     wire: Wire
     flows_dir: Path
     folder: Path
@@ -64,28 +64,43 @@ class Ground:
         return submit(self.stack.client, "marked", tag=tag, marks=marks, label=tag, seconds=seconds)
 
 
+QUICK = {"PYOCO_NATS_REQUEST_TIMEOUT_SEC": "2", "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.2"}
+
+
 @pytest.fixture(scope="module")
-def brittle_nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    server = NatsServer(tmp_path_factory.mktemp("brittle-nats"))
+def brittle_pair(
+    is_composed: bool, new_fleet: MakesFleets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Fleet, NatsOfItsOwn]]:
+    """A fleet, and its NATS, which nobody starts again but the test."""
+    folder = tmp_path_factory.mktemp("brittle")
+    if is_composed:
+        with new_fleet(folder, env=QUICK) as fleet:
+            assert isinstance(fleet, OpenFleet)
+            yield fleet, NatsContainer(fleet)
+        return
+    server = NatsServer(folder / "nats")
     server.start()
-    yield server
+    with Stack(folder / "data", "--nats-url", server.url, with_nats=False, env=QUICK) as stack:
+        yield stack, server
     server.kill()
 
 
 @pytest.fixture(scope="module")
-def brittle(tmp_path_factory: pytest.TempPathFactory, brittle_nats: NatsServer) -> Iterator[Stack]:
-    quick = {"PYOCO_NATS_REQUEST_TIMEOUT_SEC": "2", "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.2"}
-    folder = tmp_path_factory.mktemp("brittle") / "data"
-    with Stack(folder, "--nats-url", brittle_nats.url, with_nats=False, env=quick) as stack:
-        yield stack
+def brittle(brittle_pair: tuple[Fleet, NatsOfItsOwn]) -> Fleet:
+    return brittle_pair[0]
+
+
+@pytest.fixture(scope="module")
+def brittle_nats(brittle_pair: tuple[Fleet, NatsOfItsOwn]) -> NatsOfItsOwn:
+    return brittle_pair[1]
 
 
 @pytest.fixture
 def ground(
-    stack: Stack,
-    guarded: Stack,
-    brittle: Stack,
-    brittle_nats: NatsServer,
+    stack: Fleet,
+    guarded: Fleet,
+    brittle: Fleet,
+    brittle_nats: NatsOfItsOwn,
     wire: Wire,
     flows_dir: Path,
     tmp_path: Path,
@@ -183,15 +198,13 @@ def worker_without_nats(ground: Ground, problem: Problem) -> Evidence:
 def neither_nats_nor_ledger(ground: Ground, problem: Problem) -> Evidence:
     """The run is in the ledger, NATS does not take it, and then the ledger cannot let go of it either."""
     before = accepted_run_ids(ground.brittle)
-    ledger = sqlite3.connect(ground.brittle.data_dir / "runs.db", timeout=1, isolation_level=None)
     ground.brittle_nats.pause()
     try:
-        with closing(ledger), ThreadPoolExecutor(1) as threads:
+        with ThreadPoolExecutor(1) as threads:
             answer = threads.submit(ground.brittle.client.post, "/runs", json={"flow_name": "hello"})
             [run_id] = wait_until(lambda: accepted_run_ids(ground.brittle) - before, what="the run in the ledger")
-            ledger.execute("BEGIN IMMEDIATE")  # nobody else can write until this is over
-            line = line_of(problem, lambda: ground.brittle.log("runs-api"), run_id=run_id)
-            ledger.execute("ROLLBACK")
+            with ground.brittle.ledger_locked():
+                line = line_of(problem, lambda: ground.brittle.log("runs-api"), run_id=run_id)
             assert answer.result().status_code == httpx.codes.SERVICE_UNAVAILABLE
     finally:
         ground.brittle_nats.resume()
@@ -293,7 +306,7 @@ def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
         "PYOCO_LOAD_DOTENV": "0",
         "PYOCO_UDS": str(socket),
         "PYOCO_NATS_URL": ground.stack.nats_url,
-        "PYOCO_NATS_NKEY_FILE": str(ground.stack.data_dir / "credentials" / "auth.nk"),
+        "PYOCO_NATS_NKEY_FILE": str(ground.stack.credentials("auth")),
     }
     with Path("/dev/full").open("wb") as full, errors.open("wb") as stderr:
         auth = subprocess.Popen([sys.executable, "-m", "fleet_auth"], env=outside | own, stdout=full, stderr=stderr)

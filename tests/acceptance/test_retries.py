@@ -4,15 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from fleet_contracts.status import RunStatus
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import wait_ended
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.worker_process import WorkerProcess
 
 RETRY = {"max_attempts": 3, "base_seconds": 0.2, "cap_seconds": 0.5}
 
 
-def submit_script(stack: Stack, marks: Path, script: list[str], *, tag: str) -> str:
+def submit_script(stack: Fleet, marks: Path, script: list[str], *, tag: str) -> str:
     params = {"marks": str(marks), "script": script}
     answer = stack.client.post("/runs", json={"flow_name": "scripted", "tag": tag, "params": params, "retry": RETRY})
     answer.raise_for_status()
@@ -20,13 +20,13 @@ def submit_script(stack: Stack, marks: Path, script: list[str], *, tag: str) -> 
     return run_id
 
 
-def attempts_of(stack: Stack, run_id: str) -> dict[str, Any]:
+def attempts_of(stack: Fleet, run_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = stack.client.get(f"/runs/{run_id}/attempts").json()
     return answer
 
 
 def test_a_flow_that_fails_twice_is_complete_at_its_third_attempt(
-    stack: Stack, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "patient", tag="flaky", flows_dir=flows_dir):
         run_id = submit_script(stack, marks, ["fail", "fail", "fine"], tag="flaky")
@@ -43,7 +43,7 @@ def test_a_flow_that_fails_twice_is_complete_at_its_third_attempt(
 
 
 def test_a_worker_killed_between_two_failures_does_not_use_up_the_retries(
-    stack: Stack, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     victim = WorkerProcess(stack.nats_url, tmp_path, "victim", tag="fatal", flows_dir=flows_dir)
     with victim:

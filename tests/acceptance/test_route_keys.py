@@ -11,9 +11,9 @@ import pytest
 
 from fleet_contracts.scopes import ALL_SCOPES, Scope
 from fleet_testkit.api_keys import KEY_HEADER, KeyRing
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.routes import service_routes
 from fleet_testkit.runs import submit
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
 Route = tuple[str, str]
@@ -86,12 +86,12 @@ class Keys:
 
 
 @pytest.fixture(scope="module")
-def ring(guarded: Stack) -> KeyRing:
+def ring(guarded: Fleet) -> KeyRing:
     return KeyRing(guarded)
 
 
 @pytest.fixture(scope="module")
-def keys(guarded: Stack, ring: KeyRing) -> Keys:
+def keys(guarded: Fleet, ring: KeyRing) -> Keys:
     revoked = ring.issue_in_full("acme")
     ring.revoke(revoked["key_id"])
     expired = ring.issue("acme", expires_in_sec=1)
@@ -108,13 +108,13 @@ def keys(guarded: Stack, ring: KeyRing) -> Keys:
 
 
 @pytest.fixture(scope="module")
-def foreign_run(guarded: Stack, ring: KeyRing) -> Iterator[str]:
+def foreign_run(guarded: Fleet, ring: KeyRing) -> Iterator[str]:
     """A run of another tenant than the keys'."""
     with httpx.Client(base_url=guarded.url, headers=ring.issue("globex"), timeout=30) as client:
         yield submit(client, "hello", tag="nobody")
 
 
-def ask(stack: Stack, route: Route, headers: dict[str, str], **in_path: str) -> tuple[int, dict[str, Any]]:
+def ask(stack: Fleet, route: Route, headers: dict[str, str], **in_path: str) -> tuple[int, dict[str, Any]]:
     """The status, and what the answer says if it is a refusal; of a stream only that it began."""
     method, path = route[0], OUTSIDE.get(route[1], route[1])
     places = {
@@ -145,7 +145,7 @@ def test_the_applications_ask_for_what_the_table_says() -> None:
 
 
 @pytest.mark.parametrize("route", TABLE)
-def test_without_a_key_nobody_gets_in(guarded: Stack, route: Route) -> None:
+def test_without_a_key_nobody_gets_in(guarded: Fleet, route: Route) -> None:
     for headers in ({}, {KEY_HEADER: ""}, {"Authorization": "Bearer x", "Cookie": "X-API-Key=x"}):
         status, meta = ask(guarded, route, headers)
         assert (status, meta["err_id"]) == (401, "ERR-PYOCO-0014")
@@ -153,7 +153,7 @@ def test_without_a_key_nobody_gets_in(guarded: Stack, route: Route) -> None:
 
 @pytest.mark.parametrize("kind", ["bad", "revoked", "expired"])
 @pytest.mark.parametrize("route", TABLE)
-def test_with_a_key_that_is_none_nobody_gets_in(guarded: Stack, keys: Keys, route: Route, kind: str) -> None:
+def test_with_a_key_that_is_none_nobody_gets_in(guarded: Fleet, keys: Keys, route: Route, kind: str) -> None:
     status, meta = ask(guarded, route, getattr(keys, kind))
     assert (status, meta["err_id"]) == (403, "ERR-PYOCO-0015")
     # Which of them it is, is nobody's business.
@@ -163,21 +163,21 @@ def test_with_a_key_that_is_none_nobody_gets_in(guarded: Stack, keys: Keys, rout
 
 @pytest.mark.parametrize(("route", "scope"), TABLE.items())
 def test_a_key_without_the_scope_is_told_which_one_it_lacks(
-    guarded: Stack, keys: Keys, route: Route, scope: Scope
+    guarded: Fleet, keys: Keys, route: Route, scope: Scope
 ) -> None:
     status, meta = ask(guarded, route, keys.all_but[scope])
     assert (status, meta["err_id"], meta.get("missing_scope")) == (403, "ERR-PYOCO-0015", scope.value)
 
 
 @pytest.mark.parametrize(("route", "scope"), TABLE.items())
-def test_a_key_with_just_the_scope_gets_in(guarded: Stack, keys: Keys, route: Route, scope: Scope) -> None:
+def test_a_key_with_just_the_scope_gets_in(guarded: Fleet, keys: Keys, route: Route, scope: Scope) -> None:
     status, meta = ask(guarded, route, keys.only[scope])
     assert status < 500, meta
     assert status not in (401, 403), meta
 
 
 @pytest.mark.parametrize("route", TABLE)
-def test_an_admin_gets_in_everywhere(guarded: Stack, keys: Keys, route: Route) -> None:
+def test_an_admin_gets_in_everywhere(guarded: Fleet, keys: Keys, route: Route) -> None:
     status, meta = ask(guarded, route, keys.admin)
     assert status < 500, meta
     assert status not in (401, 403), meta
@@ -185,7 +185,7 @@ def test_an_admin_gets_in_everywhere(guarded: Stack, keys: Keys, route: Route) -
 
 @pytest.mark.parametrize("route", [route for route in TABLE if "{run_id}" in route[1]])
 def test_another_tenants_run_does_not_exist_not_even_for_an_admin(
-    guarded: Stack, keys: Keys, foreign_run: str, route: Route
+    guarded: Fleet, keys: Keys, foreign_run: str, route: Route
 ) -> None:
     for key in (keys.only[TABLE[route]], keys.admin):
         status, meta = ask(guarded, route, key, run_id=foreign_run)
@@ -193,7 +193,7 @@ def test_another_tenants_run_does_not_exist_not_even_for_an_admin(
 
 
 @pytest.mark.parametrize("route", sorted(INSIDE))
-def test_what_is_inside_cannot_be_asked_from_outside(guarded: Stack, keys: Keys, route: Route) -> None:
+def test_what_is_inside_cannot_be_asked_from_outside(guarded: Fleet, keys: Keys, route: Route) -> None:
     for headers in ({}, keys.bad, keys.admin):
         assert ask(guarded, route, headers)[0] == 404
 
@@ -229,5 +229,5 @@ def test_the_gateways_metrics_tell_nothing_of_anybodys_flows(guarded: Stack, key
 
 @pytest.mark.parametrize("headers", [{}, {KEY_HEADER: "whatever"}])
 @pytest.mark.parametrize("path", ["/", "/static/app.js", "/static/config.js", "/health"])
-def test_only_these_need_no_key(guarded: Stack, path: str, headers: dict[str, str]) -> None:
+def test_only_these_need_no_key(guarded: Fleet, path: str, headers: dict[str, str]) -> None:
     assert guarded.client.get(path, headers=headers).status_code == 200

@@ -11,9 +11,9 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.events import EventKind
 from fleet_contracts.names import ConsumerDefaults, WireNames
 from fleet_contracts.status import RunStatus
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.owners import make_queues
 from fleet_testkit.runs import submit, wait_ended
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
@@ -26,12 +26,12 @@ RECOMMENDED = {
 }
 
 
-def run(stack: Stack, flow_name: str, **params: object) -> dict:
+def run(stack: Fleet, flow_name: str, **params: object) -> dict:
     [ended] = wait_ended(stack.client, [submit(stack.client, flow_name, **params)])
     return ended
 
 
-def test_a_submitted_run_completes_and_shows_every_field_of_the_spec(stack: Stack, wire: Wire) -> None:
+def test_a_submitted_run_completes_and_shows_every_field_of_the_spec(stack: Fleet, wire: Wire) -> None:
     ended = run(stack, "hello", name="Ada")
     assert ended.keys() >= REQUIRED | RECOMMENDED
     assert json.loads(wire.snapshot(ended["run_id"])[0]).keys() >= REQUIRED | RECOMMENDED
@@ -49,7 +49,7 @@ def test_a_submitted_run_completes_and_shows_every_field_of_the_spec(stack: Stac
     assert ended["worker_id"] in {worker["worker_id"] for worker in stack.client.get("/workers").json()}
 
 
-def test_an_ended_run_is_listed_and_its_tasks_can_be_read(stack: Stack) -> None:
+def test_an_ended_run_is_listed_and_its_tasks_can_be_read(stack: Fleet) -> None:
     run_id = run(stack, "hello", name="Grace")["run_id"]
     wait_until(
         lambda: (
@@ -63,14 +63,14 @@ def test_an_ended_run_is_listed_and_its_tasks_can_be_read(stack: Stack) -> None:
     assert tasks["task_records"]["greet"]["output"] == "Hello, Grace!"
 
 
-def test_parallel_tasks_overlap_in_time(stack: Stack) -> None:
+def test_parallel_tasks_overlap_in_time(stack: Fleet) -> None:
     records = run(stack, "dag", seconds=0.5)["task_records"]
     spans = [records[name] for name in ("measure_east", "measure_north", "measure_west")]
     assert max(span["started_at"] for span in spans) < min(span["ended_at"] for span in spans)
     assert records["compare"]["output"]["overlap_seconds"] > 0
 
 
-def test_the_failing_example_fails_with_its_error_and_a_dead_letter(stack: Stack, wire: Wire) -> None:
+def test_the_failing_example_fails_with_its_error_and_a_dead_letter(stack: Fleet, wire: Wire) -> None:
     ended = run(stack, "failing", message="as it should")
     assert ended["status"] == "FAILED"
     assert ended["error"] == "ValueError: as it should"
@@ -88,7 +88,7 @@ def test_the_failing_example_fails_with_its_error_and_a_dead_letter(stack: Stack
     ],
 )
 def test_the_branching_example_takes_one_branch(
-    stack: Stack, wire: Wire, items: list[str], taken: str, left_out: str, sent: str
+    stack: Fleet, wire: Wire, items: list[str], taken: str, left_out: str, sent: str
 ) -> None:
     ended = run(stack, "branching", items=items)
     assert ended["status"] == "COMPLETED"
@@ -99,7 +99,7 @@ def test_the_branching_example_takes_one_branch(
     assert packed == [f"packed {item} ({number} of {len(items)})" for number, item in enumerate(items, 1)]
 
 
-def test_the_long_example_shows_that_it_lives_while_it_works(stack: Stack, wire: Wire) -> None:
+def test_the_long_example_shows_that_it_lives_while_it_works(stack: Fleet, wire: Wire) -> None:
     run_id = submit(stack.client, "long", seconds=2.4)
     wait_until(lambda: "step 1 of 12" in output_lines(wire, run_id), what="the first output")
     assert stack.client.get(f"/runs/{run_id}").json()["status"] == "RUNNING"
@@ -128,7 +128,7 @@ def output_lines(wire: Wire, run_id: str) -> list[str]:
     return "".join(event.text or "" for event in events if event.kind is EventKind.LOG).splitlines()
 
 
-def test_two_runs_at_once_keep_their_output_apart(stack: Stack, wire: Wire, flows_dir: Path, tmp_path: Path) -> None:
+def test_two_runs_at_once_keep_their_output_apart(stack: Fleet, wire: Wire, flows_dir: Path, tmp_path: Path) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "talkers", tag="talk", flows_dir=flows_dir, slots=2):
         runs = {
             name: submit(stack.client, "talking", tag="talk", folder=str(tmp_path), name=name, other=other)
@@ -143,7 +143,7 @@ def test_two_runs_at_once_keep_their_output_apart(stack: Stack, wire: Wire, flow
 
 
 def test_a_task_that_holds_the_gil_for_longer_than_ack_wait_is_delivered_once(
-    stack: Stack, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
+    stack: Fleet, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     short = ConsumerDefaults(consumer_ack_wait_sec=2)
     wire.use(lambda client: make_queues(client.jetstream(), WireNames(), tags=["busy"], consumers=short))
@@ -160,7 +160,7 @@ def test_a_task_that_holds_the_gil_for_longer_than_ack_wait_is_delivered_once(
     assert wire.dead_letters("busy") == []
 
 
-def test_a_whole_number_of_any_size_reaches_the_flow(stack: Stack) -> None:
+def test_a_whole_number_of_any_size_reaches_the_flow(stack: Fleet) -> None:
     wanted = {"flow_name": "hello", "params": {"name": 2**80}}
     key = {"Idempotency-Key": f"tests:{uuid.uuid4().hex}:1760000000000"}
     first, again = (stack.client.post("/runs", json=wanted, headers=key) for _ in range(2))
@@ -170,7 +170,7 @@ def test_a_whole_number_of_any_size_reaches_the_flow(stack: Stack) -> None:
 
 
 def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
-    stack: Stack, flows_dir: Path, tmp_path: Path
+    stack: Fleet, flows_dir: Path, tmp_path: Path
 ) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "speechless", tag="speechless", flows_dir=flows_dir):
         run_id = submit(stack.client, "speechless", tag="speechless")
@@ -188,7 +188,7 @@ def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
     )
 
 
-def test_every_line_that_services_and_worker_log_is_json(stack: Stack) -> None:
+def test_every_line_that_services_and_worker_log_is_json(stack: Fleet) -> None:
     run(stack, "dag", seconds=0.3)
     for part in ("auth", "runs-api", "workers-api", "wheels-api", "worker-1"):
         for line in stack.log(part).splitlines():

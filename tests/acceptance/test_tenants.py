@@ -12,8 +12,8 @@ import pytest
 from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.api_keys import issue_key
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit, wait_ended
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.worker_process import WorkerProcess
 
@@ -66,19 +66,19 @@ class Owned:
 
 
 @pytest.fixture(scope="module")
-def owner(guarded: Stack) -> Iterator[httpx.Client]:
+def owner(guarded: Fleet) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=guarded.url, headers=issue_key(guarded, "owner"), timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def stranger(guarded: Stack) -> Iterator[httpx.Client]:
+def stranger(guarded: Fleet) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=guarded.url, headers=issue_key(guarded, "stranger"), timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def worker(guarded: Stack, flows_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+def worker(guarded: Fleet, flows_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("worker")
     with WorkerProcess(guarded.nats_url, folder, TAG, tag=TAG, flows_dir=flows_dir) as worker:
         yield worker

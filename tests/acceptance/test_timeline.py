@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from fleet_contracts.status import RunStatus
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit, wait_status
-from fleet_testkit.stack import Stack
 
 
 def followed(answer: httpx.Response) -> list[tuple[float, str, dict[str, Any]]]:
@@ -25,7 +25,7 @@ def followed(answer: httpx.Response) -> list[tuple[float, str, dict[str, Any]]]:
     return [event for event in heard if event[1] != "heartbeat"]
 
 
-def test_what_a_run_did_said_and_returned_is_there_when_it_has_ended(stack: Stack) -> None:
+def test_what_a_run_did_said_and_returned_is_there_when_it_has_ended(stack: Fleet) -> None:
     run_id = submit(stack.client, "hello", name="Grüße 世界")
     wait_status(stack.client, run_id, RunStatus.COMPLETED)
     log = stack.client.get(f"/runs/{run_id}/logs")
@@ -50,7 +50,7 @@ def test_what_a_run_did_said_and_returned_is_there_when_it_has_ended(stack: Stac
     ]
 
 
-def test_output_arrives_while_the_run_goes_on(stack: Stack) -> None:
+def test_output_arrives_while_the_run_goes_on(stack: Fleet) -> None:
     run_id = submit(stack.client, "long", seconds=2)
     assert stack.client.get(f"/runs/{run_id}/result").status_code == 409
     with stack.client.stream("GET", f"/runs/{run_id}/logs", params={"follow": 1}, timeout=30) as answer:
@@ -64,7 +64,7 @@ def test_output_arrives_while_the_run_goes_on(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("follow", [0, 1])
-def test_nothing_of_a_run_that_is_not_there_is_told(stack: Stack, follow: int) -> None:
+def test_nothing_of_a_run_that_is_not_there_is_told(stack: Fleet, follow: int) -> None:
     answer = stack.client.get("/runs/6f1c1a34-8c0e-4e37-9b1b-000000000000/logs", params={"follow": follow})
     assert answer.status_code == 404
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0005"

@@ -3,11 +3,11 @@
 import json
 import time
 
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit
-from fleet_testkit.stack import Stack
 
 
-def test_a_watcher_sees_a_run_go_on_and_end(stack: Stack) -> None:
+def test_a_watcher_sees_a_run_go_on_and_end(stack: Fleet) -> None:
     run_id = submit(stack.client, "long", seconds=2)
     with stack.client.stream("GET", f"/runs/{run_id}/watch", timeout=30) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fleet_testkit.fleet import Fleet, MakesFleets
 from fleet_testkit.runs import wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
@@ -33,11 +34,11 @@ flow = Flow("shop") >> sell
 
 
 @pytest.fixture(scope="module")
-def synced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def synced(new_fleet: MakesFleets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A worker that follows the registry; only what it is told of, not the clock, makes it look."""
     env = {"PYOCO_WHEEL_SYNC_ENABLED": "1", "PYOCO_WHEEL_SYNC_INTERVAL_SEC": "600", "PYOCO_SLOTS": "2"}
-    with Stack(tmp_path_factory.mktemp("synced") / "data", env=env) as stack:
-        yield stack
+    with new_fleet(tmp_path_factory.mktemp("synced"), env=env) as fleet:
+        yield fleet
 
 
 def shop(folder: Path, version: str) -> Path:
@@ -45,7 +46,7 @@ def shop(folder: Path, version: str) -> Path:
     return build_wheel(folder, "shop", version, modules=modules, entry_points={"pyoco.flows": {"shop": "shop:flow"}})
 
 
-def upload(stack: Stack, wheel: Path) -> dict[str, Any]:
+def upload(stack: Fleet, wheel: Path) -> dict[str, Any]:
     with wheel.open("rb") as content:
         answer = stack.client.post("/wheels", files={"wheel": (wheel.name, content)})
     answer.raise_for_status()
@@ -53,35 +54,36 @@ def upload(stack: Stack, wheel: Path) -> dict[str, Any]:
     return described
 
 
-def submit(stack: Stack, flow_name: str, **params: Any) -> str:
+def submit(stack: Fleet, flow_name: str, **params: Any) -> str:
     answer = stack.client.post("/runs", json={"flow_name": flow_name, "params": params})
     answer.raise_for_status()
     run_id: str = answer.json()["run_id"]
     return run_id
 
 
-def run(stack: Stack, flow_name: str, **params: Any) -> dict[str, Any]:
+def run(stack: Fleet, flow_name: str, **params: Any) -> dict[str, Any]:
     [ended] = wait_ended(stack.client, [submit(stack, flow_name, **params)])
     return ended
 
 
-def wheels_of(stack: Stack, run_id: str) -> list[list[dict[str, Any]]]:
+def wheels_of(stack: Fleet, run_id: str) -> list[list[dict[str, Any]]]:
     answer = stack.client.get(f"/runs/{run_id}/attempts").json()
     return [attempt["wheels"] for attempt in answer["attempts"]]
 
 
-def installed(stack: Stack) -> list[str]:
+def installed(stack: Fleet) -> list[str]:
     (worker,) = stack.client.get("/workers").json()
     return [wheel["name"] for wheel in worker["wheel_sync"]["installed_wheels"]]
 
 
-def wait_installed(stack: Stack, *names: str) -> None:
+def wait_installed(stack: Fleet, *names: str) -> None:
     wait_until(lambda: installed(stack) == list(names), within=30, what=f"{names} in force")
 
 
 def test_versions_come_and_go_while_runs_go_on_and_every_attempt_tells_what_it_ran_with(
-    synced: Stack, tmp_path: Path
+    synced: Fleet, tmp_path: Path, shared_folder: Path
 ) -> None:
+    go = shared_folder / "go"
     before = synced.pid("worker-1")
     assert run(synced, "shop")["reason"] == "flow_not_found"
     first = upload(synced, shop(tmp_path, "1.0"))
@@ -90,14 +92,14 @@ def test_versions_come_and_go_while_runs_go_on_and_every_attempt_tells_what_it_r
     used = {"name": first["name"], "sha256_hex": first["sha256_hex"]}
     assert wheels_of(synced, ended["run_id"]) == [[used]]
 
-    long_run = submit(synced, "shop", file=str(tmp_path / "go"))
+    long_run = submit(synced, "shop", file=str(go))
     wait_until(
         lambda: synced.client.get(f"/runs/{long_run}").json()["status"] == "RUNNING", what="the long run begun"
     )
     second = upload(synced, shop(tmp_path, "2.0"))
     wait_installed(synced, second["name"])
     assert run(synced, "shop")["result"] == "2.0"
-    (tmp_path / "go").touch()
+    go.touch()
     [ended] = wait_ended(synced.client, [long_run])
     assert (ended["status"], ended["result"], ended["attempt"]) == ("COMPLETED", "1.0", 1)
     assert wheels_of(synced, long_run) == [[used]]
@@ -113,7 +115,7 @@ def test_versions_come_and_go_while_runs_go_on_and_every_attempt_tells_what_it_r
     assert synced.pid("worker-1") == before
 
 
-def test_the_example_can_be_built_uploaded_and_run_as_its_readme_says(synced: Stack, tmp_path: Path) -> None:
+def test_the_example_can_be_built_uploaded_and_run_as_its_readme_says(synced: Fleet, tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "-w", str(tmp_path), str(EXAMPLE)], check=True, timeout=120)
     (wheel,) = tmp_path.glob("*.whl")
@@ -128,6 +130,7 @@ def test_the_example_can_be_built_uploaded_and_run_as_its_readme_says(synced: St
     synced.client.delete(f"/wheels/{described['name']}").raise_for_status()
 
 
+@pytest.mark.embedded_only("a folder of the data dir; in a container it is the worker's own volume")
 def test_wheels_are_kept_in_the_workers_folder_of_the_data_dir(synced: Stack, tmp_path: Path) -> None:
     name = upload(synced, build_wheel(tmp_path, "kept"))["name"]
     wait_until(lambda: name in installed(synced), within=30, what="the wheel in force")

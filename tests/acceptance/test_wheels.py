@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from fleet_testkit.api_keys import issue_key
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel, upload_of
@@ -27,7 +28,7 @@ def large_wheel(folder: Path, name: str, size: int) -> Path:
     return path
 
 
-def test_a_wheel_goes_in_comes_out_and_is_deleted(stack: Stack, tmp_path: Path) -> None:
+def test_a_wheel_goes_in_comes_out_and_is_deleted(stack: Fleet, tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, "accepted")
     path = f"/wheels/{wheel.name}"
     answer = stack.client.post("/wheels", files=upload_of(wheel), data={"tags": "cpu,linux"})
@@ -49,7 +50,7 @@ def test_a_wheel_goes_in_comes_out_and_is_deleted(stack: Stack, tmp_path: Path) 
     assert (gone.status_code, gone.json()["error"]["meta"]["err_id"]) == (404, "ERR-PYOCO-0023")
 
 
-def test_the_history_tells_who_did_it_from_where_and_nobody_can_lie_about_it(guarded: Stack, tmp_path: Path) -> None:
+def test_the_history_tells_who_did_it_from_where_and_nobody_can_lie_about_it(guarded: Fleet, tmp_path: Path) -> None:
     caller = issue_key(guarded, "acme")
     lies = {
         "X-Real-IP": "192.0.2.1",
@@ -75,14 +76,14 @@ def test_the_history_tells_who_did_it_from_where_and_nobody_can_lie_about_it(gua
     }
 
 
-def test_the_version_must_rise(stack: Stack, tmp_path: Path) -> None:
+def test_the_version_must_rise(stack: Fleet, tmp_path: Path) -> None:
     assert stack.client.post("/wheels", files=upload_of(build_wheel(tmp_path, "rising", "2.0"))).status_code == 200
     refused = stack.client.post("/wheels", files=upload_of(build_wheel(tmp_path, "rising", "1.9")))
     assert refused.status_code == 409
     assert "rising 1.9 is not newer than the registered 2.0" in refused.json()["detail"]
 
 
-def plain_upload(stack: Stack, wheel: Path, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+def plain_upload(stack: Fleet, wheel: Path, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
     """As a simple client does it: send everything, then read the answer."""
     head = b'--b\r\nContent-Disposition: form-data; name="wheel"; filename="%b"\r\n\r\n' % wheel.name.encode()
     tail = b"\r\n--b--\r\n"
@@ -106,7 +107,7 @@ def plain_upload(stack: Stack, wheel: Path, headers: dict[str, str]) -> tuple[in
 
 
 def test_an_upload_that_is_refused_early_is_answered_even_if_the_client_sends_all_of_it(
-    stack: Stack, guarded: Stack, tmp_path: Path
+    stack: Fleet, guarded: Fleet, tmp_path: Path
 ) -> None:
     wheel = large_wheel(tmp_path, "refused", 60 * MEGABYTE)
     status, body = plain_upload(guarded, wheel, {})
@@ -122,7 +123,7 @@ def test_an_upload_that_is_refused_early_is_answered_even_if_the_client_sends_al
     assert (status, body["error"]["meta"]["err_id"]) == (422, "ERR-PYOCO-0002")
 
 
-def test_a_wheel_that_is_too_large_is_refused_by_the_gateway_before_it_is_sent(stack: Stack) -> None:
+def test_a_wheel_that_is_too_large_is_refused_by_the_gateway_before_it_is_sent(stack: Fleet) -> None:
     with socket.create_connection(("127.0.0.1", stack.port), timeout=30) as connection:
         connection.sendall(
             b"POST /wheels HTTP/1.1\r\nHost: fleet\r\nContent-Type: multipart/form-data; boundary=b\r\n"
@@ -137,7 +138,7 @@ def test_a_wheel_that_is_too_large_is_refused_by_the_gateway_before_it_is_sent(s
     assert body["error"]["meta"]["limit_bytes"] == 536_870_912 + 1024 * 1024
 
 
-def test_a_wheel_that_vanishes_while_it_is_fetched_does_not_look_complete(stack: Stack, tmp_path: Path) -> None:
+def test_a_wheel_that_vanishes_while_it_is_fetched_does_not_look_complete(stack: Fleet, tmp_path: Path) -> None:
     wheel = large_wheel(tmp_path, "vanishing", 60 * MEGABYTE)
     stack.client.post("/wheels", files=upload_of(wheel)).raise_for_status()
     received: list[int] = []
@@ -154,6 +155,7 @@ def test_a_wheel_that_vanishes_while_it_is_fetched_does_not_look_complete(stack:
     assert 0 < sum(received) < wheel.stat().st_size
 
 
+@pytest.mark.embedded_only("a file of the data dir; in a container uploads have a volume, see tests/containers")
 def test_an_upload_in_progress_lies_in_the_data_dir_without_a_name(stack: Stack) -> None:
     """Not in the system's temporary folder, which may be one in memory."""
     handles = Path(f"/proc/{stack.pid('wheels-api')}/fd")

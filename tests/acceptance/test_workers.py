@@ -10,8 +10,8 @@ import pytest
 from nats.aio.client import Client
 
 from fleet_contracts.status import RunStatus
+from fleet_testkit.fleet import Fleet, MakesFleets
 from fleet_testkit.runs import read, submit, wait_ended, wait_status
-from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
@@ -22,7 +22,7 @@ Worker = dict[str, Any]
 class Crew:
     """Workers of a tag of their own on the shared stack."""
 
-    def __init__(self, stack: Stack, folder: Path, flows_dir: Path, tag: str) -> None:
+    def __init__(self, stack: Fleet, folder: Path, flows_dir: Path, tag: str) -> None:
         self.stack = stack
         self.client = stack.client
         self.tag = tag
@@ -55,7 +55,7 @@ class Crew:
 
 
 @pytest.fixture
-def crew(stack: Stack, tmp_path: Path, flows_dir: Path, request: pytest.FixtureRequest) -> Crew:
+def crew(stack: Fleet, tmp_path: Path, flows_dir: Path, request: pytest.FixtureRequest) -> Crew:
     return Crew(stack, tmp_path, flows_dir, tag=f"crew-{abs(hash(request.node.name)) % 10**8}")
 
 
@@ -163,15 +163,15 @@ def test_a_second_worker_of_the_same_name_is_refused_while_the_first_goes_on(cre
 
 
 @pytest.fixture
-def hasty(tmp_path: Path) -> Iterator[Stack]:
-    """A stack that soon takes a silent worker for gone, and soon forgets it."""
+def hasty(new_fleet: MakesFleets, tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet that soon takes a silent worker for gone, and soon forgets it."""
     env = {"PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC": "3", "PYOCO_WORKER_RECORD_TTL_SEC": "6"}
-    with Stack(tmp_path / "data", with_worker=False, env=env) as stack:
-        yield stack
+    with new_fleet(tmp_path, with_worker=False, env=env) as fleet:
+        yield fleet
 
 
 def test_a_watcher_sees_a_worker_come_be_drained_die_and_be_forgotten(
-    hasty: Stack, tmp_path: Path, flows_dir: Path
+    hasty: Fleet, tmp_path: Path, flows_dir: Path
 ) -> None:
     crew = Crew(hasty, tmp_path, flows_dir, "default")
     told: list[tuple[str, str, bool]] = []
@@ -211,7 +211,7 @@ def test_a_watcher_sees_a_worker_come_be_drained_die_and_be_forgotten(
     assert "removing old worker records" not in hasty.log("workers-api")
 
 
-def records_stored(stack: Stack) -> int:
+def records_stored(stack: Fleet) -> int:
     """Also what removed ones leave behind."""
 
     async def count(client: Client) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import wait_ended
-from fleet_testkit.stack import Stack
 from fleet_testkit.wire import Wire
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flow.yaml"
@@ -32,19 +32,19 @@ tasks:
 ONE_TASK = "flow: {{graph: {graph!r}}}\ntasks: {{it: {{callable: '{callable}'}}}}\n"
 
 
-def post(stack: Stack, file: str, flow_name: str = "from-yaml") -> httpx.Response:
+def post(stack: Fleet, file: str, flow_name: str = "from-yaml") -> httpx.Response:
     files = {"workflow": ("flow.yaml", file.encode(), "application/x-yaml")}
     return stack.client.post("/runs/yaml", files=files, data={"flow_name": flow_name})
 
 
-def run(stack: Stack, file: str) -> dict:
+def run(stack: Fleet, file: str) -> dict:
     answer = post(stack, file)
     assert answer.status_code == httpx.codes.OK, answer.text
     [ended] = wait_ended(stack.client, [answer.json()["run_id"]])
     return ended
 
 
-def test_the_example_file_runs_with_the_example_folder(stack: Stack, wire: Wire) -> None:
+def test_the_example_file_runs_with_the_example_folder(stack: Fleet, wire: Wire) -> None:
     text = EXAMPLE.read_text()
     ended = run(stack, text)
     assert (ended["status"], ended["error"], ended["flow_name"]) == ("COMPLETED", None, "from-yaml")
@@ -56,7 +56,7 @@ def test_the_example_file_runs_with_the_example_folder(stack: Stack, wire: Wire)
     assert b"hello:choose" not in wire.snapshot(ended["run_id"])[0]
 
 
-def test_choices_loops_pipes_and_named_nodes_run(stack: Stack) -> None:
+def test_choices_loops_pipes_and_named_nodes_run(stack: Fleet) -> None:
     ended = run(stack, BRANCHES)
     assert (ended["status"], ended["error"]) == ("COMPLETED", None)
     assert ended["task_records"]["last"]["output"] == "2 parcels sent by bicycle"
@@ -66,19 +66,19 @@ def test_choices_loops_pipes_and_named_nodes_run(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("callable", ["os:system", "subprocess:run", "builtins:exec", "fleet_worker.cli:main"])
-def test_a_function_that_the_worker_does_not_allow_is_not_called(stack: Stack, callable: str) -> None:
+def test_a_function_that_the_worker_does_not_allow_is_not_called(stack: Fleet, callable: str) -> None:
     ended = run(stack, ONE_TASK.format(graph="it", callable=callable))
     assert (ended["status"], ended["reason"], ended["tasks"]) == ("FAILED", "callable_not_allowed", {})
     assert f"PYOCO_WORKFLOW_CALLABLE_ALLOW={callable.partition(':')[0]}" in ended["error"]
 
 
-def test_the_workers_environment_is_not_for_reading(stack: Stack) -> None:
+def test_the_workers_environment_is_not_for_reading(stack: Fleet) -> None:
     file = "flow: {graph: it}\ntasks: {it: {callable: 'hello:choose', inputs: {name: $env.PATH}}}\n"
     ended = run(stack, file)
     assert (ended["status"], ended["reason"]) == ("FAILED", "reference_not_allowed")
 
 
-def test_python_in_the_graph_is_refused_and_not_executed(stack: Stack, tmp_path: Path) -> None:
+def test_python_in_the_graph_is_refused_and_not_executed(stack: Fleet, tmp_path: Path) -> None:
     proof = tmp_path / "executed"
     for code in (f"__import__('pathlib').Path('{proof}').touch()", f"open('{proof}', 'w')", f"exec('open({proof})')"):
         answer = post(stack, ONE_TASK.format(graph=code, callable="hello:choose"))
@@ -100,14 +100,14 @@ def test_python_in_the_graph_is_refused_and_not_executed(stack: Stack, tmp_path:
         (ONE_TASK.format(graph="it", callable="a:b") + "retires: 3\n", 'line 3: unknown key "retires"'),
     ],
 )
-def test_a_file_that_no_worker_could_run_is_refused_at_the_door(stack: Stack, file: str, says: str) -> None:
+def test_a_file_that_no_worker_could_run_is_refused_at_the_door(stack: Fleet, file: str, says: str) -> None:
     answer = post(stack, file)
     assert answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY
     assert says in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("size", [262_145, 2_000_000])
-def test_a_file_above_the_limit_is_refused_by_whoever_sees_it_first(stack: Stack, size: int) -> None:
+def test_a_file_above_the_limit_is_refused_by_whoever_sees_it_first(stack: Fleet, size: int) -> None:
     answer = post(stack, "#" * size)
     assert answer.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0016"

@@ -1,20 +1,22 @@
 """The fleet in containers, started and stopped with docker compose as an operator does it."""
 
+import functools
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
 from .nats_server import free_port
+from .waiting import wait_until
 
-_ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[3]
 _COMMAND_SECONDS = 900
 # Images of a tag of their own, so that tests never replace those that somebody runs.
-_IMAGES_TAG = os.environ.get("FLEET_TEST_IMAGES_TAG", "test")
+IMAGES_TAG = os.environ.get("FLEET_TEST_IMAGES_TAG", "test")
 
 
 def why_no_engine() -> str | None:
@@ -33,31 +35,60 @@ class ComposedFleet:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=30)
-        self._command = ["docker", "compose", "-p", project, *(f"-f{_ROOT / file}" for file in files)]
+        self.project = project
+        # What every `up` is told besides.
+        self.up_options: list[str] = []
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-        self._env = {**outside, "PYOCO_PUBLISH": f"127.0.0.1:{self.port}", "PYOCO_VERSION": _IMAGES_TAG, **env}
+        own = {
+            "PYOCO_PUBLISH": f"127.0.0.1:{self.port}",
+            "PYOCO_VERSION": IMAGES_TAG,
+            "PYOCO_COMPOSE_ENV": "/dev/null",
+        }
+        # Also for whoever calls docker compose by itself, as the scripts of operators do.
+        compose = {"COMPOSE_PROJECT_NAME": project, "COMPOSE_FILE": ":".join(str(ROOT / file) for file in files)}
+        self.env = {**outside, **own, **compose, **env}
 
-    def __enter__(self) -> "ComposedFleet":
-        self.run("build", "--quiet")
+    def __enter__(self) -> Self:
+        build_images()
+        # An earlier session may have been killed.
+        self.remove()
         self.up()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
-        self.run("down", "--volumes", "--remove-orphans", "--timeout", "30")
+        self.remove()
 
     def up(self, *options: str) -> None:
         try:
-            self.run("up", "--detach", "--wait", "--wait-timeout", "180", *options)
+            self.run("up", "--detach", "--wait", "--wait-timeout", "180", *self.up_options, *options)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.logs()}") from error
+            raise AssertionError(f"{error}\n{self.tail()}") from error
 
-    def logs(self, *services: str) -> str:
+    def down(self) -> None:
+        """The containers go, the volumes stay."""
+        self.run("down", "--remove-orphans", "--timeout", "30")
+
+    def remove(self) -> None:
+        self.run("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "30")
+
+    def tail(self, *services: str) -> str:
         return self.run("logs", "--no-color", "--tail", "40", *services)
 
     def containers(self, service: str) -> list[str]:
         """The ids of those that run."""
         return self.run("ps", "--quiet", service).split()
+
+    def described(self, *, stopped: bool = False) -> list[dict[str, Any]]:
+        """What `docker compose ps` tells of every container."""
+        told = self.run("ps", *(["--all"] if stopped else []), "--format", "json")
+        return [json.loads(line) for line in told.splitlines()]
+
+    def wait_healthy(self, *, within: float = 60.0) -> None:
+        def all_healthy() -> bool:
+            return all(part["Health"] in ("healthy", "") for part in self.described())
+
+        wait_until(all_healthy, within=within, what="every container healthy")
 
     def inspect(self, container: str) -> dict[str, Any]:
         found = subprocess.run(["docker", "inspect", container], capture_output=True, text=True, check=True).stdout
@@ -65,15 +96,24 @@ class ComposedFleet:
         return described
 
     def docker(self, *arguments: str) -> str:
-        return _run(["docker", *arguments], self._env)
+        return run_command(["docker", *arguments], self.env)
 
     def run(self, *arguments: str) -> str:
-        return _run([*self._command, *arguments], self._env)
+        return run_command(["docker", "compose", *arguments], self.env)
 
 
-def _run(command: Sequence[str], env: dict[str, str]) -> str:
+@functools.cache
+def build_images() -> None:
+    """Once in a session; layers that are there are not built again."""
+    run_command(
+        ["docker", "compose", "-p", "pyoco-fleet-images", "-f", str(ROOT / "compose.yaml"), "build", "--quiet"],
+        {**os.environ, "PYOCO_VERSION": IMAGES_TAG},
+    )
+
+
+def run_command(command: Sequence[str], env: Mapping[str, str]) -> str:
     done = subprocess.run(
-        command, cwd=_ROOT, env=env, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout

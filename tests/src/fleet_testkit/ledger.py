@@ -1,18 +1,14 @@
-"""Look into the SQLite ledger of a stack, past its service."""
+"""Look into the ledger of a fleet, past its service."""
 
-import sqlite3
-from contextlib import closing
 from typing import Any
 
-from .stack import Stack
+from .fleet import Fleet
 
 
-def ledger_rows(stack: Stack, query: str) -> list[tuple[Any, ...]]:
-    """Read only: a test never changes the ledger behind the service's back."""
-    with closing(sqlite3.connect(f"file:{stack.data_dir / 'runs.db'}?mode=ro", uri=True)) as ledger:
-        return ledger.execute(query).fetchall()
+def ledger_rows(fleet: Fleet, query: str) -> list[tuple[Any, ...]]:
+    return fleet.ledger_rows(query)
 
 
-def accepted_run_ids(stack: Stack) -> set[str]:
+def accepted_run_ids(fleet: Fleet) -> set[str]:
     """Every run that the ledger has, ended or not."""
-    return {run_id for (run_id,) in ledger_rows(stack, "SELECT run_id FROM runs")}
+    return {run_id for (run_id,) in fleet.ledger_rows("SELECT run_id FROM runs")}

@@ -1,4 +1,4 @@
-"""Pytest fixtures that every package's tests may use."""
+"""Pytest fixtures that every package's tests may use, and what the acceptance tests run against."""
 
 import uuid
 from collections.abc import Iterator
@@ -7,7 +7,52 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from .compose import why_no_engine
 from .nats_server import NatsServer
+
+# The fixtures through which a test meets a fleet.
+_FLEETS = {"stack", "guarded", "new_fleet"}
+_SUMMARY = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fleet",
+        choices=["embedded", "composed"],
+        default="embedded",
+        help="what the acceptance tests run against: the embedded stack, or the fleet in containers",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "embedded_only(reason): about the embedded stack; not run against containers")
+    if config.getoption("fleet") == "composed" and (reason := why_no_engine()) is not None:
+        pytest.exit(f"the acceptance tests cannot run against containers: {reason}", returncode=1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Against containers: what meets a fleet and is not about the embedded stack alone."""
+    if config.getoption("fleet") != "composed":
+        return
+    meeting = [item for item in items if _FLEETS & set(getattr(item, "fixturenames", ()))]
+    chosen = [item for item in meeting if item.get_closest_marker("embedded_only") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    kept_out: dict[str, int] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("embedded_only")) is not None:
+            kept_out[mark.args[0]] = kept_out.get(mark.args[0], 0) + 1
+    config.stash[_SUMMARY] = [
+        f"{len(chosen)} acceptance tests run against the fleet in containers",
+        f"{len(items) - len(chosen) - sum(kept_out.values())} meet no fleet at all",
+        *(f"{count} are of the embedded stack alone: {reason}" for reason, count in sorted(kept_out.items())),
+    ]
+    items[:] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(_SUMMARY, []):
+        terminalreporter.write_line(f"[composed] {line}")
 
 
 @pytest.fixture

@@ -2,9 +2,11 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,8 @@ class Stack:
         self._remember()
         self.client.close()
         self.client = httpx.Client(base_url=self.url, timeout=30)
+        if self._launcher is None:
+            return
         stopped = self.run("down")
         assert stopped.returncode == 0, f"{stopped.stderr}\n{stopped.stdout}"
         left = [process for process in self._seen if is_alive(process)]
@@ -75,11 +79,15 @@ class Stack:
         assert not list(self.data_dir.glob("run/*")), "sockets were left"
         assert not (self.data_dir / "fleet.lock").exists(), "the lock was left"
         assert not (self.data_dir / "fleet.json").exists(), "the state file was left"
+        self._launcher = None
 
     def run(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command of pyoco-server on this stack's data dir."""
+        return self._execute("fleet_launcher", command, "--data-dir", str(self.data_dir), *arguments)
+
+    def _execute(self, module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [sys.executable, "-m", "fleet_launcher", command, "--data-dir", str(self.data_dir), *arguments],
+            [sys.executable, "-m", module, *arguments],
             env=self.env,
             capture_output=True,
             text=True,
@@ -98,13 +106,26 @@ class Stack:
 
     def service_client(self, name: str, *, knows_secret: bool = True) -> httpx.Client:
         """Talks to a service past the gateway; without its secret as whoever found the socket."""
-        secret = (self.data_dir / "credentials" / "gateway.secret").read_text().strip()
         socket = str(self.parts[name]["address"]).removeprefix("unix:")
         return httpx.Client(
             transport=httpx.HTTPTransport(uds=socket),
             base_url=f"http://{name}",
-            headers={HEADER_FROM_GATEWAY: secret} if knows_secret else {},
+            headers={HEADER_FROM_GATEWAY: self.gateway_secret} if knows_secret else {},
         )
+
+    @property
+    def gateway_secret(self) -> str:
+        return (self.data_dir / "credentials" / "gateway.secret").read_text().strip()
+
+    def credentials(self, role: str) -> Path:
+        return self.data_dir / "credentials" / f"{role}.nk"
+
+    def send_away(self, worker_id: str) -> None:
+        removed = self.run("worker-credentials", "--remove", worker_id)
+        assert removed.returncode == 0, removed.stderr
+
+    def admin(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self._execute("fleet_auth.admin_cli", *arguments, "--data-dir", str(self.data_dir))
 
     @property
     def nats_url(self) -> str:
@@ -116,6 +137,9 @@ class Stack:
         pid = self.parts[name]["pid"]
         assert pid is not None, f"{name} does not run"
         return int(pid)
+
+    def processes(self) -> dict[str, psutil.Process]:
+        return {name: psutil.Process(part["pid"]) for name, part in self.parts.items()}
 
     def kill(self, name: str) -> int:
         """kill -9, and wait until the process is gone; the pid it had."""
@@ -143,6 +167,27 @@ class Stack:
     def log(self, name: str) -> str:
         return (self.data_dir / "logs" / f"{name}.log").read_text(errors="replace")
 
+    def logs(self) -> dict[str, str]:
+        return {file.stem: file.read_text(errors="replace") for file in (self.data_dir / "logs").glob("*.log")}
+
+    def written(self) -> Iterator[tuple[str, bytes]]:
+        """But for the gateway's own memory of two seconds."""
+        cache = self.data_dir / "gateway" / "temp" / "auth-cache"
+        for file in self.data_dir.rglob("*"):
+            if file.is_file() and cache not in file.parents:
+                yield str(file), file.read_bytes()
+
+    def ledger_rows(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(f"file:{self.data_dir / 'runs.db'}?mode=ro", uri=True)) as ledger:
+            return ledger.execute(query).fetchall()
+
+    @contextmanager
+    def ledger_locked(self) -> Iterator[None]:
+        with closing(sqlite3.connect(self.data_dir / "runs.db", timeout=1, isolation_level=None)) as ledger:
+            ledger.execute("BEGIN IMMEDIATE")
+            yield
+            ledger.execute("ROLLBACK")
+
     def _remember(self) -> None:
         """Note every process of the stack, the launcher's and all descendants'."""
         try:
@@ -152,8 +197,7 @@ class Stack:
             return
 
     def _all_logs(self) -> str:
-        logs = sorted((self.data_dir / "logs").glob("*.log"))
-        return "\n".join(f"--- {log.stem}\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
+        return "\n".join(f"--- {name}\n{said[-2000:]}" for name, said in sorted(self.logs().items()))
 
 
 def is_alive(process: psutil.Process) -> bool:
