@@ -1,8 +1,10 @@
 """The ledger made ready before the service starts."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,18 @@ def test_a_new_ledger_is_made_and_one_that_is_there_stays(tmp_path: Path) -> Non
 def test_on_postgresql_as_well(postgres_url: str) -> None:
     done = migrate(PYOCO_RUNS_DATABASE_URL=postgres_url)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_ledger_of_a_later_version_is_left_alone_and_told_so(tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+    migrate(PYOCO_RUNS_DATABASE_URL=f"sqlite:///{file}")
+    with closing(sqlite3.connect(file)) as ledger:
+        ledger.execute("UPDATE alembic_version SET version_num = '9999'")
+        ledger.commit()
+    done = migrate(PYOCO_RUNS_DATABASE_URL=f"sqlite:///{file}")
+    assert done.returncode == 1
+    assert "its schema 9999 is of a later version" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_database_that_is_away_is_told_in_a_sentence() -> None:

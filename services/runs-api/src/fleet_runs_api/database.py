@@ -38,8 +38,14 @@ class Database:
         """Bring the schema up to date; safe when several processes start at once."""
         if self.is_sqlite and (file := make_url(self.url).database):
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-        if self._schema_version() == HEAD:
+        found = self._schema_version()
+        if found == HEAD:
             return
+        if found is not None and found > HEAD:
+            reason = f"its schema {found} is of a later version than this one, which knows {HEAD}"
+            raise LedgerUnavailable(
+                f"The runs ledger cannot be used: {reason}; use that version, or restore a backup.", reason=reason
+            )
         # Imported here: most starts find the schema in place, and this is a tenth of a service's start time.
         from alembic import command
         from alembic.config import Config
