@@ -208,7 +208,7 @@ WAYS_TO_METRICS = [
 
 @pytest.mark.parametrize("target", WAYS_TO_METRICS)
 def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
-    guarded: Stack, keys: Keys, target: str
+    guarded: Fleet, keys: Keys, target: str
 ) -> None:
     for headers in ({}, keys.bad, keys.all_but[Scope.METRICS_READ]):
         told = [f"{name}: {value}" for name, value in headers.items()]
@@ -220,7 +220,7 @@ def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
         assert b"pyoco_" not in answer
 
 
-def test_the_gateways_metrics_tell_nothing_of_anybodys_flows(guarded: Stack, keys: Keys, foreign_run: str) -> None:
+def test_the_gateways_metrics_tell_nothing_of_anybodys_flows(guarded: Fleet, keys: Keys, foreign_run: str) -> None:
     text = guarded.client.get("/metrics", headers=keys.only[Scope.METRICS_READ]).text
     assert "pyoco_runs_total{" in text
     assert "hello" not in text

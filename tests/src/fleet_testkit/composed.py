@@ -18,12 +18,14 @@ import psycopg
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 
 from .compose import ROOT, ComposedFleet
+from .log_check import check_log_lines
 from .nats_server import free_port
 from .nats_users import remember_door
 from .waiting import wait_until
 
 _FILES = ("compose.yaml", "tests/containers/compose.test.yaml")
 _SECONDS = 120
+_OURS = ("runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker")
 
 
 class OpenFleet(ComposedFleet):
@@ -64,9 +66,24 @@ class OpenFleet(ComposedFleet):
         self._keeper = self.run(*hold).strip()
         self._fetch_secrets()
 
+    def __exit__(self, failed: object = None, *_: object) -> None:
+        try:
+            if failed is None:
+                self._check_logs()
+        finally:
+            super().__exit__()
+
     def down(self) -> None:
         self.docker("kill", self._keeper)
         super().down()
+
+    def _check_logs(self) -> None:
+        """Whatever tests did to it, every line of ours keeps the contract of logs."""
+        for part in self.described():
+            if part["Service"] in _OURS:
+                said = self.log(part["Name"])
+                whole = said[: said.rfind("\n") + 1]
+                check_log_lines(whole.splitlines(), of=part["Name"], also_secret=[self.gateway_secret])
 
     @functools.cached_property
     def _secrets_command(self) -> list[str]:

@@ -1,0 +1,60 @@
+"""What the health check of a container says of its process."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from fleet_testkit.nats_server import free_port
+
+
+class Service(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        assert self.path == "/ready"
+        body = b'{"status":"ok"}' if self.status == 200 else b'{"waiting_for":["nats"]}'
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server = HTTPServer(("127.0.0.1", 0), Service)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def probe(*arguments: str, **env: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "fleet_kit.probe", *arguments]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.strip()
+
+
+def test_a_process_that_is_ready_is_healthy(port: int) -> None:
+    assert probe(str(port)) == (0, '{"status":"ok"}')
+    assert probe(PYOCO_PORT=str(port))[0] == 0
+
+
+def test_one_that_waits_for_something_is_not_and_says_for_what(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Service, "status", 503)
+    assert probe(str(port)) == (1, '{"waiting_for":["nats"]}')
+
+
+def test_one_that_does_not_answer_is_not() -> None:
+    code, said = probe(str(free_port()))
+    assert code == 1
+    assert said.startswith("the service does not answer")
