@@ -4,12 +4,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet_testkit.compose import ComposedFleet, why_no_engine
+from fleet_testkit.compose import IMAGES_TAG, ComposedFleet, why_no_engine
 
 
 @pytest.fixture(scope="session")
-def composed() -> Iterator[ComposedFleet]:
+def engine() -> None:
     if (reason := why_no_engine()) is not None:
         pytest.skip(reason)
-    with ComposedFleet("pyoco-fleet-test") as fleet:
+
+
+@pytest.fixture(scope="session")
+def composed(engine: None) -> Iterator[ComposedFleet]:
+    """As compose.yaml says it, and no more."""
+    with ComposedFleet(f"{IMAGES_TAG}-compose") as fleet:
         yield fleet

@@ -59,10 +59,3 @@ def test_a_worker_that_is_killed_loses_no_run(composed: ComposedFleet) -> None:
 def test_a_service_that_is_made_anew_is_found_by_the_gateway(composed: ComposedFleet) -> None:
     composed.run("up", "--detach", "--wait", "--force-recreate", "--no-deps", "workers-api")
     wait_until(lambda: composed.client.get("/workers").status_code == 200, within=60, what="the new address known")
-
-
-def test_a_container_stops_within_seconds(composed: ComposedFleet) -> None:
-    [container] = composed.containers("wheels-api")
-    composed.docker("stop", "--time", "10", container)
-    assert composed.inspect(container)["State"]["ExitCode"] == 0
-    composed.up("wheels-api")

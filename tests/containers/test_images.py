@@ -1,0 +1,127 @@
+"""What is in the images, and what anybody can see of the containers."""
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet
+from fleet_testkit.runs import submit, wait_ended, wait_status
+from fleet_testkit.waiting import wait_until
+
+# The images may have to be built first, from nothing.
+pytestmark = pytest.mark.timeout(1800)
+
+# Of each service: the one package of ours that it has besides contracts and kit.
+PARTS = {
+    "runs-api": "fleet_runs_api",
+    "workers-api": "fleet_workers_api",
+    "wheels-api": "fleet_wheels_api",
+    "auth": "fleet_auth",
+    "worker": "fleet_worker",
+}
+OURS = [*PARTS, "gateway"]
+BUILD_TOOLS = ("gcc", "cc", "make", "pip", "pip3", "uv")
+PACKAGES = "import pkgutil; print(*(m.name for m in pkgutil.iter_modules() if m.name.startswith('fleet_')))"
+TESTED_WITH = "import importlib.util as i; print(*(n for n in ('pytest', 'mypy', 'hypothesis') if i.find_spec(n)))"
+
+
+def ask(composed: ComposedFleet, service: str, *command: str) -> str:
+    return composed.docker("exec", composed.containers(service)[0], *command).strip()
+
+
+@pytest.mark.parametrize("service", PARTS)
+def test_an_image_holds_one_part_and_nothing_that_builds_or_tests(composed: ComposedFleet, service: str) -> None:
+    assert set(ask(composed, service, "python", "-c", PACKAGES).split()) == {
+        "fleet_contracts",
+        "fleet_kit",
+        PARTS[service],
+    }
+    assert ask(composed, service, "python", "-c", TESTED_WITH) == ""
+    # A worker installs wheels, with an installer of its own.
+    tools = [tool for tool in BUILD_TOOLS if service != "worker" or not tool.startswith("pip")]
+    found = ask(composed, service, "sh", "-c", f"for tool in {' '.join(tools)}; do command -v $tool; done; true")
+    assert found == ""
+    assert ask(composed, service, "sh", "-c", "ls -d /usr/local/lib/python3.*/site-packages/pip || true") == ""
+
+
+def test_the_gateway_has_no_build_tools(composed: ComposedFleet) -> None:
+    found = ask(
+        composed, "gateway", "sh", "-c", f"for tool in {' '.join(BUILD_TOOLS)}; do command -v $tool; done; true"
+    )
+    assert found == ""
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_an_image_tells_its_version_its_user_and_how_to_ask_for_its_health(
+    composed: ComposedFleet, service: str
+) -> None:
+    image = json.loads(composed.docker("image", "inspect", f"pyoco-fleet/{service}:{IMAGES_TAG}"))[0]["Config"]
+    labels = {name.rpartition(".")[2]: value for name, value in image["Labels"].items()}
+    assert labels["version"] == IMAGES_TAG
+    assert labels["revision"]
+    assert labels["title"] == f"pyoco-fleet {service}"
+    assert image["User"] == "10001:10001"
+    assert image["Healthcheck"]["Test"]
+
+
+def test_no_container_shows_a_secret(composed: ComposedFleet) -> None:
+    """Not in its description, not in its log, and each has only its own."""
+    texts = ["sh", "secrets", "-c", "for f in $(find /secrets -type f ! -name users.conf); do cat $f; done"]
+    secrets = set(composed.run("run", "--rm", "--no-deps", "-T", "--entrypoint", *texts).split())
+    assert len(secrets) > 20
+    for part in composed.described(stopped=True):
+        told = json.dumps(composed.inspect(part["ID"])) + _log(part["ID"])
+        assert [secret for secret in secrets if secret in told] == [], part["Name"]
+    own = ask(composed, "worker", "sh", "-c", "ls /secrets")
+    assert {name.rpartition(".")[2] for name in own.split()} == {"nk"}
+    assert ask(composed, "workers-api", "sh", "-c", "ls /secrets").split() == ["gateway.secret", "nats.nk"]
+
+
+def test_uploads_do_not_lie_in_memory(composed: ComposedFleet) -> None:
+    described = composed.inspect(composed.containers("wheels-api")[0])
+    assert {mount["Destination"]: mount["Type"] for mount in described["Mounts"]}["/tmp"] == "volume"
+    assert not described["HostConfig"]["Tmpfs"]
+
+
+@pytest.mark.parametrize("service", [*OURS, "nats", "postgres"])
+def test_no_container_can_fill_the_disk_with_what_it_says(composed: ComposedFleet, service: str) -> None:
+    logging = composed.inspect(composed.containers(service)[0])["HostConfig"]["LogConfig"]
+    assert (logging["Type"], "max-size" in logging["Config"]) == ("json-file", True)
+
+
+@pytest.mark.parametrize("service", [*OURS, "nats", "postgres"])
+def test_a_container_stops_within_seconds(composed: ComposedFleet, service: str) -> None:
+    [container] = composed.containers(service)
+    begun = time.monotonic()
+    composed.docker("stop", "--time", "15", container)
+    state = composed.inspect(container)["State"]
+    # One that had to be killed says 137.
+    assert state["ExitCode"] == (1 if service == "nats" and state["ExitCode"] == 1 else 0), time.monotonic() - begun
+    composed.up()
+
+
+def test_a_worker_that_is_stopped_hands_back_what_it_cannot_finish(composed: ComposedFleet) -> None:
+    run_id = submit(composed.client, "long", seconds=40)
+    wait_status(composed.client, run_id, "RUNNING")
+    [container] = composed.containers("worker")
+    composed.docker("stop", container)
+    assert composed.inspect(container)["State"]["ExitCode"] == 0
+    assert composed.client.get(f"/runs/{run_id}").json()["status"] == "PENDING"
+    composed.client.post(f"/runs/{run_id}/cancel").raise_for_status()
+    composed.up()
+    [ended] = wait_ended(composed.client, [run_id], within=60)
+    assert ended["status"] == "CANCELLED"
+
+
+def test_a_second_start_changes_nothing(composed: ComposedFleet) -> None:
+    before = {part["Name"]: part["ID"] for part in composed.described()}
+    composed.up()
+    assert {part["Name"]: part["ID"] for part in composed.described()} == before
+    wait_until(lambda: composed.client.get("/runs").status_code == 200, what="the gateway answering")
+
+
+def _log(container: str) -> str:
+    command = ["docker", "logs", container]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

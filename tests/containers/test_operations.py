@@ -1,0 +1,240 @@
+"""What docs/operations.md promises of a fleet in containers, with its very commands."""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet
+from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.waiting import wait_until
+from fleet_testkit.wheels import build_wheel, upload_of
+
+pytestmark = pytest.mark.timeout(1800)
+
+IMAGES = ("runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker")
+RESTORE_LEDGER = ["pg_restore", "-U", "pyoco", "-d", "pyoco", "--exit-on-error", "--single-transaction"]
+ALL_BUT_STORES = ("gateway", "worker", "runs-api", "workers-api", "wheels-api", "auth")
+
+
+@pytest.fixture
+def kept(engine: None) -> Iterator[ComposedFleet]:
+    """A fleet that wants keys, to be lost and brought back."""
+    with ComposedFleet(f"{IMAGES_TAG}-operations", PYOCO_HTTP_AUTH_MODE="api_key") as fleet:
+        yield fleet
+
+
+class Possessions:
+    """What a fleet has before something is lost, and must have afterwards."""
+
+    def __init__(self, fleet: ComposedFleet, folder: Path) -> None:
+        self._fleet = fleet
+        create = ["api-key", "create", "--tenant", "acme", "--scopes", "admin", "--json"]
+        issued = json.loads(fleet.run("exec", "-T", "auth", "pyoco-server-admin", *create))
+        fleet.client.headers["X-API-Key"] = issued["api_key"]
+        wait_until(lambda: fleet.client.get("/runs").status_code == 200, within=30, what="the key known")
+        self._wheel = build_wheel(folder, "kept")
+        fleet.client.post("/wheels", files=upload_of(self._wheel)).raise_for_status()
+        self._ended = wait_ended(fleet.client, [submit(fleet.client, "hello", name=str(n)) for n in range(5)])
+        # Nobody to execute these, until everything is back.
+        fleet.run("stop", "worker")
+        self._unfinished = [submit(fleet.client, "hello", name=f"later {n}") for n in range(10)]
+
+    def are_there(self, *, with_wheels: bool = True) -> None:
+        """The key opens, the wheel is the same, ended runs are told of, unfinished ones end."""
+        client = self._fleet.client
+        assert client.get("/runs").status_code == 200
+        if with_wheels:
+            assert client.get(f"/wheels/{self._wheel.name}").content == self._wheel.read_bytes()
+            assert [entry["action"] for entry in client.get("/wheels/history").json()] == ["upload"]
+        for run in self._ended:
+            again = client.get(f"/runs/{run['run_id']}", params={"include": "full"}).json()
+            assert (again["status"], again["result"]) == ("COMPLETED", run["result"])
+        finished = wait_ended(client, self._unfinished, within=120)
+        assert {run["status"] for run in finished} == {"COMPLETED"}
+        # Sent again where it was lost, and counted once.
+        assert 'pyoco_runs_total{status="COMPLETED"} 15' in client.get("/metrics").text
+
+
+def operate(fleet: ComposedFleet, *command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=ROOT, env=fleet.env, capture_output=True, text=True, timeout=600, check=False)
+
+
+def backed_up(fleet: ComposedFleet, folder: Path) -> Path:
+    backup = folder / "backup"
+    done = operate(fleet, "ops/backup", str(backup))
+    assert done.returncode == 0, done.stderr
+    assert {file.stat().st_mode & 0o077 for file in (backup, *backup.iterdir())} == {0}
+    return backup
+
+
+def test_a_fleet_that_was_lost_comes_back_from_its_backup(kept: ComposedFleet, tmp_path: Path) -> None:
+    possessions = Possessions(kept, tmp_path)
+    backup = backed_up(kept, tmp_path)
+    occupied = operate(kept, "ops/restore", str(backup))
+    assert (occupied.returncode, "has volumes already" in occupied.stderr) == (1, True)
+    kept.remove()
+    begun = time.monotonic()
+    done = operate(kept, "ops/restore", str(backup))
+    assert done.returncode == 0, done.stderr
+    print(f"\n[figures] a fleet restored in {time.monotonic() - begun:.0f} s")
+    possessions.are_there()
+
+
+def test_a_nats_that_lost_its_disk_gets_keys_and_wheels_back(kept: ComposedFleet, tmp_path: Path) -> None:
+    possessions = Possessions(kept, tmp_path)
+    backup = backed_up(kept, tmp_path)
+    kept.run("stop", *ALL_BUT_STORES)
+    kept.run("rm", "--stop", "--force", "nats")
+    kept.docker("volume", "rm", f"{kept.project}_nats")
+    kept.run("up", "--detach", "--wait", "nats")
+    with (backup / "streams.tar").open("rb") as streams:
+        subprocess.run(
+            ["docker", "compose", "run", "--rm", "--no-deps", "-T", "operator", "restore"],
+            cwd=ROOT,
+            env=kept.env,
+            stdin=streams,
+            timeout=120,
+            check=True,
+        )
+    kept.up()
+    possessions.are_there()
+
+
+def test_a_postgresql_that_lost_its_data_goes_back_to_the_backup(kept: ComposedFleet, tmp_path: Path) -> None:
+    possessions = Possessions(kept, tmp_path)
+    backup = backed_up(kept, tmp_path)
+    late = submit(kept.client, "hello", name="accepted after the backup")
+    kept.run("stop", "gateway", "worker", "runs-api")
+    kept.run("rm", "--stop", "--force", "postgres", "migrate")
+    kept.docker("volume", "rm", f"{kept.project}_postgres")
+    kept.run("up", "--detach", "--wait", "postgres")
+    with (backup / "ledger.dump").open("rb") as dump:
+        subprocess.run(
+            ["docker", "compose", "exec", "-T", "postgres", *RESTORE_LEDGER],
+            cwd=ROOT,
+            env=kept.env,
+            stdin=dump,
+            timeout=120,
+            check=True,
+        )
+    kept.up()
+    possessions.are_there()
+    # Its job was in NATS, so it is executed; but the ledger has never heard of it.
+    [ended] = wait_ended(kept.client, [late], within=60)
+    assert ended["status"] == "COMPLETED"
+    assert late not in {run["run_id"] for run in kept.client.get("/runs").json()}
+
+
+class Load(threading.Thread):
+    """Submits runs one after another, and notes which were answered and how long nobody answered."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self._url = url
+        self._over = threading.Event()
+        self.run_ids: list[str] = []
+        self.refused = 0
+        self.longest_gap_seconds = 0.0
+
+    def run(self) -> None:
+        answered_at = time.monotonic()
+        with httpx.Client(base_url=self._url, timeout=10) as client:
+            while not self._over.wait(0.02):
+                if (run_id := self._submit(client)) is None:
+                    self.refused += 1
+                    continue
+                now = time.monotonic()
+                self.longest_gap_seconds = max(self.longest_gap_seconds, now - answered_at)
+                answered_at = now
+                self.run_ids.append(run_id)
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(timeout=30)
+
+    @staticmethod
+    def _submit(client: httpx.Client) -> str | None:
+        body: dict[str, Any] = {"flow_name": "hello", "params": {"name": "load"}}
+        try:
+            answer = client.post("/runs", json=body)
+        except httpx.TransportError:
+            return None
+        return str(answer.json()["run_id"]) if answer.status_code == httpx.codes.OK else None
+
+
+def test_an_upgrade_under_load_loses_no_answered_run(engine: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """From images of one tag to those of another; what is inside is the same here."""
+    before = f"{IMAGES_TAG}-before"
+    with ComposedFleet(f"{IMAGES_TAG}-upgrade", PYOCO_VERSION=IMAGES_TAG) as fleet:
+        fleet.down()
+        for image in IMAGES:
+            fleet.docker("tag", f"pyoco-fleet/{image}:{IMAGES_TAG}", f"pyoco-fleet/{image}:{before}")
+        fleet.env["PYOCO_VERSION"] = before
+        fleet.up("--scale", "worker=2")
+        load = Load(fleet.url)
+        load.start()
+        try:
+            wait_until(lambda: len(load.run_ids) > 20, within=60, what="the load begun")
+            fleet.env["PYOCO_VERSION"] = IMAGES_TAG
+            begun = time.monotonic()
+            fleet.up("--scale", "worker=2")
+            took = time.monotonic() - begun
+            answered = len(load.run_ids)
+            wait_until(lambda: len(load.run_ids) > answered + 20, within=60, what="runs accepted by the new version")
+        finally:
+            load.end()
+        ended = wait_ended(fleet.client, load.run_ids, within=180)
+        assert {run["status"] for run in ended} == {"COMPLETED"}
+        images = {fleet.inspect(part["ID"])["Config"]["Image"] for part in fleet.described()}
+        assert not [image for image in images if image.endswith(before)]
+        with capsys.disabled():
+            print(
+                f"\n[figures] upgrade in {took:.0f} s under load: {len(ended)} runs answered, all completed; "
+                f"{load.refused} submits refused, nobody answered for {load.longest_gap_seconds:.1f} s at most"
+            )
+
+
+def test_a_worker_elsewhere_is_let_in_with_its_own_tags_and_sent_away(
+    composed: ComposedFleet,
+) -> None:
+    composed.run("run", "--rm", "--no-deps", "-T", "secrets", "--grant", "far=gpu")
+    for _ in range(2):
+        composed.run("kill", "--signal", "HUP", "nats")
+    seed = ["run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "secrets", "/secrets/operator/workers/far.nk"]
+    assert composed.run(*seed).startswith("SU")
+    # In a container of its own, with a volume for its seed, as one on another machine would have a file.
+    volume = f"{composed.project}_operator-secrets:/operator:ro"
+    options = ["--detach", "--rm", "--no-deps", "--volume", volume, "--name", f"{composed.project}-far"]
+    settings = ["-e", "PYOCO_WORKER_CREDENTIALS_DIR=", "-e", "PYOCO_NATS_NKEY_FILE=/operator/workers/far.nk"]
+    naming = ["-e", "PYOCO_WORKER_ID=far", "-e", "PYOCO_TAGS=gpu"]
+    far = composed.run("run", *options, *settings, *naming, "worker").strip()
+    try:
+        [ended] = wait_ended(composed.client, [submit(composed.client, "hello", tag="gpu", name="far")], within=60)
+        assert (ended["status"], ended["worker_id"]) == ("COMPLETED", "far")
+        composed.run("run", "--rm", "--no-deps", "-T", "secrets", "--revoke", "far")
+        composed.run("kill", "--signal", "HUP", "nats")
+        told = "does not accept this process's user"
+        wait_until(lambda: told in _log_of(far), within=60, what="the worker being refused")
+    finally:
+        composed.docker("kill", far)
+
+
+def test_all_secrets_that_can_be_rotated_at_once_are(composed: ComposedFleet) -> None:
+    """The users of services on NATS, and the gateway's secret."""
+    remove = ["sh", "secrets", "-c", "rm /secrets/*/nats.nk /secrets/*/gateway.secret"]
+    composed.run("run", "--rm", "--no-deps", "-T", "--entrypoint", *remove)
+    composed.run("up", "--detach", "--wait", "--force-recreate")
+    [ended] = wait_ended(composed.client, [submit(composed.client, "hello", name="anew")], within=60)
+    assert ended["status"] == "COMPLETED"
+
+
+def _log_of(container: str) -> str:
+    done = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
