@@ -29,4 +29,6 @@ follow_addresses() {
 }
 follow_addresses &
 
+# What the image says about its own steps is no JSON, and nobody needs it.
+export NGINX_ENTRYPOINT_QUIET_LOGS=1
 exec /docker-entrypoint.sh "$@"

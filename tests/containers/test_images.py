@@ -82,7 +82,7 @@ def test_no_container_shows_a_secret(composed: ComposedFleet) -> None:
 def test_uploads_do_not_lie_in_memory(composed: ComposedFleet) -> None:
     described = composed.inspect(composed.containers("wheels-api")[0])
     assert {mount["Destination"]: mount["Type"] for mount in described["Mounts"]}["/tmp"] == "volume"
-    assert not described["HostConfig"]["Tmpfs"]
+    assert not described["HostConfig"].get("Tmpfs")
 
 
 @pytest.mark.parametrize("service", [*OURS, "nats", "postgres"])
@@ -98,7 +98,7 @@ def test_a_container_stops_within_seconds(composed: ComposedFleet, service: str)
     composed.docker("stop", "--time", "15", container)
     state = composed.inspect(container)["State"]
     # One that had to be killed says 137.
-    assert state["ExitCode"] == (1 if service == "nats" and state["ExitCode"] == 1 else 0), time.monotonic() - begun
+    assert state["ExitCode"] == 0, f"after {time.monotonic() - begun:.0f} s"
     composed.up()
 
 
