@@ -1,5 +1,9 @@
 """Names of spans and their attributes. `observability/schema.yaml` describes each; a test compares the two."""
 
+from .job import Job
+from .names import ANONYMOUS_TENANT
+from .snapshot import RunSnapshot
+
 # A request is named by its method and route, a task by its own name; both are listed as templates there.
 RUN_ACCEPT = "run.accept"
 RUN_RELAY = "run.relay"
@@ -43,3 +47,17 @@ URL_PATH = "url.path"
 MESSAGING_SYSTEM = "messaging.system"
 MESSAGING_OPERATION = "messaging.operation.type"
 MESSAGING_DESTINATION = "messaging.destination.name"
+
+
+def about_run(run: Job | RunSnapshot) -> dict[str, str | None]:
+    """What every span of a run says. Never its params, nor what it returned."""
+    return {
+        RUN_ID: run.run_id,
+        FLOW_NAME: run.flow_name,
+        TAG: run.tag,
+        TENANT_ID: run.tenant_id or ANONYMOUS_TENANT,
+    }
+
+
+def about_message(subject: str, operation: str) -> dict[str, str]:
+    return {MESSAGING_SYSTEM: "nats", MESSAGING_DESTINATION: subject, MESSAGING_OPERATION: operation}

@@ -1,6 +1,7 @@
 """The W3C trace context: how a trace goes on from one process to the next, in headers and inside jobs."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -38,6 +39,11 @@ class TraceContext:
         if tracestate is not None and not _TRACESTATE.fullmatch(tracestate):
             tracestate = None
         return cls(trace_id, span_id, bool(int(flags, 16) & _SAMPLED), tracestate)
+
+    @classmethod
+    def of_headers(cls, headers: Mapping[str, str] | None) -> Self | None:
+        """Of a message: where whoever wrote it was."""
+        return None if not headers else cls.parse(headers.get(TRACEPARENT), headers.get(TRACESTATE))
 
     @property
     def traceparent(self) -> str:

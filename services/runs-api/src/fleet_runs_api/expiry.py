@@ -12,6 +12,7 @@ import orjson
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from fleet_contracts import spans
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
@@ -22,6 +23,7 @@ from fleet_kit.errors import FleetError
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink, WrongRevision
 from fleet_kit.streams import stored_message
+from fleet_kit.tracing import Kind, span
 
 from . import history, queries
 from .database import Database
@@ -29,6 +31,7 @@ from .documents import waiting_snapshot_of
 from .group_commit import GroupCommit
 from .history import Decided, DecisionKind
 from .metrics import RunsMetrics
+from .repairs import repairing
 from .waiting import iso
 
 logger = logging.getLogger(__name__)
@@ -168,18 +171,18 @@ class Expiry:
             ack_subject = snapshot.ack_subject
             status = RunStatus.CANCELLED if snapshot.status is RunStatus.CANCELLING else RunStatus.FAILED
             ended = snapshot.finish(status, now=time.time(), error=error, reason=reason)
-            try:
-                if entry is None:
-                    await self._runs.create(row.run_id, ended.encode())
-                else:
-                    await self._runs.update(row.run_id, ended.encode(), revision=revision)
-            except WrongRevision:
-                continue
-            break
-        if ack_subject:
-            await self._link.send(ack_subject, b"+ACK")
-        await self._tell(ended, reason, error)
-        return True
+            with await repairing(self._database, row.run_id, reason.value):
+                try:
+                    if entry is None:
+                        await self._runs.create(row.run_id, ended.encode())
+                    else:
+                        await self._runs.update(row.run_id, ended.encode(), revision=revision)
+                except WrongRevision:
+                    continue
+                if ack_subject:
+                    await self._link.send(ack_subject, b"+ACK")
+                await self._tell(ended, reason, error)
+            return True
 
     async def _tell(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
         self._metrics.repairs.labels(reason.value).inc()
@@ -206,7 +209,10 @@ class Expiry:
             ended.run_id, reopened=ended.reopened, attempt=ended.attempt, reason=reason
         )
         tag = ended.tag or self._names.default_tag
-        await self._link.publish(self._names.dlq_subject(tag), letter.encode(), {NATS_MSG_ID: message_id})
+        subject = self._names.dlq_subject(tag)
+        about = {**spans.about_run(ended), **spans.about_message(subject, "send"), spans.REASON: reason.value}
+        with span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER):
+            await self._link.publish(subject, letter.encode(), {NATS_MSG_ID: message_id})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -7,14 +7,17 @@ import time
 from nats.aio.msg import Msg
 from nats.js import api
 
+from fleet_contracts import spans
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import WireNames, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
+from fleet_kit.tracing import Kind, is_recording, span
 
 from . import ledger
 from .errors import LedgerUnavailable
@@ -91,6 +94,7 @@ class Ingest:
     async def _fold(self, messages: list[Msg]) -> None:
         # Of several changes of one run the last one tells all.
         latest = {msg.subject: msg for msg in messages}
+        begun_at = time.time()
         observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
         if observations:
             changed = await self._commits.write(ledger.record, observations)
@@ -100,6 +104,8 @@ class Ingest:
             self._metrics.ingest_lag.observe(max(time.time() - stored_at_of(messages[0]), 0.0))
             if any(seen.snapshot.not_before is not None for seen in observations):
                 self._relay.wake()
+            if is_recording():
+                _tell_traces(observations, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
@@ -114,4 +120,21 @@ def _observation(msg: Msg) -> Observation | None:
         return None
     if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
         return None  # our own first word about the run: the ledger said it before KV did
-    return Observation(snapshot, stream_sequence_of(msg), msg.data.decode())
+    return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), _written_in(msg))
+
+
+def _written_in(msg: Msg) -> TraceContext | None:
+    return TraceContext.of_headers(msg.headers) if is_recording() else None
+
+
+def _tell_traces(observations: list[Observation], begun_at: float) -> None:
+    """A span for each change that somebody wrote inside a trace; heartbeats are written outside of any."""
+    for seen in observations:
+        if seen.trace is not None:
+            about = {
+                **spans.about_run(seen.snapshot),
+                spans.ATTEMPT: seen.snapshot.attempt,
+                spans.RUN_STATUS: seen.snapshot.status.value,
+                spans.SNAPSHOT_REVISION: seen.revision,
+            }
+            span(spans.RUN_INGEST, about, kind=Kind.CONSUMER, parent=seen.trace, begun_at=begun_at).end()

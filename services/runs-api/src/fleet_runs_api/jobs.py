@@ -9,6 +9,7 @@ from typing import Any
 
 from fleet_contracts.job import Job
 from fleet_kit.identity import Identity
+from fleet_kit.tracing import current
 
 from .errors import InvalidTimes
 from .schemas import SubmitRun
@@ -48,6 +49,7 @@ def new_job(wanted: SubmitRun, caller: Identity, settings: RunsSettings, *, now:
         retry=wanted.retry or settings.retry_defaults.get(tag),
         not_before=not_before if not_before is not None and not_before > now else None,
         deadline_at=deadline_at,
+        **_trace(),
     )
 
 
@@ -76,8 +78,17 @@ def job_again(job: Job, caller: Identity, *, now: float) -> Job:
             else None,
             "rerun_of": job.run_id,
             "idempotency_key": None,
+            **_trace(),
         }
     )
+
+
+def _trace() -> dict[str, str | None]:
+    """Where the run begins: whatever is done for it later, by whomever, is told in the trace of this request."""
+    trace = current()
+    if trace is None:
+        return {"traceparent": None, "tracestate": None}
+    return {"traceparent": trace.traceparent, "tracestate": trace.tracestate}
 
 
 def fingerprint(*asked: Any) -> str:

@@ -11,6 +11,7 @@ from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_contracts.trace_context import TraceContext
 
 from .counting import Kind, count
 from .folding import Change, Known, fold
@@ -92,6 +93,8 @@ class Observation:
     snapshot: RunSnapshot
     revision: int
     text: str
+    # Where it was written, if somebody records traces here.
+    trace: TraceContext | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fleet_contracts import spans
 from fleet_contracts.job import Job
 from fleet_contracts.names import NATS_MSG_ID, WireNames, job_message_id
 from fleet_contracts.problems import Problem
@@ -16,6 +17,7 @@ from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import Ack, NatsLink, WrongRevision
+from fleet_kit.tracing import Kind, Span, is_recording, span
 
 from . import ledger, queries
 from .database import Database
@@ -67,8 +69,9 @@ class Relay:
         """
         begun = time.perf_counter()
         try:
-            written, queued = await self._send_nowait(new)
-            sequence = await self._confirm(new, written, queued)
+            with self._sending(new.job, dispatch=1):
+                written, queued = await self._send_nowait(new)
+                sequence = await self._confirm(new, written, queued)
         except NatsUnavailable:
             self._metrics.relay_failures.inc()
             raise
@@ -143,18 +146,20 @@ class Relay:
 
     async def _send_fresh(self, rows: Sequence[Any]) -> None:
         """First dispatches, all in flight at once: snapshot and job of each, as a submit sends them."""
-        flying: list[tuple[Any, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
+        flying: list[tuple[Any, Span, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
         try:
             for row in rows:
                 job = Job.decode(payload := row.job.encode())
                 new = Dispatch(job, payload, RunSnapshot.pending(job, now=row.updated_at))
-                flying.append((row, new, *await self._send_nowait(new)))
+                with (sending := self._sending(job, dispatch=1)).active():
+                    flying.append((row, sending, new, *await self._send_nowait(new)))
         except NatsUnavailable as error:
             self._say_later(rows[len(flying)].run_id, error)
         marks = []
-        for row, new, written, queued in flying:
+        for row, sending, new, written, queued in flying:
             try:
-                sequence = await self._confirm(new, written, queued)
+                with sending:
+                    sequence = await self._confirm(new, written, queued)
             except NatsUnavailable as error:
                 self._say_later(row.run_id, error)
             else:
@@ -188,14 +193,26 @@ class Relay:
                 return
             sequence = 0  # withdrawn or ended meanwhile: there is nothing to send
             if row.job is not None and not RunStatus(row.status).is_terminal:
-                payload = row.job.encode()
-                # One after the other: a job that comes before a reopened snapshot would be taken for done.
-                await self.announce(waiting_snapshot_of(row))
-                queued = await self._queue_nowait(Job.decode(payload), payload, dispatch=row.dispatch)
-                sequence = (await self._link.wait_ack(queued)).sequence
+                job = Job.decode(payload := row.job.encode())
+                with self._sending(job, dispatch=row.dispatch):
+                    # One after the other: a job that comes before a reopened snapshot would be taken for done.
+                    await self.announce(waiting_snapshot_of(row))
+                    queued = await self._queue_nowait(job, payload, dispatch=row.dispatch)
+                    sequence = (await self._link.wait_ack(queued)).sequence
             await self._commits.write(ledger.mark_sent, Sent(row.run_id, row.dispatch, sequence))
         except NatsUnavailable as error:
             self._say_later(row.run_id, error)
+
+    def _sending(self, job: Job, *, dispatch: int) -> Span:
+        """In the trace of the request that asked for the run, however long ago and whoever took it."""
+        if not is_recording():
+            return span(spans.RUN_RELAY, parent=job.trace_context)
+        about = {
+            **spans.about_run(job),
+            **spans.about_message(self._names.work_subject(job.tag), "send"),
+            spans.DISPATCH: dispatch,
+        }
+        return span(spans.RUN_RELAY, about, kind=Kind.PRODUCER, parent=job.trace_context)
 
     def _say_later(self, run_id: str, error: NatsUnavailable) -> None:
         self._metrics.relay_failures.inc()

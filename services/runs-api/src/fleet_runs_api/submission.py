@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import orjson
 from pydantic_core import to_json
 
+from fleet_contracts import spans
 from fleet_contracts.job import Job
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
@@ -16,6 +17,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, NatsSilent
+from fleet_kit.tracing import span
 
 from . import ledger, queries
 from .database import Database
@@ -157,7 +159,8 @@ class Submission:
         ]
         acceptance = Acceptance(runs, use)
         begun = time.perf_counter()
-        earlier = await self._commits.write(ledger.accept, acceptance)
+        with span(spans.RUN_ACCEPT, spans.about_run(runs[0].job) if len(runs) == 1 else {spans.RUN_COUNT: len(runs)}):
+            earlier = await self._commits.write(ledger.accept, acceptance)
         self._metrics.accept_seconds.observe(time.perf_counter() - begun)
         if earlier is None or use is None:
             return None

@@ -24,6 +24,7 @@ from .group_commit import GroupCommit
 from .ledger import Observation, Redispatch
 from .metrics import RunsMetrics
 from .relay import Relay
+from .repairs import repairing
 from .settings import RunsSettings
 
 logger = logging.getLogger(__name__)
@@ -140,12 +141,13 @@ class Sweeper:
             if cancelled
             else snapshot.hand_back(now=now, interrupted=True)
         )
-        try:
-            await self._runs.update(run_id, after.encode(), revision=entry.revision)
-        except WrongRevision:
-            return  # the holder lives after all
-        if snapshot.ack_subject:
-            await self._link.send(snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
+        with await repairing(self._database, run_id, reason):
+            try:
+                await self._runs.update(run_id, after.encode(), revision=entry.revision)
+            except WrongRevision:
+                return  # the holder lives after all
+            if snapshot.ack_subject:
+                await self._link.send(snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
         self._metrics.repairs.labels(reason).inc()
         logger.warning(
             "run %s of %s is %s",
@@ -213,12 +215,11 @@ class Sweeper:
         return message_id.startswith(f"{row.run_id}:") or orjson.loads(message.data).get("run_id") == row.run_id
 
     async def _send_again(self, row: Any, reason: str, *, forgotten: bool) -> None:
-        done = await self._commits.write(
-            ledger.redispatch,
-            Redispatch(
-                row.run_id, expected_dispatch=row.dispatch, forgotten=forgotten, now=time.time(), reason=reason
-            ),
+        wanted = Redispatch(
+            row.run_id, expected_dispatch=row.dispatch, forgotten=forgotten, now=time.time(), reason=reason
         )
+        with await repairing(self._database, row.run_id, reason):
+            done = await self._commits.write(ledger.redispatch, wanted)
         if done:
             self._metrics.repairs.labels(reason).inc()
             self._relay.wake()

@@ -8,11 +8,14 @@ from nats.aio.msg import Msg
 from nats.js import api
 from sqlalchemy.exc import DataError, IntegrityError
 
+from fleet_contracts import spans
 from fleet_contracts.names import NATS_MSG_ID
+from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
+from fleet_kit.tracing import Kind, is_recording, span
 
 from ..errors import LedgerUnavailable
 from ..group_commit import GroupCommit
@@ -81,6 +84,7 @@ class DeadLetterIngest:
         await self._puller.stop()
 
     async def _enter(self, messages: list[Msg]) -> None:
+        begun_at = time.time()
         letters = [self._read(msg) for msg in messages]
         # One by one into the same commit: there, a letter that the database refuses fails alone.
         writes = [self._commits.write_soon(dead_letter_ledger.enter, letter) for letter in letters]
@@ -94,6 +98,9 @@ class DeadLetterIngest:
                 logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
+        if is_recording():
+            for msg, letter in zip(messages, letters, strict=True):
+                _tell_trace(msg, letter, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
@@ -125,3 +132,9 @@ class DeadLetterIngest:
         # A full page means that there may be more: the next round goes on.
         if await self._commits.write(dead_letter_ledger.forget, wanted) < _FORGET_PAGE:
             self._forgotten_at = time.monotonic()
+
+
+def _tell_trace(msg: Msg, letter: Letter, begun_at: float) -> None:
+    if (trace := TraceContext.of_headers(msg.headers)) is not None:
+        about = {spans.RUN_ID: letter.run_id, spans.FLOW_NAME: letter.flow_name, spans.REASON: letter.reason}
+        span(spans.DEAD_LETTER_INGEST, about, kind=Kind.CONSUMER, parent=trace, begun_at=begun_at).end()

@@ -1,0 +1,24 @@
+"""What is repaired in a run is told in the run's own trace."""
+
+from fleet_contracts import spans
+from fleet_contracts.job import Job
+from fleet_kit.tracing import UNTRACED, Span, is_recording, span
+
+from . import queries
+from .database import Database
+
+
+async def repairing(database: Database, run_id: str, reason: str) -> Span:
+    """A span for a repair. Who held the run last may be dead and its last spans lost: its job knows the trace."""
+    if not is_recording():
+        return UNTRACED
+    rows = await database.fetch(queries.run_with_documents(run_id))
+    if not rows or (job := Job.decode(rows[0].job.encode())).trace_context is None:
+        return UNTRACED
+    about = {
+        **spans.about_run(job),
+        spans.ATTEMPT: rows[0].attempt,
+        spans.WORKER_ID: rows[0].worker_id,
+        spans.REASON: reason,
+    }
+    return span(spans.RUN_REPAIR, about, parent=job.trace_context)

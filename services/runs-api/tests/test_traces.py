@@ -1,0 +1,161 @@
+"""What the runs service does for a run is told in one trace: that of the request that asked for it."""
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.trace import SpanKind
+
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_contracts.trace_context import TraceContext
+from fleet_kit.streams import StoredMessage, last_message, stored_message
+from fleet_kit.tracing import span
+from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest
+
+CLIENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", tracestate="vendor=opaque")
+
+
+@pytest.fixture
+def spans() -> Iterator[RecordedSpans]:
+    with recorded_spans() as recorded:
+        yield recorded
+
+
+async def job_at(service: RunsUnderTest, sequence: int) -> StoredMessage:
+    async def look() -> StoredMessage | None:
+        return await stored_message(service.link, "PYOCO_WORK", sequence)
+
+    found = await eventually(look, what=f"job {sequence}")
+    assert found is not None
+    return found
+
+
+async def first_snapshot(service: RunsUnderTest, run_id: str) -> StoredMessage:
+    found = await last_message(service.link, "KV_pyoco_runs", f"$KV.pyoco_runs.{run_id}")
+    assert found is not None
+    return found
+
+
+async def test_a_submit_is_accepted_and_relayed_inside_its_request(
+    service: RunsUnderTest, spans: RecordedSpans
+) -> None:
+    run_id = await service.submit(params={"password": "hunter2"})
+    request, accept, relay = (spans.named(name) for name in ("POST /runs", "run.accept", "run.relay"))
+    trace_id, request_id = ids_of(request)
+    for child in (accept, relay):
+        assert (ids_of(child)[0], parent_id_of(child)) == (trace_id, request_id)
+        assert child.attributes is not None
+        assert child.attributes["pyoco.run.id"] == run_id
+        assert child.attributes["pyoco.tenant.id"] == "anonymous"
+    assert relay.kind is SpanKind.PRODUCER
+    job = await job_at(service, 1)
+    assert TraceContext.of_headers(job.headers) == TraceContext(*ids_of(relay))
+    assert Job.decode(job.data).trace_context == TraceContext(trace_id, request_id)
+    snapshot = await first_snapshot(service, run_id)
+    assert TraceContext.of_headers(snapshot.headers) == TraceContext(*ids_of(relay))
+    assert (await service.client.get(f"/runs/{run_id}")).json()["trace_id"] == trace_id
+    assert "hunter2" not in "".join(str(one.to_json()) for one in spans.all)
+
+
+async def test_a_clients_trace_reaches_job_and_snapshot_also_if_nobody_records_it(service: RunsUnderTest) -> None:
+    answer = await service.client.post("/runs", json={"flow_name": "hello"}, headers=CLIENT.headers)
+    run_id = answer.json()["run_id"]
+    job = await job_at(service, 1)
+    assert TraceContext.of_headers(job.headers) == CLIENT
+    assert Job.decode(job.data).trace_context == CLIENT
+    assert (await service.client.get(f"/runs/{run_id}")).json()["trace_id"] == CLIENT.trace_id
+
+
+async def test_an_untraced_run_has_nothing_of_it(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    job = await job_at(service, 1)
+    assert b"trace" not in job.data
+    assert TraceContext.of_headers(job.headers) is None
+    assert "trace_id" not in (await service.client.get(f"/runs/{run_id}")).json()
+
+
+async def test_each_run_of_a_batch_is_relayed_in_a_span_of_its_own(
+    service: RunsUnderTest, spans: RecordedSpans
+) -> None:
+    answer = await service.client.post("/runs/batch", json={"runs": [{"flow_name": "hello"}] * 3})
+    run_ids = {run["run_id"] for run in answer.json()["runs"]}
+    await eventually(lambda: spans.names.count("run.relay") == 3, what="three relays")
+    trace_id, request_id = ids_of(spans.named("POST /runs/batch"))
+    accept = spans.named("run.accept")
+    assert accept.attributes == {"pyoco.run.count": 3}
+    relays = [one for one in spans.all if one.name == "run.relay"]
+    assert {one.attributes["pyoco.run.id"] for one in relays if one.attributes} == run_ids
+    assert {(ids_of(one)[0], parent_id_of(one)) for one in relays} == {(trace_id, request_id)}
+    producers = [TraceContext.of_headers((await job_at(service, n)).headers) for n in (1, 2, 3)]
+    assert {one.span_id for one in producers if one} == {ids_of(one)[1] for one in relays}
+
+
+async def test_a_change_written_inside_a_trace_is_ingested_in_it_and_a_heartbeat_is_not(
+    service: RunsUnderTest, spans: RecordedSpans
+) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)  # outside of any span, as a heartbeat is
+    await service.until_listed(run_id, status="RUNNING")
+    assert "run.ingest" not in spans.names
+    with span("worker", parent=TraceContext(*ids_of(spans.named("run.relay")))) as worker:
+        await service.change(run_id, lambda snapshot: snapshot.finish(RunStatus.COMPLETED, now=2e9))
+    await eventually(lambda: "run.ingest" in spans.names, what="the end being ingested")
+    ingest = spans.named("run.ingest")
+    assert worker.context is not None
+    assert parent_id_of(ingest) == worker.context.span_id
+    assert ingest.attributes is not None
+    assert (ingest.attributes["pyoco.run.id"], ingest.attributes["pyoco.run.status"]) == (run_id, "COMPLETED")
+
+
+async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
+    service: RunsUnderTest, spans: RecordedSpans
+) -> None:
+    await service.submit()
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    await service.link.jetstream.purge_stream("PYOCO_WORK")
+    await eventually(lambda: spans.names.count("run.relay") == 2, within=15, what="the run being sent again")
+    trace_id, request_id = ids_of(spans.named("POST /runs"))
+    repair = spans.named("run.repair")
+    assert (ids_of(repair)[0], parent_id_of(repair)) == (trace_id, request_id)
+    assert repair.attributes is not None
+    assert repair.attributes["pyoco.reason"] == "job_lost"
+    again = [one for one in spans.all if one.name == "run.relay"][-1]
+    assert (ids_of(again)[0], parent_id_of(again)) == (trace_id, request_id)
+    assert again.attributes is not None
+    assert again.attributes["pyoco.dispatch"] == 2
+
+
+async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
+    service: RunsUnderTest, spans: RecordedSpans
+) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id, worker_id="gone")
+    await eventually(lambda: "run.ingest" in spans.names, within=15, what="the hand-over being ingested")
+    repair, ingest = spans.named("run.repair"), spans.named("run.ingest")
+    assert ids_of(repair)[0] == ids_of(spans.named("POST /runs"))[0]
+    assert repair.attributes is not None
+    assert (repair.attributes["pyoco.reason"], repair.attributes["pyoco.worker.id"]) == ("worker_lost", "gone")
+    assert parent_id_of(ingest) == ids_of(repair)[1]
+
+
+async def test_a_rerun_belongs_to_the_trace_of_its_own_request(service: RunsUnderTest, spans: RecordedSpans) -> None:
+    first = await service.submit()
+    answer = await service.client.post(f"/runs/{first}/rerun")
+    snapshot: RunSnapshot = await service.snapshot(answer.json()["run_id"])
+    assert snapshot.trace_id == ids_of(spans.named("POST /runs/{run_id}/rerun"))[0]
+    assert snapshot.trace_id != (await service.snapshot(first)).trace_id
+
+
+async def test_a_dead_letter_is_told_in_the_trace_of_its_run(service: RunsUnderTest, spans: RecordedSpans) -> None:
+    await service.submit(timeout_sec=0.2)
+    await eventually(lambda: "dead_letter.ingest" in spans.names, within=15, what="the dead letter")
+    published, ingested = spans.named("dead_letter.publish"), spans.named("dead_letter.ingest")
+    assert parent_id_of(ingested) == ids_of(published)[1]
+    assert parent_id_of(published) == ids_of(spans.named("run.repair"))[1]
+    assert ids_of(published)[0] == ids_of(spans.named("POST /runs"))[0]
+    assert ingested.attributes is not None
+    assert ingested.attributes["pyoco.reason"] == "deadline_exceeded"
