@@ -18,12 +18,13 @@ from fleet_worker import turn as turn_module
 from fleet_worker.claims import Claims
 from fleet_worker.delivery import Delivery
 from fleet_worker.disposition import Ended, HandedBack, Outcome
-from fleet_worker.execution import Ending, Execution, Services
+from fleet_worker.execution import Ending, Execution
 from fleet_worker.frames import Setup
 from fleet_worker.lease import SnapshotWriter
 from fleet_worker.pace import Pace
 from fleet_worker.pool import RunnerPool
 from fleet_worker.registry import Registry
+from fleet_worker.services import Services
 
 from .conftest import Desk, WorkerProcess
 

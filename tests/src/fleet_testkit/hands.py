@@ -22,12 +22,13 @@ from fleet_worker.answers import Answers
 from fleet_worker.claims import Claims
 from fleet_worker.delivery import Delivery
 from fleet_worker.disposition import Outcome
-from fleet_worker.execution import Ending, Execution, Services
+from fleet_worker.execution import Ending, Execution
 from fleet_worker.frames import Done, Progress, Run, Setup
 from fleet_worker.lease import SnapshotWriter
 from fleet_worker.pool import RunnerPool
 from fleet_worker.registry import Registry
 from fleet_worker.runner_process import RunnerDied, RunnerProcess
+from fleet_worker.services import Services
 from fleet_worker.settings import WorkerSettings
 from fleet_worker.wheel_set import NO_WHEELS
 

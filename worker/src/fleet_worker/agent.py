@@ -28,13 +28,15 @@ from .control import ControlLine
 from .delivery import Delivery
 from .disposition import InvalidJob, Outcome, Unrecorded
 from .draining import Draining
-from .execution import Ending, Execution, Services
+from .execution import Ending, Execution
 from .frames import Setup
 from .lease import SnapshotWriter
 from .metrics import AgentState, WorkerMetrics
 from .pool import RunnerPool
 from .prerequisites import Prerequisites
 from .registry import NotOurs, Registry
+from .run_trace import tell_outcome
+from .services import Services
 from .settings import WorkerSettings
 from .synced_wheels import SyncedWheels
 from .wheel_home import WheelHome
@@ -261,10 +263,12 @@ class Agent:
 
     async def _work(self, execution: Execution, job: Job) -> None:
         try:
-            outcome = await self._bring_to_end(execution, job)
-            self._metrics.count(outcome)
-            self._pool.changed.set()
-            await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
+            with execution.trace.processing(execution.deliveries[0]) as traced:
+                outcome = await self._bring_to_end(execution, job)
+                self._metrics.count(outcome)
+                self._pool.changed.set()
+                tell_outcome(traced, outcome, execution.attempt)
+                await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
         finally:
             del self._held[job.run_id]
 

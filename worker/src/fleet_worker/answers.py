@@ -15,6 +15,7 @@ from fleet_kit.nats import NatsLink
 
 from .delivery import Delivery
 from .disposition import AlreadyEnded, Ended, InvalidJob, Outcome, RunMissing, dispose
+from .run_trace import burying
 from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,8 @@ class Answers:
         # Of the queue that it came from: a worker may write about those alone.
         queue = self._settings.tag_of_work_subject(delivery.subject)
         try:
-            await self._link.publish(self._settings.dlq_subject(queue), letter.encode(), {NATS_MSG_ID: message_id})
+            with burying(letter, subject := self._settings.dlq_subject(queue)):
+                await self._link.publish(subject, letter.encode(), {NATS_MSG_ID: message_id})
         except NatsUnavailable as error:
             logger.error(
                 "a dead letter could not be published: %s",

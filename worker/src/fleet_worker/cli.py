@@ -17,6 +17,7 @@ from fleet_kit.monitor import MonitorUnusable, monitored
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_metrics import NatsMetrics
 from fleet_kit.settings import SettingsError
+from fleet_kit.telemetry import configure_tracing
 
 from .agent import Agent
 from .credentials import NoCredentials, taken_from
@@ -82,7 +83,12 @@ def work(
             if folder is not None and not folder.is_dir():
                 raise BadArguments(f"the flows folder {folder} does not exist")
         configure_logging(service="pyoco-server:worker", component="worker", settings=settings)
-        stopped_by = uvloop.run(_serve(settings))
+        tracing = configure_tracing("worker")
+        try:
+            stopped_by = uvloop.run(_serve(settings))
+        finally:
+            if tracing is not None:
+                tracing.shutdown()
     raise typer.Exit(130 if stopped_by is signal.SIGINT else 0)
 
 

@@ -6,6 +6,7 @@ from typing import Self
 import orjson
 from nats.aio.msg import Msg
 
+from fleet_contracts.trace_context import TraceContext
 from fleet_kit.pull import ack_numbers_of, stored_at_of
 
 ACK = b"+ACK"
@@ -28,8 +29,10 @@ class Delivery:
     num_delivered: int
     # How many more the queue had for us when it handed out this one.
     num_pending: int
-    # When the queue took the job, in unix seconds.
+    # When the queue took it, in unix seconds by its own clock.
     stored_at: float = 0.0
+    # Who put it there, if that is traced.
+    trace: TraceContext | None = None
 
     @classmethod
     def of(cls, msg: Msg) -> Self:
@@ -42,4 +45,5 @@ class Delivery:
             numbers.delivered,
             numbers.pending,
             stored_at_of(msg),
+            TraceContext.of_headers(msg.headers),
         )

@@ -6,9 +6,8 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import Enum, auto
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
@@ -21,22 +20,18 @@ from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_contracts.wheel import WheelInUse
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logging import problem_fields
-from fleet_kit.nats import NatsLink, WriteRefused
+from fleet_kit.nats import WriteRefused
 
-from .claims import Claims
 from .conclusion import Conclusion, conclude, having_run_with, with_trouble
 from .delivery import IN_PROGRESS, Delivery
 from .disposition import Ended, Fenced, HandedBack, Outcome, RetryScheduled, Unrecorded
 from .events import RunEventBatches
 from .frames import Done, Progress, Run
 from .lease import ClaimLost, Lease
-from .metrics import WorkerMetrics
-from .pool import RunnerPool
-from .registry import Registry
 from .rules import is_past_deadline
+from .run_trace import RunTrace
 from .runner_process import RunnerDied, RunnerProcess
-from .settings import WorkerSettings
-from .synced_wheels import SyncedWheels
+from .services import Services
 from .turn import Turn
 from .wheel_set import WheelSet
 
@@ -66,21 +61,6 @@ class Ending(Enum):
     STOPPING = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What every execution of one agent uses."""
-
-    link: NatsLink
-    settings: WorkerSettings
-    claims: Claims
-    pool: RunnerPool
-    registry: Registry
-    runs_dir: Path
-    metrics: WorkerMetrics = field(default_factory=WorkerMetrics)
-    # None: wheels are not synced.
-    wheels: SyncedWheels | None = None
-
-
 class Execution:
     def __init__(self, services: Services, job: Job, delivery: Delivery) -> None:
         self._services = services
@@ -101,6 +81,7 @@ class Execution:
         # Only while it executes the run.
         self._runner: RunnerProcess | None = None
         self._outage_told = False
+        self.trace = RunTrace(job, services.settings.worker_id)
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -130,7 +111,10 @@ class Execution:
     async def _run(self) -> Outcome:
         services, job = self._services, self._job
         begun = time.perf_counter()
-        claimed = await services.claims.claim(job, self.deliveries[-1])
+        with self.trace.claiming() as claiming:
+            claimed = await services.claims.claim(job, self.deliveries[-1])
+            if isinstance(claimed, Lease):
+                self.trace.claimed(claimed.attempt, claiming)
         if not isinstance(claimed, Lease):
             if isinstance(claimed, Ended) and claimed.status is RunStatus.FAILED:
                 self._log_failure(claimed.error, claimed.reason)
@@ -217,7 +201,9 @@ class Execution:
             self._runner = runner
             begun = time.perf_counter()
             try:
-                done = await runner.run(request, self._on_progress)
+                with self.trace.executing():
+                    done = await runner.run(request, self._on_progress)
+                    self.trace.executed(done)
                 self._services.metrics.note_run(self._job.flow_name, time.perf_counter() - begun)
             except RunnerDied as death:
                 self._runner, self.needs_runner = None, False
@@ -385,7 +371,8 @@ class Execution:
     async def _show_progress(self, lease: Lease) -> None:
         progress, self._progress = self._progress, {}
         try:
-            await lease.show_progress(**progress)
+            with self.trace.telling(progress):
+                await lease.show_progress(**progress)
             self._outage_told = False
         except ClaimLost as lost:
             self._log(logging.WARNING, f"the claim was lost: {lost}; the runner is ended")
@@ -412,6 +399,7 @@ class Execution:
     def _on_progress(self, progress: Progress) -> None:
         assert self._events is not None
         self._events.add(progress.events)
+        self.trace.tasks_told(progress)
         if progress.tasks is not None:
             self._progress |= {"tasks": _states(progress.tasks), "task_records": progress.task_records or {}}
 

@@ -93,6 +93,8 @@ class Done:
     tasks: dict[str, str]
     task_records: dict[str, Any]
     task_records_truncated: bool = False
+    # What each failed task has raised: its type and what it says.
+    task_errors: dict[str, str] = field(default_factory=dict)
     result: Any = None
     result_truncated: bool = False
     error: str | None = None

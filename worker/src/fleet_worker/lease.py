@@ -15,6 +15,7 @@ from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, WrongRevision
 
 from .compaction import compact, without_tasks
+from .run_trace import writing
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class SnapshotWriter:
         return None if entry is None else (RunSnapshot.decode(entry.value), entry.revision, entry.value)
 
     async def write(self, snapshot: RunSnapshot, *, revision: int) -> int:
-        return await self.write_encoded(snapshot.run_id, self.encode(snapshot), revision=revision)
+        with writing(snapshot):
+            return await self.write_encoded(snapshot.run_id, self.encode(snapshot), revision=revision)
 
     async def write_encoded(self, run_id: str, data: bytes, *, revision: int) -> int:
         written = await self._bucket.update(run_id, data, revision=revision)
@@ -126,7 +128,8 @@ class Lease:
                 if not self._holds(changed):
                     self._unsure.add(data)
                 try:
-                    revision = await self._writer.write_encoded(changed.run_id, data, revision=self._revision)
+                    with writing(changed):
+                        revision = await self._writer.write_encoded(changed.run_id, data, revision=self._revision)
                 except WrongRevision:
                     if await self._read_again():
                         return

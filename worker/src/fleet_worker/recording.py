@@ -77,6 +77,10 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             self._tasks_changed = False
             return Progress(events, dict(self._tasks), {name: dict(record) for name, record in self._records.items()})
 
+    def errors(self) -> dict[str, str]:
+        with self._lock:
+            return {name: error for name, record in self._records.items() if (error := record.get("error"))}
+
     def _enter(self, task: str, status: TaskStatus, now: float) -> None:
         self._tasks[task] = status.value
         self._tasks_changed = True

@@ -150,6 +150,7 @@ class Runner:
             tasks={name: context.tasks[name].value for name in sorted(context.tasks)},
             task_records=records,
             task_records_truncated=truncated,
+            task_errors=recorder.errors(),
         )
         if raised is not None and self._cancelled_run_id == run.run_id:
             # A task that was told to stop may do so by raising.

@@ -48,6 +48,8 @@ def build(settings: RunsSettings) -> FastAPI:
         registry=metrics.registry,
         refresh=refresh,
         express=EXPRESS,
+        # The gateway's /metrics.
+        untraced=frozenset({"/fleet/metrics"}),
     )
     return app
 

@@ -1,0 +1,145 @@
+"""The spans of one job in hand: taken from the queue, claimed, executed task by task, written down."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from fleet_contracts import spans
+from fleet_contracts.dead_letter import DeadLetter
+from fleet_contracts.events import EventKind
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_kit.tracing import UNTRACED, Kind, Span, is_recording, span
+
+from .delivery import Delivery
+from .disposition import Ended, Outcome, Unrecorded
+from .frames import Done, Progress
+
+_WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class RunTrace:
+    """The runner knows nothing of traces: it tells when its tasks began and ended, and the agent makes the spans."""
+
+    def __init__(self, job: Job, worker_id: str) -> None:
+        self._job = job
+        self._about: dict[str, Any] = {**spans.about_run(job), spans.WORKER_ID: worker_id}
+        self._executing: Span = UNTRACED
+        # Tasks that are under way, and since when.
+        self._begun: dict[str, float] = {}
+
+    def processing(self, delivery: Delivery) -> Span:
+        """From the moment the job is ours until it is answered. It tells how long the job lay in the queue."""
+        producer = delivery.trace or self._job.trace_context
+        if producer is None or not is_recording():
+            return span(spans.RUN_PROCESS, parent=producer)
+        about = {
+            **self._about,
+            **spans.about_message(delivery.subject, "process"),
+            spans.QUEUE_DELIVERIES: delivery.num_delivered,
+        }
+        # By two clocks, if NATS runs elsewhere.
+        waited = {spans.QUEUE_WAIT_MS: round(max(time.time() - delivery.stored_at, 0.0) * 1000, 3)}
+        return span(spans.RUN_PROCESS, about, kind=Kind.CONSUMER, parent=producer, link=waited)
+
+    def claiming(self) -> Span:
+        return span(spans.RUN_CLAIM, self._about)
+
+    def claimed(self, attempt: int, traced: Span) -> None:
+        self._about[spans.ATTEMPT] = attempt
+        traced.set(spans.ATTEMPT, attempt)
+
+    @contextmanager
+    def executing(self) -> Iterator[Span]:
+        """While a runner has the run."""
+        with span(spans.RUN_EXECUTE, self._about) as traced:
+            self._executing = traced
+            try:
+                yield traced
+            finally:
+                self._end_the_rest()
+                self._executing = UNTRACED
+
+    def executed(self, done: Done) -> None:
+        """What the runner told in the end. Said while it is still `executing`."""
+        self._tell_tasks(done.events, done.task_errors)
+        self._executing.set(spans.RUN_STATUS, done.status)
+        if done.status == RunStatus.FAILED:
+            failure = done.failure or {}
+            self._executing.fail(failure.get("exc_type") or done.reason or RunStatus.FAILED.value, done.error)
+
+    def tasks_told(self, progress: Progress) -> None:
+        """A span for each task that has ended, with the times that the runner saw."""
+        if self._executing is not UNTRACED:
+            records = progress.task_records or {}
+            self._tell_tasks(progress.events, {name: record.get("error") for name, record in records.items()})
+
+    def _tell_tasks(self, events: Sequence[Mapping[str, Any]], errors: Mapping[str, str | None]) -> None:
+        if self._executing is UNTRACED:
+            return
+        for event in events:
+            if event["kind"] != EventKind.TASK:
+                continue
+            if event["status"] == TaskStatus.RUNNING:
+                self._begun[event["task"]] = event["at"]
+            elif (begun_at := self._begun.pop(event["task"], None)) is not None:
+                error = errors.get(event["task"]) or "failed" if event["status"] == TaskStatus.FAILED else None
+                self._end_task(event["task"], begun_at, event["at"], error)
+
+    def telling(self, progress: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Where a snapshot is written that says this: news of tasks belong to the trace, a mere heartbeat to none."""
+        return (self._executing if "tasks" in progress else UNTRACED).active()
+
+    def _end_the_rest(self) -> None:
+        """No end of these was told: their runner died."""
+        for task, begun_at in self._begun.items():
+            self._end_task(task, begun_at, time.time(), "interrupted: the runner was gone before the task had ended")
+        self._begun.clear()
+
+    def _end_task(self, task: str, begun_at: float, ended_at: float, error: str | None) -> None:
+        about = {**self._about, spans.TASK_NAME: task}
+        traced = span(spans.task_span(task), about, parent=self._executing.context, begun_at=begun_at)
+        if error is not None:
+            traced.fail(error.partition(":")[0], error)
+        traced.end(at=max(ended_at, begun_at))
+
+
+def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
+    if not is_recording():
+        return
+    traced.set(spans.ATTEMPT, attempt)
+    traced.set(spans.OUTCOME, _WORD_BEGINS.sub("_", type(outcome).__name__).lower())
+    match outcome:
+        case Ended(status=status, error=error, reason=reason):
+            traced.set(spans.RUN_STATUS, status.value)
+            if status is RunStatus.FAILED:
+                traced.fail(reason or RunStatus.FAILED.value, error)
+        case Unrecorded(error=error):
+            traced.fail("unrecorded", error)
+
+
+def burying(letter: DeadLetter, subject: str) -> Span:
+    about = {
+        spans.RUN_ID: letter.run_id,
+        spans.FLOW_NAME: letter.flow_name,
+        spans.WORKER_ID: letter.worker_id,
+        spans.REASON: letter.reason,
+        **spans.about_message(subject, "send"),
+    }
+    return span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER)
+
+
+def writing(snapshot: RunSnapshot) -> Span:
+    """A write of a snapshot that says something new."""
+    if not is_recording():
+        return UNTRACED
+    about = {
+        **spans.about_run(snapshot),
+        spans.WORKER_ID: snapshot.worker_id,
+        spans.ATTEMPT: snapshot.attempt,
+        spans.RUN_STATUS: snapshot.status.value,
+    }
+    return span(spans.RUN_SNAPSHOT_WRITE, about)

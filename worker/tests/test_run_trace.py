@@ -1,0 +1,168 @@
+"""The spans that an agent makes of what a runner tells."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.trace import SpanKind, StatusCode
+
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_contracts.trace_context import TraceContext
+from fleet_kit.tracing import current
+from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
+from fleet_worker.delivery import Delivery
+from fleet_worker.disposition import Ended, HandedBack
+from fleet_worker.frames import Done, Progress
+from fleet_worker.run_trace import RunTrace, tell_outcome, writing
+from fleet_worker.runner_process import RunnerDied
+
+REQUEST = TraceContext("0af7651916cd43dd8448eb211c80319c", "a7ad6b7169203331")
+PRODUCER = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
+JOB = Job(
+    run_id="r1", flow_name="f", tag="default", submitted_at=1.0, tenant_id="acme", traceparent=REQUEST.traceparent
+)
+
+
+@pytest.fixture
+def spans() -> Iterator[RecordedSpans]:
+    with recorded_spans() as recorded:
+        yield recorded
+
+
+def delivery(trace: TraceContext | None, stored_at: float = 0.0) -> Delivery:
+    return Delivery("$JS.ACK.x", "pyoco.work.default", b"", 1, 2, 0, stored_at, trace)
+
+
+def event(task: str, status: str, at: float) -> dict[str, object]:
+    return {"kind": "task", "task": task, "status": status, "at": at}
+
+
+def test_a_delivery_goes_on_from_its_producer_and_tells_how_long_it_waited(spans: RecordedSpans) -> None:
+    with RunTrace(JOB, "w1").processing(delivery(PRODUCER, stored_at=time.time() - 3)) as traced:
+        tell_outcome(traced, Ended(RunStatus.COMPLETED), 2)
+    process = spans.named("run.process")
+    assert parent_id_of(process) == PRODUCER.span_id
+    assert process.kind is SpanKind.CONSUMER
+    [link] = process.links
+    assert link.attributes is not None
+    assert 3000 <= float(str(link.attributes["pyoco.queue.wait_ms"])) < 60_000
+    assert process.attributes == {
+        "pyoco.run.id": "r1",
+        "pyoco.flow.name": "f",
+        "pyoco.tag": "default",
+        "pyoco.tenant.id": "acme",
+        "pyoco.worker.id": "w1",
+        "pyoco.attempt": 2,
+        "pyoco.outcome": "ended",
+        "pyoco.run.status": "COMPLETED",
+        "pyoco.queue.deliveries": 2,
+        "messaging.system": "nats",
+        "messaging.destination.name": "pyoco.work.default",
+        "messaging.operation.type": "process",
+    }
+
+
+def test_a_job_whose_header_got_lost_goes_on_from_its_request(spans: RecordedSpans) -> None:
+    with RunTrace(JOB, "w1").processing(delivery(None)) as traced:
+        tell_outcome(traced, HandedBack(0.0), None)
+    process = spans.named("run.process")
+    assert parent_id_of(process) == REQUEST.span_id
+    assert process.attributes is not None
+    assert process.attributes["pyoco.outcome"] == "handed_back"
+
+
+def test_a_job_that_nobody_traces_begins_no_trace(spans: RecordedSpans) -> None:
+    untraced = JOB.model_copy(update={"traceparent": None})
+    trace = RunTrace(untraced, "w1")
+    with trace.processing(delivery(None)), trace.claiming(), trace.executing():
+        trace.tasks_told(Progress([event("a", "RUNNING", 1.0), event("a", "SUCCEEDED", 2.0)]))
+    assert spans.all == []
+
+
+def test_each_execution_of_a_task_is_a_span_with_the_times_of_the_runner(spans: RecordedSpans) -> None:
+    trace = RunTrace(JOB, "w1")
+    with trace.processing(delivery(PRODUCER)), trace.executing():
+        first = [event("a", "RUNNING", 1.0), {"kind": "log", "task": "a", "text": "secret", "at": 1.5}]
+        trace.tasks_told(Progress(first))
+        trace.tasks_told(Progress([event("a", "SUCCEEDED", 2.0), event("a", "RUNNING", 3.0)]))
+        done = Done("COMPLETED", [event("a", "SUCCEEDED", 4.5)], {}, {})
+        trace.executed(done)
+    tasks = [span for span in spans.all if span.name == "task a"]
+    assert [(span.start_time, span.end_time) for span in tasks] == [(10**9, 2 * 10**9), (3 * 10**9, int(4.5e9))]
+    execute = ids_of(spans.named("run.execute"))[1]
+    assert {parent_id_of(span) for span in tasks} == {execute}
+    assert "secret" not in "".join(str(span.to_json()) for span in spans.all)
+
+
+def test_a_failed_task_tells_its_error_whether_it_comes_with_progress_or_with_the_end(spans: RecordedSpans) -> None:
+    trace = RunTrace(JOB, "w1")
+    with trace.processing(delivery(PRODUCER)), trace.executing():
+        told = [event("a", "RUNNING", 1.0), event("a", "FAILED", 2.0), event("b", "RUNNING", 1.0)]
+        trace.tasks_told(Progress(told, {}, {"a": {"error": "KeyError: 'x'"}, "b": {}}))
+        failure = {"exc_type": "ValueError"}
+        trace.executed(
+            Done(
+                "FAILED",
+                [event("b", "FAILED", 3.0)],
+                {},
+                {},
+                task_errors={"b": "ValueError: no: never"},
+                error="ValueError: no: never",
+                failure=failure,
+            )
+        )
+    for name, kind, text in (
+        ("task a", "KeyError", "KeyError: 'x'"),
+        ("task b", "ValueError", "ValueError: no: never"),
+        ("run.execute", "ValueError", "ValueError: no: never"),
+    ):
+        span = spans.named(name)
+        assert span.attributes is not None
+        assert (span.attributes["error.type"], span.status.description) == (kind, text)
+        assert span.status.status_code is StatusCode.ERROR
+
+
+def test_tasks_of_a_runner_that_died_end_with_it(spans: RecordedSpans) -> None:
+    trace = RunTrace(JOB, "w1")
+
+    def die() -> None:
+        with trace.processing(delivery(PRODUCER)), trace.executing():
+            trace.tasks_told(Progress([event("a", "RUNNING", time.time())]))
+            raise RunnerDied(-9)
+
+    with pytest.raises(RunnerDied):
+        die()
+    interrupted = spans.named("task a")
+    assert interrupted.attributes is not None
+    assert interrupted.attributes["error.type"] == "interrupted"
+    assert spans.named("run.execute").status.status_code is StatusCode.ERROR
+
+
+def test_news_of_tasks_are_written_inside_the_trace_and_heartbeats_outside(spans: RecordedSpans) -> None:
+    trace = RunTrace(JOB, "w1")
+    with trace.processing(delivery(PRODUCER)), trace.executing() as executing:
+        pass_through = executing.context
+        with trace.telling({"tasks": {}}):
+            assert current() == pass_through
+    with trace.telling({"tasks": {}}):  # as the agent's tending task, outside of everything
+        assert current() is None
+    with trace.telling({}):
+        assert current() is None
+
+
+def test_without_a_recorder_the_context_is_carried_and_nothing_else_is_done() -> None:
+    trace = RunTrace(JOB, "w1")
+    with trace.processing(delivery(PRODUCER)):
+        assert current() == PRODUCER
+        with trace.claiming(), trace.executing():
+            trace.tasks_told(Progress([event("a", "RUNNING", 1.0)]))
+            assert current() == PRODUCER
+    assert current() is None
+
+
+def test_a_write_outside_of_any_trace_is_no_span(spans: RecordedSpans) -> None:
+    with writing(RunSnapshot.pending(JOB, now=1.0)):
+        assert current() is None
+    assert spans.all == []
