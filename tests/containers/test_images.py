@@ -61,6 +61,9 @@ def test_an_image_tells_its_version_its_user_and_how_to_ask_for_its_health(
     labels = {name.rpartition(".")[2]: value for name, value in image["Labels"].items()}
     assert labels["version"] == IMAGES_TAG
     assert labels["revision"]
+    if service != "gateway":
+        # Its metrics tell the same.
+        assert f"PYOCO_REVISION={labels['revision']}" in image["Env"]
     assert labels["title"] == f"pyoco-fleet {service}"
     assert image["User"] == "10001:10001"
     assert image["Healthcheck"]["Test"]
