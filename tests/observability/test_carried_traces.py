@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
+
 from fleet_contracts.trace_context import TraceContext
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
+
+pytestmark = pytest.mark.embedded_only("reads the worker's log where the launcher puts it")
 
 CLIENT = TraceContext("3af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 
