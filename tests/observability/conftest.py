@@ -1,7 +1,9 @@
 """A stack that has seen some of everything, and what each of its parts tells to whoever scrapes it."""
 
+import re
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import httpx
 import pytest
 import yaml
 
+from fleet_launcher.ports import is_free
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.scrapes import Scrape
@@ -28,20 +31,21 @@ def schema() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def worker_port() -> int:
-    return free_port()
+def metrics_port() -> int:
+    """With the next one free as well, for the worker."""
+    return wait_until(lambda: next((port for port in [free_port()] if is_free(port + 1)), None)) or 0
 
 
 @pytest.fixture(scope="session")
-def played(tmp_path_factory: pytest.TempPathFactory, worker_port: int) -> Iterator[Stack]:
+def played(tmp_path_factory: pytest.TempPathFactory, metrics_port: int) -> Iterator[Stack]:
     """With runs of far more flows than may have series of their own."""
     env = {
-        "PYOCO_MONITOR_PORT": str(worker_port),
         "PYOCO_WHEEL_SYNC_ENABLED": "1",
         "PYOCO_METRICS_MAX_FLOWS": str(MOST_FLOWS),
         "PYOCO_REVISION": "abc123",
     }
-    with Stack(tmp_path_factory.mktemp("played") / "data", "--slots", "2", env=env) as stack:
+    options = ["--slots", "2", "--metrics-port", str(metrics_port)]
+    with Stack(tmp_path_factory.mktemp("played") / "data", *options, env=env) as stack:
         run_ids = [submit(stack.client, "hello", name="metrics") for _ in range(3)]
         invented = {"runs": [{"flow_name": f"invented-{number}"} for number in range(300)]}
         answer = stack.client.post("/runs/batch", json=invented)
@@ -54,8 +58,8 @@ def played(tmp_path_factory: pytest.TempPathFactory, worker_port: int) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def scrapes(played: Stack, worker_port: int) -> dict[str, Scrape]:
-    """By component, taken while somebody watches a run and the workers."""
+def watched(played: Stack) -> Iterator[Stack]:
+    """While somebody follows a run, its output, and the workers."""
     waiting = submit(played.client, "hello", tag="nobodys")
     stop = threading.Event()
     watches = [
@@ -64,32 +68,40 @@ def scrapes(played: Stack, worker_port: int) -> dict[str, Scrape]:
     ]
     for watch in watches:
         watch.start()
+    yield played
+    stop.set()
+
+
+@pytest.fixture(scope="session")
+def scrapes(watched: Stack, metrics_port: int) -> dict[str, Scrape]:
+    """By component."""
 
     def look() -> dict[str, Scrape] | None:
-        seen = {service: Scrape(_of_service(played, service)) for service in SERVICES}
-        seen["worker"] = Scrape(httpx.get(f"http://127.0.0.1:{worker_port}/metrics").text)
+        seen = {service: _scrape(f"http://127.0.0.1:{metrics_port}/{service}/metrics") for service in SERVICES}
+        seen["worker"] = _scrape(f"http://127.0.0.1:{metrics_port + 1}/metrics")
         watched = all(seen[service].value("pyoco_http_open_streams") for service in ("runs-api", "workers-api"))
         settled = seen["runs-api"].value("pyoco_queue_jobs", tag="nobodys", state="waiting") == 2
         return seen if watched and settled else None
 
-    try:
-        found = wait_until(look, within=60, what="everything being told")
-    finally:
-        stop.set()
+    found = wait_until(look, within=60, what="everything being told")
     assert found is not None
     return found
 
 
-def _of_service(stack: Stack, service: str) -> str:
-    # As whoever scrapes the inside: without the gateway's secret.
-    with stack.service_client(service, knows_secret=False) as client:
-        answer = client.get("/metrics")
-        assert answer.status_code == 200
-        return answer.text
+def _scrape(url: str) -> Scrape:
+    answer = httpx.get(url, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return Scrape(answer.text)
 
 
 def _listen(url: str, path: str, stop: threading.Event) -> None:
-    with httpx.stream("GET", f"{url}{path}", timeout=60) as answer:
+    with suppress(httpx.TransportError), httpx.stream("GET", f"{url}{path}", timeout=60) as answer:
         for _ in answer.iter_lines():
             if stop.is_set():
                 return
+
+
+def metrics_in(query: str) -> set[str]:
+    """The metrics that a query asks for, by the names that the schema has."""
+    named = set(re.findall(r"\b(?:pyoco|process)_[a-z_]+\b|\bup\b", re.sub(r'"[^"]*"', '""', query)))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in named}

@@ -79,6 +79,9 @@ class GatewayConfig(BaseModel):
     host: str = Field("127.0.0.1", pattern=r"^[A-Za-z0-9.:_-]+$")
     port: int = Field(8000, ge=1, le=65535)
 
+    # Where a Prometheus on this machine may scrape the services, on the loopback address; None: nowhere.
+    metrics_port: int | None = Field(None, ge=1, le=65535)
+
     runs_upstream: Upstream
     workers_upstream: Upstream
     wheels_upstream: Upstream

@@ -25,6 +25,7 @@ __all__ = [
 
 TEMPLATE_DIR = Path(__file__).parent / "templates"
 HTTP_TEMPLATE = TEMPLATE_DIR / "pyoco.conf.template"
+METRICS_TEMPLATE = TEMPLATE_DIR / "metrics.conf.template"
 MAIN_TEMPLATE = TEMPLATE_DIR / "nginx.embedded.conf.template"
 
 _VARIABLE = re.compile(r"\$\{(PYOCO_[A-Z0-9_]+)\}")
@@ -46,6 +47,9 @@ def render(config: GatewayConfig, folder: Path) -> Path:
     http_part = fill(HTTP_TEMPLATE.read_text(), config.variables())
     main_part = fill(MAIN_TEMPLATE.read_text(), _main_variables(config))
     _write_private(folder / "pyoco.conf", http_part)
+    if config.metrics_port is not None:
+        port = {"PYOCO_GATEWAY_METRICS_PORT": str(config.metrics_port)}
+        (folder / "metrics.conf").write_text(fill(METRICS_TEMPLATE.read_text(), port))
     main = folder / "nginx.conf"
     main.write_text(main_part)
     return main
@@ -110,6 +114,7 @@ def _main_variables(config: GatewayConfig) -> dict[str, str]:
         "PYOCO_GATEWAY_OPEN_FILES": str(open_files),
         "PYOCO_GATEWAY_WORKER_CONNECTIONS": str(open_files // 2),
         "PYOCO_GATEWAY_TEMP_DIR": str(config.temp_dir),
+        "PYOCO_GATEWAY_METRICS_DIRECTIVE": "" if config.metrics_port is None else "include metrics.conf;",
     }
 
 

@@ -77,6 +77,16 @@ def up(
         int | None,
         typer.Option(help="Port to listen on (8000).", min=1, max=65535, metavar="N", rich_help_panel=_GATEWAY),
     ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Let a Prometheus on this machine scrape the services on this port, the workers on the next ones.",
+            min=1,
+            max=65000,
+            metavar="N",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
     auth: Annotated[
         AuthMode | None,
         typer.Option(help="Whether callers need an API key (none).", rich_help_panel=_GATEWAY),
@@ -120,6 +130,7 @@ def up(
         settings = LauncherSettings.load(
             host=host,
             port=port,
+            metrics_port=metrics_port,
             data_dir=data_dir,
             workers=workers,
             http_auth_mode=auth,

@@ -139,6 +139,7 @@ def worker_parts(
                     "PYOCO_WORKER_DIR": str(folder.worker(worker_id)),
                     "PYOCO_WHEEL_SYNC_DIR": str(folder.worker(worker_id) / "wheels"),
                     **nats.worker_env(worker_id),
+                    **({"PYOCO_MONITOR_PORT": str(settings.metrics_port + number)} if settings.metrics_port else {}),
                 },
                 stop=(StopStep(signal.SIGTERM, settings.worker_stop_grace_sec + 5.0),),
                 data=folder.worker(worker_id),

@@ -22,6 +22,13 @@ def check_gateway_port(host: str, port: int) -> None:
         raise LaunchError(_sentence(error, host, port)) from error
 
 
+def check_metrics_ports(first: int, *, count: int) -> None:
+    """The services share the first one, and each worker has one of its own."""
+    for port in range(first, first + count):
+        if not is_free(port):
+            raise LaunchError(f"port {port} for metrics is taken; free it or choose another with --metrics-port")
+
+
 def nats_port(remembered: Path, *, wanted: int | None) -> int:
     """The wanted port, else the one used last time, else any free one; kept for the next start."""
     if wanted is not None:

@@ -16,6 +16,8 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
+    # Where a Prometheus on this machine may scrape the services; the workers have the ports after it. Unset: nowhere.
+    metrics_port: int | None = Field(None, ge=1, le=65000)
     data_dir: Path = Path(".fleet")
     start_timeout_sec: float = Field(60.0, gt=0)
 

@@ -48,6 +48,8 @@ class StackPlan:
     async def build(self) -> list[Part]:
         """Check what can be checked, write the configuration files, give the part table."""
         ports.check_gateway_port(self.settings.host, self.settings.port)
+        if self.settings.metrics_port is not None:
+            ports.check_metrics_ports(self.settings.metrics_port, count=1 + self.workers)
         nats = []
         users = self._nats_users()
         if self.with_nats:
@@ -96,6 +98,7 @@ class StackPlan:
             config = GatewayConfig(
                 host=self.settings.host,
                 port=self.settings.port,
+                metrics_port=self.settings.metrics_port,
                 runs_upstream=f"unix:{self.folder.socket('runs-api')}",
                 workers_upstream=f"unix:{self.folder.socket('workers-api')}",
                 wheels_upstream=f"unix:{self.folder.socket('wheels-api')}",

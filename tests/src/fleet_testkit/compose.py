@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,6 +72,13 @@ class ComposedFleet:
 
     def remove(self) -> None:
         self.run("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "30")
+
+    def layered(self, *files: str, **env: str) -> "ComposedFleet":
+        """The same fleet with more layers on it: what they add can be started beside what runs."""
+        other = copy(self)
+        layers = ":".join([self.env["COMPOSE_FILE"], *(str(ROOT / file) for file in files)])
+        other.env = {**self.env, "COMPOSE_FILE": layers, **env}
+        return other
 
     def tail(self, *services: str) -> str:
         return self.run("logs", "--no-color", "--tail", "40", *services)
