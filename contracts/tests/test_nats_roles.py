@@ -24,7 +24,9 @@ def test_nobody_but_auth_and_the_operator_names_the_keys() -> None:
 def test_a_worker_makes_changes_and_removes_nothing() -> None:
     may = worker(NAMES, "w1", ["default"]).publish
     verbs = {tuple(subject.split(".")[2:4]) for subject in may if subject.startswith("$JS.API")}
-    assert verbs == {("DIRECT", "GET"), ("CONSUMER", "INFO"), ("CONSUMER", "MSG")}
+    assert verbs == {("DIRECT", "GET"), ("STREAM", "MSG"), ("CONSUMER", "INFO"), ("CONSUMER", "MSG")}
+    # Of the leader it may ask what it may read anyway.
+    assert [subject for subject in may if "STREAM.MSG" in subject] == ["$JS.API.STREAM.MSG.GET.KV_pyoco_runs"]
 
 
 def test_configured_names_are_the_ones_that_are_allowed() -> None:

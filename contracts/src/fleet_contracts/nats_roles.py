@@ -14,6 +14,8 @@ FLEET_ACCOUNT = "FLEET"
 WORKER_API = f"$JS.{FLEET_ACCOUNT}.API"
 # A user's public key, as nkeys spell it.
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
+# It stands in an address.
+_CLUSTER_PASSWORD = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
@@ -94,8 +96,6 @@ def wheels_api(names: WireNames) -> Permissions:
             f"$O.{names.wheel_object_store_bucket}.>",
             kv_subject(names.wheel_history_kv_bucket, ">"),
             *_made(wheels, history),
-            # Of a store that somebody else made, one thing is changed: direct gets are allowed.
-            f"{_API}.STREAM.UPDATE.{wheels}",
             f"{_API}.STREAM.PURGE.{wheels}",
             *_read(wheels, history),
         )
@@ -124,6 +124,8 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
         publish=(
             snapshots,
             f"{_API}.DIRECT.GET.{kv_stream(names.runs_kv_bucket)}.{snapshots}",
+            # The same from the bucket's leader, which is never behind.
+            f"{_API}.STREAM.MSG.GET.{kv_stream(names.runs_kv_bucket)}",
             record,
             f"{_API}.DIRECT.GET.{kv_stream(names.workers_kv_bucket)}.{record}",
             names.events_subject("*"),
@@ -180,6 +182,14 @@ def accounts_config(services: Iterable[NatsUser], workers: Iterable[NatsUser]) -
         _lines("imports", imports),
     )
     return f"accounts {{\n{fleet}{''.join(map(_worker_account, workers))}}}\n"
+
+
+def cluster_config(password: str, hosts: Iterable[str], *, port: int = 6222) -> str:
+    """The part of a server's `cluster` that lets the other servers in and nobody else. The password is a secret."""
+    if not _CLUSTER_PASSWORD.fullmatch(password):
+        raise ValueError("the password of a NATS cluster must have 16 to 256 letters, digits, - and _")
+    routes = ", ".join(_quoted(f"nats://cluster:{password}@{host}:{port}") for host in hosts)
+    return f"authorization {{ user: cluster, password: {_quoted(password)} }}\nroutes: [{routes}]\n"
 
 
 def open_config() -> str:
@@ -252,7 +262,9 @@ def _stream_import(subject: str) -> str:
 
 
 def _in_worker_account(subject: str) -> str:
-    return subject.replace(f"{_API}.CONSUMER.INFO.", f"{WORKER_API}.CONSUMER.INFO.")
+    for verb in ("CONSUMER.INFO", "STREAM.MSG.GET"):
+        subject = subject.replace(f"{_API}.{verb}.", f"{WORKER_API}.{verb}.")
+    return subject
 
 
 def _account(user: NatsUser) -> str:
@@ -287,8 +299,8 @@ def _checked(tags: Iterable[str]) -> list[str]:
 
 
 def _made(*streams: str) -> tuple[str, ...]:
-    """Made if it is missing. Not changed, emptied or deleted."""
-    return tuple(f"{_API}.STREAM.{verb}.{stream}" for stream in streams for verb in ("INFO", "CREATE"))
+    """Made if it is missing, and given more replicas when NATS has become a cluster. Not emptied or deleted."""
+    return tuple(f"{_API}.STREAM.{verb}.{stream}" for stream in streams for verb in ("INFO", "CREATE", "UPDATE"))
 
 
 def _read(*streams: str) -> tuple[str, ...]:

@@ -33,6 +33,8 @@ class FleetSettings(BaseSettings):
     nats_url: str = Field("nats://127.0.0.1:4222", pattern=r"^(nats|tls|ws|wss)://")
     nats_connect_timeout_sec: float = Field(2.0, gt=0)
     nats_request_timeout_sec: float = Field(5.0, gt=0)
+    # How many servers of a NATS cluster have each stream and bucket.
+    nats_replicas: int = Field(1, ge=1, le=5)
     # The seed of this process's NATS user.
     nats_nkey_file: Path | None = None
     # For a NATS whose certificate the system does not know, that wants to see ours, or goes by another name.
@@ -147,6 +149,8 @@ class HttpSettings(FleetSettings, GatewaySecret):
     uds: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
+    # A starting service listens when it is ready, or after so long. With 0: at once, and it says what it waits for.
+    ready_wait_sec: float = Field(0.0, ge=0)
 
     @model_validator(mode="after")
     def _need_gateway_secret(self) -> Self:

@@ -202,7 +202,7 @@ def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyOffice], Awaita
     async def connected() -> T:
         bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
         link = NatsLink(settings, name=_PROGRAM)
-        keys = Keys(link, bucket, pepper=pepper, stale_sec=_PATIENCE_SECONDS)
+        keys = Keys(link, bucket, pepper=pepper, stale_sec=_PATIENCE_SECONDS, replicas=settings.nats_replicas)
         link.after_connect(keys.load)
         try:
             async with link:

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 _LOOK_INTERVAL_SECONDS = 1.0
 # Nothing heard of the bucket for so long: a key that is not known may have been issued meanwhile.
 _UNSURE_AFTER_SECONDS = 5.0
+# A server of a NATS cluster may lag behind the others for so long, looked at so often.
+_LAG_SECONDS = 0.02
+_LOOKS_PAST_LAG = 50
 
 
 class Keys:
@@ -37,6 +40,7 @@ class Keys:
         *,
         pepper: SecretStr | None,
         stale_sec: float,
+        replicas: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
@@ -44,6 +48,7 @@ class Keys:
         self._pepper = pepper
         self._pepper_mark = pepper_mark(pepper)
         self._stale_sec = stale_sec
+        self._replicas = replicas
         self._clock = clock
         self._mirror = Mirror(link, bucket, on_change=self._apply)
         self._records: dict[str, KeyRecord] = {}
@@ -108,8 +113,10 @@ class Keys:
         async with self._reading:
             asked_at = self._clock()
             # Taken before reading: what changes meanwhile is found by the next look.
-            seen = _shape(await ensure_bucket(self._link.jetstream, self._bucket))
+            info = await self._look_at_bucket()
+            seen = _shape(info)
             await self._mirror.restart()
+            await self._catch_up(info)
             # What was noted and never came through the watch: the bucket has lost it.
             for key_id in self._records.keys() - self._mirror.values.keys():
                 del self._records[key_id]
@@ -126,10 +133,20 @@ class Keys:
 
     async def _look(self) -> None:
         asked_at = self._clock()
-        if _shape(await ensure_bucket(self._link.jetstream, self._bucket)) != self._seen:
+        if _shape(await self._look_at_bucket()) != self._seen:
             await self._read()
         else:
             self._current_at = max(self._current_at, asked_at)
+
+    async def _catch_up(self, info: StreamInfo) -> None:
+        """In a cluster the server that feeds the watch may be a moment behind the one that told what is there."""
+        for _ in range(_LOOKS_PAST_LAG):
+            if not info.state.messages or self._mirror.revision >= info.state.last_seq:
+                return
+            await asyncio.sleep(_LAG_SECONDS)
+
+    async def _look_at_bucket(self) -> StreamInfo:
+        return await ensure_bucket(self._link.jetstream, self._bucket, replicas=self._replicas)
 
     async def _stops_within(self, seconds: float) -> bool:
         try:

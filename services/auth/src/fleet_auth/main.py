@@ -24,7 +24,7 @@ COMPONENT = "auth"
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
     bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
-    keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec)
+    keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec, replicas=settings.nats_replicas)
     link.after_connect(keys.load)
     door = KeyDoor(keys) if settings.http_auth_mode == "api_key" else OpenDoor()
     prometheus = new_registry(COMPONENT, revision=settings.revision)

@@ -207,11 +207,12 @@ class RunsService:
 
     async def _ensure_resources(self) -> None:
         js, settings = self.link.jetstream, self._settings
-        work = await ensure_stream(js, work_stream_config(settings))
-        await ensure_stream(js, dlq_stream_config(settings, settings))
-        await ensure_stream(js, events_stream_config(settings, settings))
-        runs = await ensure_bucket(js, settings.runs_kv_bucket)
-        await ensure_bucket(js, settings.workers_kv_bucket)
+        replicas = settings.nats_replicas
+        work = await ensure_stream(js, work_stream_config(settings), replicas=replicas)
+        await ensure_stream(js, dlq_stream_config(settings, settings), replicas=replicas)
+        await ensure_stream(js, events_stream_config(settings, settings), replicas=replicas)
+        runs = await ensure_bucket(js, settings.runs_kv_bucket, replicas=replicas)
+        await ensure_bucket(js, settings.workers_kv_bucket, replicas=replicas)
         made = {"work": work.created, "runs": runs.created}
         if made != self._made:
             self._made = made

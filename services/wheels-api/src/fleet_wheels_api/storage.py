@@ -12,8 +12,10 @@ class Storage:
         self._wheels = settings.wheel_object_store_bucket
         self._history = settings.wheel_history_kv_bucket
         self._history_ttl_sec = settings.wheel_history_ttl_sec
+        self._replicas = settings.nats_replicas
 
     async def ensure(self) -> None:
         """Make what is not there yet. A hook of the link."""
-        await ensure_object_store(self._link.jetstream, self._wheels)
-        await ensure_bucket(self._link.jetstream, self._history, ttl_sec=self._history_ttl_sec)
+        js, replicas = self._link.jetstream, self._replicas
+        await ensure_object_store(js, self._wheels, replicas=replicas)
+        await ensure_bucket(js, self._history, ttl_sec=self._history_ttl_sec, replicas=replicas)

@@ -27,7 +27,7 @@ COMPONENT = "workers-api"
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
     timeout = settings.worker_disconnect_timeout_sec
-    registry = Registry(link, settings.workers_kv_bucket)
+    registry = Registry(link, settings.workers_kv_bucket, replicas=settings.nats_replicas)
     operators = Operators(link, registry, settings)
     watching = Watching(link, registry, disconnect_timeout_sec=timeout)
     removal = Removal(link, registry, disconnect_timeout_sec=timeout, ttl_sec=settings.worker_record_ttl_sec)

@@ -24,8 +24,9 @@ Change = Callable[[WorkerRecord], WorkerRecord]
 
 
 class Registry:
-    def __init__(self, link: NatsLink, bucket: str) -> None:
+    def __init__(self, link: NatsLink, bucket: str, *, replicas: int = 1) -> None:
         self._link = link
+        self._replicas = replicas
         self._bucket = Bucket(link, bucket)
         self._mirror = Mirror(link, bucket, on_change=self._apply)
         self._records: dict[str, WorkerRecord] = {}
@@ -37,7 +38,7 @@ class Registry:
 
     async def load(self) -> None:
         """Read the whole bucket and follow it. A hook of the link."""
-        await ensure_bucket(self._link.jetstream, self._bucket.name)
+        await ensure_bucket(self._link.jetstream, self._bucket.name, replicas=self._replicas)
         await self._mirror.restart()
 
     async def stop(self) -> None:
@@ -96,7 +97,7 @@ class Registry:
         await self._bucket.erase(worker_id, up_to=up_to)
 
     async def _read(self, worker_id: str) -> tuple[WorkerRecord, int] | None:
-        entry = await self._bucket.get(worker_id)
+        entry = await self._bucket.get(worker_id, surely=True)
         if entry is None:
             return None
         try:
