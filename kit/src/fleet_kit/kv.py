@@ -29,14 +29,18 @@ class Entry:
 
 
 class Bucket:
-    """Keys are read with a direct get and written with an expected revision."""
+    """Keys are read with a direct get and written with an expected revision.
+
+    In a cluster a direct get may show what was true a moment ago. A write made from it is refused; a conclusion that
+    nothing else would correct is drawn from a look with `surely`, which the bucket's leader answers.
+    """
 
     def __init__(self, link: NatsLink, name: str) -> None:
         self.name = name
         self._link = link
 
-    async def get(self, key: str) -> Entry | None:
-        entry, _ = await self._look_up(key)
+    async def get(self, key: str, *, surely: bool = False) -> Entry | None:
+        entry, _ = await self._look_up(key, surely=surely)
         return entry
 
     async def create(self, key: str, value: bytes) -> int:
@@ -90,9 +94,9 @@ class Bucket:
         if (error := answer.get("error")) is not None:
             raise NatsUnavailable(f"JetStream would not erase {key}: {error.get('description', 'no reason given')}")
 
-    async def _look_up(self, key: str) -> tuple[Entry | None, int]:
+    async def _look_up(self, key: str, *, surely: bool = False) -> tuple[Entry | None, int]:
         """The living entry if there is one, and the revision of whatever is there (0: nothing ever was)."""
-        found = await last_message(self._link, kv_stream(self.name), kv_subject(self.name, key))
+        found = await last_message(self._link, kv_stream(self.name), kv_subject(self.name, key), surely=surely)
         if found is None:
             return None, 0
         # Markers that the server leaves for expired keys have a reason header instead of an operation.

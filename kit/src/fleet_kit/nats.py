@@ -3,9 +3,10 @@
 import asyncio
 import itertools
 import logging
+import random
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from fleet_contracts.problems import Problem
 
 from .errors import NatsUnavailable
 from .logging import problem_fields
-from .nats_client import NotPermitted, PatientClient, denied_subject, explained
+from .nats_client import NotPermitted, PatientClient, PromptJetStream, denied_subject, explained
 from .settings import FleetSettings
 from .tracing import current
 
@@ -38,6 +39,8 @@ _OUTAGES = (
 )
 _REPEAT_COMPLAINT_SECONDS = 30.0
 _CANCEL_AGAIN_SECONDS = 0.25
+# A server that was cut off does not say so: after three of these without an answer it counts as gone.
+_PING_SECONDS = 2
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 
 Hook = Callable[[], Awaitable[object]]
@@ -78,11 +81,16 @@ class NatsLink:
 
     The link is `ready` once it is connected and every hook has succeeded since then; hooks that fail
     are tried again until they succeed or the connection is lost.
+
+    Of several servers it stays with one that JetStream works on: a server that has lost the rest of its cluster is
+    still there for its clients, and no use to them.
     """
 
-    def __init__(self, settings: FleetSettings, *, name: str) -> None:
+    def __init__(self, settings: FleetSettings, *, name: str, api_prefixes: Sequence[str] = ("$JS.API",)) -> None:
+        """With `api_prefixes`: the names that JetStream's API may have for our user, the likeliest first."""
         self._settings = settings
         self._name = name
+        self._api_prefixes = api_prefixes
         self._client = PatientClient()
         self._hooks: list[Hook] = []
         self._prepared = asyncio.Event()
@@ -92,6 +100,8 @@ class NatsLink:
         # The same in the order of sending, with the moment each may be given up; one timer watches them all.
         self._unanswered: deque[tuple[float, str, asyncio.Future[Ack], str]] = deque()
         self._giving_up: asyncio.TimerHandle | None = None
+        # Since when JetStream has answered no write, not even with a refusal; None if it does.
+        self._unheard_since: float | None = None
         self._answers: dict[str, _Answers] = {}
         self._tokens = itertools.count()
         self._reply_prefix = ""
@@ -108,7 +118,7 @@ class NatsLink:
 
     @property
     def jetstream(self) -> JetStreamContext:
-        return self._client.jetstream(timeout=self._settings.nats_request_timeout_sec)
+        return PromptJetStream(self._client, timeout=self._settings.nats_request_timeout_sec)
 
     @property
     def down_because(self) -> str | None:
@@ -192,9 +202,10 @@ class NatsLink:
         now = loop.time()
         unanswered = self._unanswered
         while unanswered and (unanswered[0][2].done() or unanswered[0][0] <= now):
-            _, token, future, _ = unanswered.popleft()
+            until, token, future, _ = unanswered.popleft()
             self._pending.pop(token, None)
             if not future.done():
+                self._note_silence(since=until - self._settings.nats_request_timeout_sec)
                 future.set_exception(NatsSilent())
                 # Nobody may be waiting any more; asking marks the exception as seen.
                 future.exception()
@@ -217,6 +228,17 @@ class NatsLink:
         except _OUTAGES as error:
             raise self.unavailable(error) from error
         return answer
+
+    async def request_api(self, what: str, payload: bytes = b"") -> Msg:
+        """Ask JetStream's API, under the name that it has for our user."""
+        *others, last = self._api_prefixes
+        for prefix in others:
+            try:
+                return await self.request(f"{prefix}.{what}", payload)
+            except NatsUnavailable as error:
+                if not isinstance(error.__cause__, nats.errors.NoRespondersError):
+                    raise
+        return await self.request(f"{last}.{what}", payload)
 
     async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
         """Every answer to one request, up to and with the one that `is_last`; all of them have to come in time."""
@@ -260,14 +282,18 @@ class NatsLink:
                 "nkeys_seed_str": nkey.seed.get_secret_value(),
                 "inbox_prefix": inbox_prefix(nkey.public_key),
             }
+        # Each process begins somewhere else, and goes on to the next one.
+        servers = [url.strip() for url in settings.nats_url.split(",")]
+        random.shuffle(servers)
         # With max_reconnect_attempts=-1 the first connect, too, tries until it succeeds.
         await self._client.connect(
-            servers=settings.nats_url.split(","),
+            servers=servers,
+            dont_randomize=True,
             name=self._name,
             connect_timeout=settings.nats_connect_timeout_sec,  # type: ignore[arg-type]
             reconnect_time_wait=0.25,  # type: ignore[arg-type]
             max_reconnect_attempts=-1,
-            ping_interval=10,
+            ping_interval=_PING_SECONDS,
             max_outstanding_pings=2,
             # No buffering while disconnected: a write that was answered with 503 must not arrive later.
             pending_size=0,
@@ -296,6 +322,7 @@ class NatsLink:
         """Run the hooks until all succeed; a newer connection starts its own round."""
         round_ = self.reconnects
         delay = 0.05
+        begun = time.monotonic()
         while self._client.is_connected and round_ == self.reconnects:
             try:
                 for hook in self._hooks:
@@ -303,6 +330,8 @@ class NatsLink:
             except Exception as error:
                 self._down_because = f"preparing: {error or type(error).__name__}"
                 logger.warning("could not prepare NATS resources, trying again", exc_info=True)
+                if time.monotonic() - begun > self._settings.nats_request_timeout_sec:
+                    await self._move_on(self._down_because)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 2.0)
                 continue
@@ -310,13 +339,29 @@ class NatsLink:
             self._prepared.set()
             return
 
+    def _note_silence(self, *, since: float) -> None:
+        """A write was not taken. When none has been for too long, it may be the server that we are connected to."""
+        self._unheard_since = since if self._unheard_since is None else min(self._unheard_since, since)
+        now = asyncio.get_running_loop().time()
+        if now - self._unheard_since >= self._settings.nats_request_timeout_sec:
+            self._unheard_since = None
+            self._spawn(self._move_on("JetStream takes nothing at this server"))
+
+    async def _move_on(self, reason: str) -> None:
+        if self._client.is_connected and len(self._client.servers) > 1:
+            logger.warning("trying another NATS server: %s", reason, extra={"meta": {"server": self._server()}})
+            self._down_because = reason
+            await self._client.leave_server(reason)
+
     async def _on_ack(self, msg: Msg) -> None:
         future = self._pending.pop(msg.subject[len(self._reply_prefix) :], None)
         if future is None or future.done():
             return
         if msg.headers and msg.headers.get("Status") == "503":
+            self._note_silence(since=asyncio.get_running_loop().time())
             future.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
             return
+        self._unheard_since = None
         answer: dict[str, Any] = orjson.loads(msg.data)
         if (error := answer.get("error")) is not None:
             future.set_exception(_refusal(error))
@@ -362,7 +407,7 @@ class NatsLink:
 
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
-        self._down_because = None
+        self._down_because = self._unheard_since = None
         logger.info("reconnected to NATS", extra={"meta": {"server": self._server()}})
         self._spawn(self._prepare())
 

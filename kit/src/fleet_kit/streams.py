@@ -1,4 +1,9 @@
-"""Look at messages of a stream without a consumer."""
+"""Look at messages of a stream without a consumer.
+
+In a cluster any server that has the stream answers, usually the nearest, and it may be a moment behind: what it shows
+has been so, but newer messages may exist. Whoever would draw a lasting conclusion from what is not there asks
+`surely`: then the stream's leader answers, and nobody does while there is none.
+"""
 
 import base64
 from dataclasses import dataclass
@@ -10,6 +15,7 @@ from nats.aio.msg import Msg
 
 from .errors import NatsUnavailable
 from .nats import NatsLink
+from .nats_client import NotPermitted
 
 _NO_MESSAGE = 10037
 
@@ -24,14 +30,23 @@ class StoredMessage:
     stored_at: float = 0.0
 
 
-async def stored_message(link: NatsLink, stream: str, sequence: int) -> StoredMessage | None:
+async def stored_message(link: NatsLink, stream: str, sequence: int, *, surely: bool = False) -> StoredMessage | None:
     """The message at a place in a stream; None if it is gone."""
     wanted: dict[str, object] = {"seq": sequence}
+    if surely:
+        return await _ask_leader(link, stream, wanted)
     return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(wanted), wanted)
 
 
-async def last_message(link: NatsLink, stream: str, subject: str) -> StoredMessage | None:
+async def last_message(link: NatsLink, stream: str, subject: str, *, surely: bool = False) -> StoredMessage | None:
     """The latest message of a subject; None if there is none."""
+    if surely:
+        try:
+            return await _ask_leader(link, stream, {"last_by_subj": subject})
+        except NatsUnavailable as error:
+            # Credentials of a worker from before it was allowed to ask: then as well as it can.
+            if not isinstance(error.__cause__, NotPermitted):
+                raise
     # Named in the subject of the request: so a user can be allowed to read some subjects of a stream and not others.
     return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", {"last_by_subj": subject})
 
@@ -89,7 +104,7 @@ async def _look_up(
 
 
 async def _ask_leader(link: NatsLink, stream: str, wanted: dict[str, object]) -> StoredMessage | None:
-    answer = orjson.loads((await link.request(f"$JS.API.STREAM.MSG.GET.{stream}", orjson.dumps(wanted))).data)
+    answer = orjson.loads((await link.request_api(f"STREAM.MSG.GET.{stream}", orjson.dumps(wanted))).data)
     if (error := answer.get("error")) is not None:
         if error.get("err_code") == _NO_MESSAGE:
             return None
