@@ -138,14 +138,15 @@ class ObjectStore:
             sequence=sequence,
         )
 
-    async def find(self, name: str) -> StoredObject | None:
+    async def find(self, name: str, *, surely: bool = False) -> StoredObject | None:
         """The living object of that name."""
-        stored = await self.look_up(name)
+        stored = await self.look_up(name, surely=surely)
         return None if stored is None or stored.meta.deleted else stored
 
-    async def look_up(self, name: str) -> StoredObject | None:
+    async def look_up(self, name: str, *, surely: bool = False) -> StoredObject | None:
         """What is known of a name, be the object alive or deleted."""
-        message = await last_message(self._link, self.stream, object_meta_subject(self.bucket, name))
+        subject = object_meta_subject(self.bucket, name)
+        message = await last_message(self._link, self.stream, subject, surely=surely)
         return None if message is None else _stored_object(message)
 
     async def read(self, stored: StoredObject, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:

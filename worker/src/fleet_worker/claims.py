@@ -104,9 +104,14 @@ class Claims:
 
     async def _claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
         holder, watched = Holder.UNWATCHED, 0
+        surely = False
         while True:
-            found = await self._writer.read(job.run_id)
+            found = await self._writer.read(job.run_id, surely=surely)
             snapshot, revision = (None, 0) if found is None else found[:2]
+            if not surely and (snapshot is None or snapshot.is_terminal):
+                # Not written yet, or reopened since: in a cluster we may have been shown what was a moment ago.
+                surely = True
+                continue
             if holder is Holder.SILENT and revision != watched:
                 holder = Holder.ALIVE  # it moved after our last look
             now = time.time()
@@ -129,7 +134,7 @@ class Claims:
                 revision = await self._writer.write(wanted, revision=revision)
             except WrongRevision:
                 self._on_conflict()
-                holder = Holder.UNWATCHED
+                holder, surely = Holder.UNWATCHED, True
                 continue
             match decision:
                 case Decision.CANCEL:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
+from fleet_contracts.nats_roles import WORKER_API
 from fleet_contracts.problems import Problem
 from fleet_kit.logging import configure_logging
 from fleet_kit.monitor import MonitorUnusable, monitored
@@ -108,7 +109,9 @@ def _settings(options: dict[str, Any]) -> Iterator[WorkerSettings]:
 
 async def _serve(settings: WorkerSettings) -> signal.Signals:
     with runs_folder(settings.worker_dir) as runs_dir, _wheel_home(settings) as wheel_home:
-        async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}") as link:
+        # A worker with an account of its own finds the API of the fleet's under another name.
+        apis = (WORKER_API, "$JS.API") if settings.nats_nkey is not None else ("$JS.API",)
+        async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}", api_prefixes=apis) as link:
             metrics = WorkerMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
             NatsMetrics(link, metrics.registry, component="worker")
             with _monitored(settings, link, metrics):

@@ -39,9 +39,9 @@ class SnapshotWriter:
         self._bucket = Bucket(link, bucket)
         self._max_bytes = max_bytes
 
-    async def read(self, run_id: str) -> tuple[RunSnapshot, int, bytes] | None:
+    async def read(self, run_id: str, *, surely: bool = False) -> tuple[RunSnapshot, int, bytes] | None:
         """The snapshot, its revision and its bytes. MalformedMessage if it is none."""
-        entry = await self._bucket.get(run_id)
+        entry = await self._bucket.get(run_id, surely=surely)
         return None if entry is None else (RunSnapshot.decode(entry.value), entry.revision, entry.value)
 
     async def write(self, snapshot: RunSnapshot, *, revision: int) -> int:
@@ -141,7 +141,8 @@ class Lease:
     async def _read_again(self) -> bool:
         """See who has written: True if it was our own last write, unconfirmed until now."""
         try:
-            found = await self._writer.read(self._snapshot.run_id)
+            # Surely: what was true before our claim would look as if we had lost it.
+            found = await self._writer.read(self._snapshot.run_id, surely=True)
         except MalformedMessage as error:
             raise ClaimLost(f"the snapshot is unreadable: {error}") from error
         if found is None:

@@ -10,7 +10,6 @@ import nats.errors
 import orjson
 
 from fleet_contracts.names import kv_stream, kv_subject
-from fleet_contracts.nats_roles import WORKER_API
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_client import NotPermitted
@@ -60,15 +59,13 @@ class Prerequisites:
             if settings.nats_nkey is not None:
                 raise _Missing from error
             # A bucket that somebody else made may not allow direct gets.
-            await self._ask(f"$JS.API.STREAM.INFO.{stream}")
+            await self._ask(f"STREAM.INFO.{stream}")
 
     async def _ack_wait_of(self, tag: str) -> float:
         settings = self._settings
         consumer = f"CONSUMER.INFO.{settings.work_stream}.{settings.work_durable(tag)}"
         try:
-            info = await self._wait_for(
-                lambda: self._ask_api(consumer), f"the queue of tag {tag}, which runs-api makes"
-            )
+            info = await self._wait_for(lambda: self._ask(consumer), f"the queue of tag {tag}, which runs-api makes")
         except NatsUnavailable as error:
             if not isinstance(error.__cause__, NotPermitted):
                 raise
@@ -79,23 +76,13 @@ class Prerequisites:
         nanoseconds = info["config"].get("ack_wait")
         return nanoseconds / 1e9 if nanoseconds else float("inf")
 
-    async def _ask_api(self, what: str) -> dict[str, Any]:
-        """Under the name that JetStream's API has for us: a worker with an account of its own finds it elsewhere."""
-        if self._settings.nats_nkey is not None:
-            try:
-                return await self._ask(f"{WORKER_API}.{what}")
-            except NatsUnavailable as error:
-                if not isinstance(error.__cause__, nats.errors.NoRespondersError):
-                    raise
-        return await self._ask(f"$JS.API.{what}")
-
-    async def _ask(self, subject: str) -> dict[str, Any]:
-        answer: dict[str, Any] = orjson.loads((await self._link.request(subject)).data)
+    async def _ask(self, what: str) -> dict[str, Any]:
+        answer: dict[str, Any] = orjson.loads((await self._link.request_api(what)).data)
         if (error := answer.get("error")) is None:
             return answer
         if error.get("code") == HTTPStatus.NOT_FOUND:
             raise _Missing
-        raise NatsUnavailable(f"JetStream refused {subject}: {error.get('description')}")
+        raise NatsUnavailable(f"JetStream refused {what}: {error.get('description')}")
 
     async def _wait_for(self, look: Callable[[], Awaitable[T]], what: str) -> T:
         connection = self._link.reconnects

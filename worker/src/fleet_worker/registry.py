@@ -20,6 +20,9 @@ from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
+# A server of a NATS cluster may lag behind the others for so long, looked at so often.
+_LAG_SECONDS = 0.05
+_LOOKS_PAST_LAG = 40
 # However many runs come and go: at most so often is the record written.
 _WRITE_INTERVAL_SECONDS = 0.25
 # Names of flows are for people to look at; whoever offers thousands does not need all of them here.
@@ -215,7 +218,15 @@ class Registry:
 
     async def _read_again(self) -> None:
         """Keep what is not ours to say: operators write here, and an earlier life of this worker did."""
+        known = self._revision
         found = await self._read()
+        for _ in range(_LOOKS_PAST_LAG):
+            if self._revision >= known:
+                break
+            # In a cluster we were shown what was a moment ago, when the record was perhaps not ours yet. (If it stays
+            # so, the bucket has been made anew and counts from the beginning.)
+            await asyncio.sleep(_LAG_SECONDS)
+            found = await self._read()
         if found is None:
             return
         if found.instance_id != self._record.instance_id and (

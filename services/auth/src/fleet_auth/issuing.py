@@ -80,7 +80,7 @@ class KeyOffice:
             raise KeyNotFound(key_id=key_id)
         self._link.require()
         for _ in range(_MOST_TRIES):
-            entry = await self._bucket.get(key_id)
+            entry = await self._bucket.get(key_id, surely=True)
             if entry is None:
                 raise KeyNotFound(key_id=key_id)
             try:

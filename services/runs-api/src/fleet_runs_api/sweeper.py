@@ -1,4 +1,7 @@
-"""The sweeper: compares the ledger with JetStream and repairs what got lost between them."""
+"""The sweeper: compares the ledger with JetStream and repairs what got lost between them.
+
+It always asks the leader of a stream: a server that is a moment behind has lost nothing.
+"""
 
 import asyncio
 import logging
@@ -9,7 +12,7 @@ from typing import Any
 import orjson
 
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import NATS_MSG_ID, WireNames
+from fleet_contracts.names import NATS_MSG_ID, WireNames, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError
@@ -31,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _MOST_HELD = 1000
 _CHECK_PAGE = 100
+_NOBODY = (-1, None)
 
 
 class Sweeper:
@@ -57,7 +61,8 @@ class Sweeper:
         self._metrics = metrics
         # Revision of each held run and since when (by our own clock) it has not moved.
         self._unmoved: dict[str, tuple[int, float]] = {}
-        self._connection = link.reconnects
+        # Our connection and the leader of the bucket when we last looked.
+        self._led: tuple[int, str | None] | None = None
         # Runs not checked since then are suspect: set when JetStream may have lost its memory.
         self._suspect_before: float | None = None
         self._awake = asyncio.Event()
@@ -107,9 +112,11 @@ class Sweeper:
         now = time.monotonic()
         held = await self._database.fetch(queries.held_runs(limit=_MOST_HELD))
         before, self._unmoved = self._unmoved, {}
-        if self._link.reconnects != self._connection:
-            # While NATS was away nobody could refresh anything: from now on they can.
-            self._connection, before = self._link.reconnects, {}
+        if held and await self._has_been_disturbed():
+            # While NATS or the bucket's leader was away nobody could refresh anything: from now on they can. What was
+            # sent to the one before may have to be given up first.
+            before = {}
+            now += self._settings.nats_request_timeout_sec
         lost = []
         for row in held:
             revision, since = before.get(row.run_id, (row.revision, now))
@@ -118,13 +125,20 @@ class Sweeper:
                 lost.append(row)
         await self._each(self._take_back, lost)
 
+    async def _has_been_disturbed(self) -> bool:
+        """Was there a time since the last look at which the bucket took no writes?"""
+        before, self._led = self._led, _NOBODY
+        info = await self._link.stream_info(kv_stream(self._names.runs_kv_bucket))
+        self._led = (self._link.reconnects, info.cluster.leader if info.cluster else None)
+        return before not in (None, self._led)
+
     async def _take_back(self, row: Any) -> None:
         """Revoke the holder's claim by compare-and-set (from then on it can write nothing), then requeue.
 
         A run that is to be cancelled ends here, also if nobody has it any more and nobody has ended it.
         """
         run_id = row.run_id
-        entry = await self._runs.get(run_id)
+        entry = await self._runs.get(run_id, surely=True)
         if entry is None:
             return  # forgotten altogether: the check below finds it
         snapshot = RunSnapshot.decode(entry.value)
@@ -176,7 +190,7 @@ class Sweeper:
         return False
 
     async def _check(self, row: Any) -> None:
-        entry = await self._runs.get(row.run_id)
+        entry = await self._runs.get(row.run_id, surely=True)
         if entry is None:
             await self._send_again(row, "snapshot_lost", forgotten=True)
             return
@@ -200,14 +214,14 @@ class Sweeper:
             await self._expiry.end_if_exhausted(row, entry.revision)
             return
         # Look once more: the job may have been taken and finished between the two looks.
-        again = await self._runs.get(row.run_id)
+        again = await self._runs.get(row.run_id, surely=True)
         if again is not None and again.revision == entry.revision:
             await self._send_again(row, "job_lost", forgotten=False)
 
     async def _has_job(self, row: Any) -> bool:
         if not row.job_sequence:
             return False
-        message = await stored_message(self._link, self._names.work_stream, row.job_sequence)
+        message = await stored_message(self._link, self._names.work_stream, row.job_sequence, surely=True)
         if message is None:
             return False
         # After a wipe another job may lie at this place.

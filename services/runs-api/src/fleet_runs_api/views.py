@@ -46,17 +46,19 @@ class RunViews:
         snapshot, _ = await self.find_with_revision(run_id, tenant_id=tenant_id)
         return snapshot
 
-    async def find_with_revision(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int]:
+    async def find_with_revision(
+        self, run_id: str, *, tenant_id: str, surely: bool = False
+    ) -> tuple[RunSnapshot, int]:
         """The same, with the KV revision of that state."""
-        found = await self.find_live(run_id, tenant_id=tenant_id) or await self._from_ledger(run_id)
+        found = await self.find_live(run_id, tenant_id=tenant_id, surely=surely) or await self._from_ledger(run_id)
         return _own(found, run_id, tenant_id)
 
-    async def find_live(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int] | None:
+    async def find_live(self, run_id: str, *, tenant_id: str, surely: bool = False) -> tuple[RunSnapshot, int] | None:
         """The run's snapshot in KV and its revision; None if KV has none that can be read."""
         if not _is_run_id(run_id):
             raise RunNotFound(run_id=run_id)
         self._link.require()
-        found = _readable(await self._runs.get(run_id))
+        found = _readable(await self._runs.get(run_id, surely=surely))
         return found and _own(found, run_id, tenant_id)
 
     async def find_waiting(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int]:

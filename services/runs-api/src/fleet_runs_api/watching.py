@@ -127,7 +127,8 @@ class Watching:
             await self._ensure_following()
             if watcher.must_look:
                 watcher.must_look = False
-                snapshot, revision = await self._views.find_with_revision(run_id, tenant_id=tenant_id)
+                # Surely: what is newer than this look is told, and nothing between the two may be missed.
+                snapshot, revision = await self._views.find_with_revision(run_id, tenant_id=tenant_id, surely=True)
                 return State(snapshot, revision)
         except NatsUnavailable:
             watcher.must_look = True  # it is away: the watcher is warned when it is back

@@ -58,7 +58,8 @@ class Registry:
         return sorted((stored for stored in objects if is_file_name(stored.name)), key=lambda stored: stored.name)
 
     async def find(self, name: str) -> StoredObject:
-        stored = await self._store.find(name) if is_file_name(name) else None
+        # Surely: another replica of this service may have stored it a moment ago.
+        stored = await self._store.find(name, surely=True) if is_file_name(name) else None
         if stored is None:
             raise WheelNotFound(wheel_name=name[:255])
         return stored

@@ -226,7 +226,7 @@ class DeadLetters:
         for no in refused:
             if no.why is not WhyNot.RUN_NOT_FAILED or no.run_id is None:
                 continue
-            entry = await self._runs.get(no.run_id)
+            entry = await self._runs.get(no.run_id, surely=True)
             if entry is not None and (failed := _failed(entry)) is not None:
                 seen = Observation(failed, entry.revision, entry.value.decode())
                 changed = await self._commits.write(ledger.record, [seen])

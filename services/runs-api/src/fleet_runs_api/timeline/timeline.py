@@ -112,7 +112,7 @@ class TimelineReader:
         if self._reconnects == self._link.reconnects and not self._is_doubtful:
             return False
         reconnects = self._link.reconnects
-        last = await last_message(self._link, self._stream, self._subject)
+        last = await last_message(self._link, self._stream, self._subject, surely=True)
         self._is_doubtful, self._reconnects = False, reconnects
         if self._sequence == 0 or (last is not None and last.sequence >= self._sequence):
             return False

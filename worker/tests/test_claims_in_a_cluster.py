@@ -1,0 +1,87 @@
+"""A worker whose NATS server is behind the others draws no conclusion from what that one shows."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.kv import Bucket
+from fleet_kit.nats import NatsLink
+from fleet_kit.resources import ensure_bucket
+from fleet_testkit.nats_cluster import NatsCluster
+from fleet_testkit.waiting import eventually
+from fleet_worker.claims import Claims
+from fleet_worker.delivery import Delivery
+from fleet_worker.lease import Lease, SnapshotWriter
+from fleet_worker.settings import WorkerSettings
+
+pytestmark = pytest.mark.timeout(120)
+
+BUCKET = WorkerSettings().runs_kv_bucket
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    cluster = NatsCluster(tmp_path_factory.mktemp("cluster"))
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@asynccontextmanager
+async def linked(url: str) -> AsyncIterator[NatsLink]:
+    async with NatsLink(WorkerSettings(nats_url=url, nats_request_timeout_sec=2.0), name="test") as link:
+        async with asyncio.timeout(20):
+            await link.wait_ready()
+        yield link
+
+
+def job(run_id: str) -> Job:
+    return Job(run_id=run_id, flow_name="f", tag="default", submitted_at=1.0)
+
+
+async def claim(link: NatsLink, run_id: str, *, num_delivered: int = 1) -> object:
+    settings = WorkerSettings(nats_url="nats://unused", worker_id="w1")
+    writer = SnapshotWriter(link, BUCKET, max_bytes=100_000)
+    claims = Claims(writer, settings, instance_id="i1", stopping=asyncio.Event())
+    return await claims.claim(job(run_id), Delivery("reply", "subject", b"", 1, num_delivered, 0))
+
+
+async def test_a_run_that_is_not_there_yet_or_was_reopened_is_neither_missing_nor_ended(cluster: NatsCluster) -> None:
+    async with linked(cluster.servers[0].url) as near, linked(cluster.servers[2].url) as far:
+        await ensure_bucket(near.jetstream, BUCKET, replicas=3)
+        runs = Bucket(near, BUCKET)
+        failed = RunSnapshot.pending(job("reopened"), now=time.time()).finish(RunStatus.FAILED, now=time.time())
+        revision = await runs.create("reopened", failed.encode())
+        await asyncio.to_thread(cluster.wait_serving, f"KV_{BUCKET}")
+        await eventually(lambda: Bucket(far, BUCKET).get("reopened"), what="the end known everywhere")
+        await asyncio.to_thread(cluster.cut_off)
+
+        async def write_both() -> bool:
+            try:
+                await runs.update("reopened", failed.reopen(now=time.time()).encode(), revision=revision)
+                await runs.create("new", RunSnapshot.pending(job("new"), now=time.time()).encode())
+            except NatsUnavailable:
+                return False
+            return True
+
+        await eventually(write_both, within=30, what="a majority that writes")
+        for run_id in ("reopened", "new"):
+            with pytest.raises(NatsUnavailable):
+                await claim(far, run_id, num_delivered=3)
+        await asyncio.to_thread(cluster.mend)
+
+        async def claimed(run_id: str) -> object | None:
+            try:
+                return await claim(far, run_id, num_delivered=3)
+            except NatsUnavailable:
+                return None
+
+        for run_id in ("reopened", "new"):
+            assert isinstance(await eventually(lambda r=run_id: claimed(r), within=30, what="a claim"), Lease)
