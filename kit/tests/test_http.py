@@ -11,7 +11,7 @@ from fastapi import APIRouter, FastAPI, Query
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError, NatsUnavailable, code_of_status
-from fleet_kit.http import answers_invalid_requests_with, create_app
+from fleet_kit.http import answers_invalid_requests_with, create_app, listen_when_ready
 from fleet_kit.identity import RunsReader
 from fleet_kit.metrics import new_registry
 from fleet_testkit.apps import running
@@ -254,3 +254,29 @@ async def test_a_caller_without_a_tenant_is_refused(client: httpx.AsyncClient, h
     answer = await client.get("/whoami", headers=headers)
     assert answer.status_code == 401
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0014"
+
+
+async def test_a_starting_service_may_be_held_until_it_is_ready_or_its_time_is_up() -> None:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+
+    looks = 0
+
+    async def readiness() -> dict[str, str]:
+        nonlocal looks
+        looks += 1
+        return {"nats": "not connected yet"} if looks < 3 else {}
+
+    app = create_app(component="test", routers=[], lifespan=lifespan, readiness=readiness)
+    listen_when_ready(app, within_seconds=30)
+    async with app.router.lifespan_context(app):
+        assert looks == 3
+
+    async def never() -> dict[str, str]:
+        return {"nats": "not connected yet"}
+
+    app = create_app(component="test", routers=[], lifespan=lifespan, readiness=never)
+    listen_when_ready(app, within_seconds=0.1)
+    async with app.router.lifespan_context(app):
+        assert await never()

@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import math
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -33,6 +35,7 @@ from .tracing import UNTRACED
 
 logger = logging.getLogger(__name__)
 
+_READY_LOOK_SECONDS = 0.05
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 # Asked several times a second while something is away: their answers are no news.
 _PROBES = ("/health", "/ready")
@@ -73,6 +76,7 @@ def create_app(
         # Its own spans would tell the same once more, of every probe, too.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
+    app.readiness = readiness
     all_routers = [*routers, _health_routes(readiness), *([] if registry is None else [_scraping(registry, refresh)])]
     for router in all_routers:
         app.include_router(router)
@@ -128,6 +132,24 @@ def create_app(
     return app
 
 
+def listen_when_ready(app: FastAPI, *, within_seconds: float) -> None:
+    """Have the service listen when it is ready, or after so long: until then another replica answers."""
+    assert isinstance(app, _App)
+    begin = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def begin_ready(started: FastAPI) -> AsyncIterator[None]:
+        async with begin(started):
+            looks = math.ceil(within_seconds / _READY_LOOK_SECONDS)
+            for _ in range(looks):
+                if not await app.readiness():
+                    break
+                await asyncio.sleep(_READY_LOOK_SECONDS)
+            yield
+
+    app.router.lifespan_context = begin_ready
+
+
 class _App(FastAPI):
     """FastAPI, but a few busy requests are answered past it: its layers cost as much as the answer itself."""
 
@@ -135,6 +157,7 @@ class _App(FastAPI):
     # What whoever runs the process may ask without the gateway: nothing that depends on who asks.
     open_paths: frozenset[str] = frozenset(_PROBES)
     request_metrics: RequestMetrics | None = None
+    readiness: Readiness
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self.express.get((scope["method"], scope["path"])) if scope["type"] == "http" else None

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from fleet_contracts.log_events import SERVICE_HTTP, ErrorCode
 
 from .gateway_only import GatewayOnly
+from .http import listen_when_ready
 from .logging import configure_logging
 from .settings import FleetSettings, HttpSettings, SettingsError
 from .telemetry import configure_tracing
@@ -39,6 +40,8 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
     where = settings.uds or f"{settings.host}:{settings.port}"
     logger.info("%s starts on %s", component, where)
     app = build(settings)
+    if settings.ready_wait_sec:
+        listen_when_ready(app, within_seconds=settings.ready_wait_sec)
     config = uvicorn.Config(
         app if settings.gateway_secret is None else GatewayOnly(app, settings.gateway_secret),
         uds=settings.uds,

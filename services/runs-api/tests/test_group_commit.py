@@ -131,3 +131,9 @@ async def test_patient_items_go_together_after_a_moment(database: Database) -> N
     left_over = commits.write_soon(note, 9, patient=True)
     await commits.stop()
     assert await left_over == 9
+
+
+async def test_before_the_ledger_is_open_a_write_is_refused(database: Database) -> None:
+    with pytest.raises(LedgerUnavailable) as refused:
+        await GroupCommit(database.writer).write(lambda _, items: list(items), 1)
+    assert refused.value.meta["reason"] == "the ledger is not open yet"

@@ -93,7 +93,8 @@ class GroupCommit:
 
     def write_soon(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> "asyncio.Future[R]":
         """Nobody waits for a patient item: it goes with many others, or after a moment."""
-        assert self._loop is not None
+        if self._loop is None:
+            raise LedgerUnavailable(reason="the ledger is not open yet")
         future: asyncio.Future[R] = self._loop.create_future()
         waiting = _Waiting(batch, item, future)
         if patient:
