@@ -35,6 +35,7 @@ def test_every_part_gets_what_it_needs_and_nobody_else_may_read_it(tmp_path: Pat
         *(f"{service}/{file}" for service in services for file in ("gateway.secret", "nats.nk")),
         *("gateway/gateway.secret", "runs-api/postgres.password", "postgres/password", "auth/pepper"),
         *("operator/nats.nk", "workers/worker-1.nk", "workers/worker-2.nk", "nats/users.conf"),
+        *("nats/cluster.password", "nats/cluster.conf"),
     }
     assert len({found[f"{part}/gateway.secret"] for part in (*services, "gateway")}) == 1
     assert found["postgres/password"] == found["runs-api/postgres.password"] != found["auth/pepper"]
@@ -45,6 +46,8 @@ def test_every_part_gets_what_it_needs_and_nobody_else_may_read_it(tmp_path: Pat
     for seed in tmp_path.rglob("*.nk"):
         assert users.count(f"nkey: {read_nkey(seed, setting='a seed').public_key}") == 1
     assert "pyoco_workers_gpu" in users
+    # The servers of a cluster know each other by it.
+    assert found["nats/cluster.conf"].count(found["nats/cluster.password"].strip()) == 4
 
 
 def test_once_more_keeps_what_is_there_and_adds_what_is_missing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fleet_contracts.names import WireNames
-from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config, worker
+from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config, cluster_config, worker
 from fleet_kit.nkey_files import make_nkey, read_nkey
 from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
 
@@ -18,6 +18,8 @@ _PROGRAM = "pyoco-fleet-secrets"
 _SECRET_BYTES = 32
 # Workers of other names or tags than the fleet's own; the operator hands their seeds out.
 _GRANTS = "operator/workers"
+# The NATS servers of compose.cluster.yaml.
+CLUSTER = ("nats", "nats-2", "nats-3")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -44,6 +46,15 @@ class Secrets:
         nkey = read_nkey(file, setting="a NATS user") if file.exists() else make_nkey(file)
         self._hand_over(file)
         return nkey.public_key
+
+    def read(self, place: str) -> str:
+        return read_secret(self._folder / place, setting="a secret")
+
+    def keep(self, place: str, text: str) -> None:
+        """Made from other secrets, so written anew each time; for whom we are ourselves: NATS runs as root."""
+        file = self._folder / place
+        write_secret(file, text.rstrip("\n"))
+        file.chmod(0o400)
 
     def publish(self, place: str, text: str) -> None:
         """Nothing secret: anybody may read it."""
@@ -93,6 +104,8 @@ def make_all(made: Secrets, *, names: WireNames, workers: int, tags: list[str]) 
         NatsUser(worker_id, made.user(f"{_GRANTS}/{worker_id}.nk"), worker(names, worker_id, _tags(granted)))
         for worker_id, granted in made.granted().items()
     ]
+    made.share("nats/cluster.password")
+    made.keep("nats/cluster.conf", cluster_config(made.read("nats/cluster.password"), CLUSTER))
     made.publish("nats/users.conf", accounts_config(roles, crew))
 
 

@@ -1,0 +1,306 @@
+"""Three NATS servers, two replicas of each service, three workers: any one of them is lost, and no accepted run is.
+
+Each test breaks something under load, and then holds every answer against the ledger: what was accepted has
+completed, what was refused is not there.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from fleet_testkit.compose import IMAGES_TAG, ComposedFleet
+from fleet_testkit.load import Load
+from fleet_testkit.runs import Snapshot, read, submit, wait_ended
+from fleet_testkit.waiting import wait_until
+
+# The images may have to be built first, from nothing.
+pytestmark = pytest.mark.timeout(1800)
+
+NATS = {"nats-1": "nats", "nats-2": "nats-2", "nats-3": "nats-3"}
+SERVICES = ["auth", "runs-api", "workers-api", "wheels-api"]
+MARKS = "/data/marks"
+# So many requests in a row reach every replica: the gateway takes them in turn.
+ENOUGH_FOR_ALL = 8
+# Of a loaded machine: nothing here is judged by its speed.
+PATIENCE_SECONDS = 120.0
+
+
+class Cluster(ComposedFleet):
+    """The names of NATS servers here are their own, not those of their containers."""
+
+    def nats(self, server: str) -> str:
+        [container] = self.run("ps", "--all", "--quiet", NATS[server]).split()
+        return container
+
+    def ask_nats(self, server: str, path: str) -> str | None:
+        try:
+            return self.docker("exec", self.nats(server), "wget", "-q", "-O", "-", f"http://127.0.0.1:8222{path}")
+        except AssertionError:
+            return None
+
+    def streams(self, server: str) -> dict[str, dict[str, Any]] | None:
+        """What a server says of the streams that it leads or has: name to its cluster's state."""
+        said = self.ask_nats(server, "/jsz?accounts=1&streams=1&config=1")
+        if said is None:
+            return None
+        accounts = json.loads(said).get("account_details", [])
+        return {stream["name"]: stream for account in accounts for stream in account.get("stream_detail", [])}
+
+    def leader_of(self, stream: str) -> str:
+        def look() -> str | None:
+            for server in NATS:
+                state = (self.streams(server) or {}).get(stream, {})
+                if leader := state.get("cluster", {}).get("leader"):
+                    return str(leader)
+            return None
+
+        return wait_until(look, within=PATIENCE_SECONDS, what=f"a leader of {stream}")
+
+    def is_healthy(self, server: str) -> bool:
+        return self.ask_nats(server, "/healthz") is not None
+
+    def wait_whole(self) -> None:
+        """Every server of NATS has caught up, and every container is healthy."""
+        wait_until(
+            lambda: all(self.is_healthy(server) for server in NATS), within=PATIENCE_SECONDS, what="NATS caught up"
+        )
+        wait_until(
+            lambda: self.client.get("/health").status_code == httpx.codes.OK, within=PATIENCE_SECONDS, what="health"
+        )
+
+    def wait_container(self, container: str) -> None:
+        wait_until(
+            lambda: self.inspect(container)["State"]["Health"]["Status"] == "healthy",
+            within=PATIENCE_SECONDS,
+            what="a healthy container",
+        )
+
+    def marks(self) -> Counter[str]:
+        """How often each label was executed, on all workers that live."""
+        read = [self.docker("exec", worker, "cat", MARKS) for worker in self.containers("worker")]
+        return Counter("".join(read).split())
+
+    def worker_container(self, worker_id: str) -> str:
+        """The workers choose their names themselves; what they do is in their logs."""
+        for container in self.containers("worker"):
+            if f'"{worker_id}"' in self.docker("logs", container):
+                return container
+        raise AssertionError(f"no container is {worker_id}")
+
+    @contextmanager
+    def cut_off(self, container: str, *, alias: str) -> Iterator[None]:
+        network = next(name for name in self.inspect(container)["NetworkSettings"]["Networks"])
+        self.docker("network", "disconnect", network, container)
+        try:
+            yield
+        finally:
+            self.docker("network", "connect", "--alias", alias, network, container)
+
+    def ledger(self, query: str) -> list[list[str]]:
+        [postgres] = self.containers("postgres")
+        rows = self.docker("exec", postgres, "psql", "-U", "pyoco", "-AtF,", "-c", query)
+        return [row.split(",") for row in rows.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def cluster(engine: None) -> Iterator[Cluster]:
+    files = ("compose.yaml", "compose.cluster.yaml")
+    with Cluster(f"{IMAGES_TAG}-cluster", files=files, PYOCO_FLOWS="./tests/flows") as cluster:
+        yield cluster
+
+
+@dataclass
+class Trial:
+    """One thing that goes wrong, while runs are submitted all the time."""
+
+    cluster: Cluster
+    load: Load
+    before: set[str]
+    capsys: pytest.CaptureFixture[str]
+
+    def more_accepted(self, count: int = 20) -> float:
+        """Wait until so many more are accepted; how many seconds it was until the first."""
+        begun = time.monotonic()
+        wait_until(lambda: self.load.accepted_since(begun), within=PATIENCE_SECONDS, what="an accepted run")
+        took = time.monotonic() - begun
+        wait_until(lambda: self.load.accepted_since(begun) >= count, within=PATIENCE_SECONDS, what="more of them")
+        return took
+
+    def settle(self, what: str, *, also: Sequence[str] = (), **more: str) -> list[Snapshot]:
+        """Nothing that was accepted is lost or stuck, nothing that was refused is left. The runs as they ended."""
+        self.load.stop()
+        begun = time.monotonic()
+        ended = wait_ended(self.cluster.client, self.load.run_ids, within=PATIENCE_SECONDS)
+        more["the last one ended after"] = f"{time.monotonic() - begun:.1f} s"
+        more["runs begun more than once"] = str(sum(run["attempt"] > 1 for run in ended))
+        with self.capsys.disabled():
+            print(f"\n[figures] {what}: {self.load.figures(**more)}")
+        assert Counter(run["status"] for run in ended) == {"COMPLETED": len(ended)}
+        known = {run_id for (run_id,) in self.cluster.ledger("SELECT run_id FROM runs")} - self.before
+        assert len(known - set(self.load.run_ids) - set(also)) <= len(self.load.unclear)
+        for refused in self.load.refused:
+            assert "ERR-PYOCO-0003" in refused.body, refused.body
+        return ended
+
+
+@pytest.fixture
+def trial(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Iterator[Trial]:
+    """Begins with some accepted runs, so that whatever breaks has something to break."""
+    cluster.wait_whole()
+    before = {run_id for (run_id,) in cluster.ledger("SELECT run_id FROM runs")}
+    for worker in cluster.containers("worker"):
+        cluster.docker("exec", worker, "sh", "-c", f": > {MARKS}")
+    with Load(cluster.url, "marked", {"marks": MARKS, "seconds": 0.05}) as load:
+        trial = Trial(cluster, load, before, capsys)
+        trial.more_accepted(10)
+        yield trial
+
+
+def test_every_stream_and_queue_is_on_three_servers(cluster: Cluster) -> None:
+    cluster.wait_whole()
+    streams = cluster.streams("nats-1")
+    assert streams
+    assert len(streams) == 8
+    assert {name: stream["config"]["num_replicas"] for name, stream in streams.items()} == dict.fromkeys(streams, 3)
+    assert len({worker["worker_id"] for worker in cluster.client.get("/workers").json()}) == 3
+
+
+def test_nobody_joins_the_cluster_without_its_password(cluster: Cluster) -> None:
+    said = cluster.docker(
+        "exec",
+        cluster.nats("nats-1"),
+        "sh",
+        "-c",
+        # A route that says nothing of a password is not let in.
+        "(printf 'CONNECT {}\\r\\nPING\\r\\n'; sleep 1) | (nc nats-2 6222 || busybox nc nats-2 6222)",
+    )
+    assert "Authorization Violation" in said
+
+
+def test_kill_9_of_the_leader_of_the_queue(trial: Trial) -> None:
+    cluster = trial.cluster
+    leader = cluster.leader_of("PYOCO_WORK")
+    watched = submit(cluster.client, "marked", marks=MARKS, label="watched", seconds=12.0)
+    with ThreadPoolExecutor(max_workers=1) as watcher:
+        seen = watcher.submit(_watch, cluster, watched)
+        cluster.docker("kill", cluster.nats(leader))
+        first_after = trial.more_accepted()
+        # Whatever was lost on the way to it, a watch tells the end.
+        assert seen.result(PATIENCE_SECONDS)[-1] == "COMPLETED"
+    cluster.docker("start", cluster.nats(leader))
+    wait_until(lambda: cluster.is_healthy(leader), within=PATIENCE_SECONDS, what="the killed one caught up")
+    trial.more_accepted()
+    trial.settle(
+        "the leader of the queue killed", also=[watched], **{"accepting again after": f"{first_after:.1f} s"}
+    )
+
+
+def test_a_nats_server_is_cut_off_from_everybody(trial: Trial) -> None:
+    cluster = trial.cluster
+    leader = cluster.leader_of("KV_pyoco_runs")
+    with cluster.cut_off(cluster.nats(leader), alias=NATS[leader]):
+        first_after = trial.more_accepted()
+        # Whoever was connected to it has found another one: the dashboard's list is no one's privilege.
+        wait_until(lambda: _all_answer(cluster, "/workers"), within=PATIENCE_SECONDS, what="every replica answering")
+    wait_until(lambda: cluster.is_healthy(leader), within=PATIENCE_SECONDS, what="the lost one caught up")
+    trial.more_accepted()
+    trial.settle("a NATS server cut off", **{"accepting again after": f"{first_after:.1f} s"})
+
+
+def test_every_service_is_restarted_one_by_one(trial: Trial) -> None:
+    cluster = trial.cluster
+    begun = time.monotonic()
+    for service in SERVICES:
+        for container in cluster.containers(service):
+            cluster.docker("restart", container)
+            cluster.wait_container(container)
+            trial.more_accepted(5)
+    ended = trial.settle("all services restarted one by one", **{"in": f"{time.monotonic() - begun:.0f} s"})
+    # Nobody that executes was touched: each run was executed once.
+    labels = Counter(str(run["params"]["label"]) for run in ended)
+    executed = cluster.marks()
+    assert {label: executed[label] for label in labels} == labels
+
+
+def test_kill_9_of_a_worker(trial: Trial) -> None:
+    cluster = trial.cluster
+    workers = [worker["worker_id"] for worker in cluster.client.get("/workers").json()]
+    known = {worker_id: cluster.worker_container(worker_id) for worker_id in workers}
+    held = [submit(cluster.client, "marked", marks=MARKS, label=f"held-{n}", seconds=8.0) for n in range(4)]
+
+    def holder() -> str | None:
+        running = [run for run_id in held if (run := read(cluster.client, run_id))["status"] == "RUNNING"]
+        return str(running[0]["worker_id"]) if running else None
+
+    victim = wait_until(holder, within=PATIENCE_SECONDS, what="a held run")
+    cluster.docker("kill", known[victim])
+    killed_at = time.monotonic()
+    runs = [read(cluster.client, run_id) for run_id in held]
+    orphans = [run["run_id"] for run in runs if run["status"] == "RUNNING" and run["worker_id"] == victim]
+    assert orphans
+    wait_until(
+        lambda: all(read(cluster.client, run_id)["attempt"] == 2 for run_id in orphans),
+        within=PATIENCE_SECONDS,
+        what="the takeover",
+    )
+    took = time.monotonic() - killed_at
+    ended = wait_ended(cluster.client, held, within=PATIENCE_SECONDS)
+    assert Counter(run["status"] for run in ended) == {"COMPLETED": len(held)}
+    cluster.docker("start", known[victim])
+    cluster.wait_container(known[victim])
+    more = {"runs that it held": str(len(orphans)), "all taken over after": f"{took:.1f} s"}
+    trial.settle("a worker killed", also=held, **more)
+
+
+def test_what_one_replica_is_told_the_other_knows_in_a_moment(cluster: Cluster) -> None:
+    cluster.wait_whole()
+    worker_id = cluster.client.get("/workers").json()[0]["worker_id"]
+    for order, wanted in (("drain", True), ("resume", False)):
+        assert cluster.client.post(f"/workers/{worker_id}/{order}").status_code == httpx.codes.OK
+        wait_until(
+            lambda wanted=wanted: all(_is_draining(cluster, worker_id) is wanted for _ in range(ENOUGH_FOR_ALL)),
+            within=PATIENCE_SECONDS,
+            what=f"every replica knowing of the {order}",
+        )
+    run_id = submit(cluster.client, "marked", marks=MARKS, label="at once")
+    # From either replica, the moment it is accepted.
+    assert {cluster.client.get(f"/runs/{run_id}").status_code for _ in range(ENOUGH_FOR_ALL)} == {httpx.codes.OK}
+    wait_ended(cluster.client, [run_id], within=PATIENCE_SECONDS)
+
+
+def _is_draining(cluster: Cluster, worker_id: str) -> bool:
+    return bool(cluster.client.get(f"/workers/{worker_id}").json()["draining"])
+
+
+def test_without_a_majority_everything_is_refused_until_it_is_back(trial: Trial) -> None:
+    cluster = trial.cluster
+    for server in ("nats-2", "nats-3"):
+        cluster.docker("kill", cluster.nats(server))
+    refused = len(trial.load.refused)
+    wait_until(lambda: len(trial.load.refused) >= refused + 10, within=PATIENCE_SECONDS, what="submits being refused")
+    # Lists come from the ledger.
+    assert cluster.client.get("/runs").status_code == httpx.codes.OK
+    for server in ("nats-2", "nats-3"):
+        cluster.docker("start", cluster.nats(server))
+    first_after = trial.more_accepted()
+    trial.settle("no majority for a while", **{"accepting again after": f"{first_after:.1f} s"})
+
+
+def _watch(cluster: Cluster, run_id: str) -> list[str]:
+    """The states of a run as they are told, until the stream ends."""
+    with cluster.client.stream("GET", f"/runs/{run_id}/watch", timeout=PATIENCE_SECONDS) as answer:
+        told = [json.loads(line.partition(": ")[2]) for line in answer.iter_lines() if line.startswith("data: ")]
+    return [str(state["status"]) for state in told if "status" in state]
+
+
+def _all_answer(cluster: Cluster, path: str) -> bool:
+    """Often enough in a row that every replica was asked."""
+    return all(cluster.client.get(path).status_code == httpx.codes.OK for _ in range(ENOUGH_FOR_ALL))
