@@ -4,7 +4,9 @@ import asyncio
 import json
 import time
 from functools import partial
+from statistics import median
 
+import httpx
 from nats.aio.client import Client
 from sqlalchemy import create_engine, inspect, text
 
@@ -24,17 +26,22 @@ _SIZES = (1_000, 10_000, 100_000)
 _PATHS = {"list 50": "/runs?limit=50", "metrics": "/metrics"}
 _BUCKET = WireNames().runs_kv_bucket
 _IN_FLIGHT = 500
+_SCRAPES = 7
+_SCRAPE_APART_SECONDS = 2.2
 
 
 def measure_lists(session: Session) -> list[Figure]:
     figures = []
-    with _Ledger(session.ours) as ledger:
+    with Ledger(session.ours) as ledger:
         for size in _SIZES:
             say(f"filling in {size:,} ended runs")
             ledger.refill(size)
             if size <= _PEER_AT_MOST:
                 session.peer.wire.use(partial(_fill_peer, size=size))
             figures += [_measure(session, name, path, size) for name, path in _PATHS.items()]
+            figures.append(
+                Figure(f"scrape of runs-api, {size:,} runs", "ms", scrape_ms(session.ours.metrics_port), None)
+            )
     session.peer.wire.use(_empty_peer)
     return figures
 
@@ -53,13 +60,26 @@ def _measure(session: Session, name: str, path: str, size: int) -> Figure:
     return session.compare(title, "ms", p50_ms, rounds=1 if size == _PEER_AT_MOST else None)
 
 
-class _Ledger:
+def scrape_ms(port: int) -> float:
+    """What runs-api tells on the inside: the median of scrapes so far apart that each one asks ledger and streams."""
+    took = []
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        client.get("/runs-api/metrics")
+        for _ in range(_SCRAPES):
+            time.sleep(_SCRAPE_APART_SECONDS)
+            begun = time.perf_counter()
+            client.get("/runs-api/metrics").raise_for_status()
+            took.append((time.perf_counter() - begun) * 1000)
+    return median(took)
+
+
+class Ledger:
     """Our ledger, filled from outside; what was empty before is empty again at the end."""
 
     def __init__(self, ours: Ours) -> None:
         self._engine = create_engine(f"sqlite:///{ours.stack.data_dir}/runs.db")
 
-    def __enter__(self) -> "_Ledger":
+    def __enter__(self) -> "Ledger":
         with self._engine.connect() as connection:
             tables = inspect(connection).get_table_names()
             self._empty = [table for table in tables if not connection.scalar(text(f"SELECT 1 FROM {table} LIMIT 1"))]
