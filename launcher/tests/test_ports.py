@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleet_launcher.errors import LaunchError
-from fleet_launcher.ports import browser_url, check_gateway_port, nats_port
+from fleet_launcher.ports import browser_url, check_gateway_port, check_metrics_ports, nats_port
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,14 @@ def test_the_address_shown_is_one_that_a_browser_can_open(host: str, url: str) -
 def test_a_host_that_is_not_of_this_machine_is_refused() -> None:
     with pytest.raises(LaunchError, match="not an address of this machine; choose another with --host"):
         check_gateway_port("192.0.2.1", 8000)
+
+
+def test_a_port_for_metrics_that_is_taken_is_told_whichever_of_them_it_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for first in (port, port - 2):
+            with pytest.raises(LaunchError, match=r"for metrics is taken; .* choose another with --metrics-port"):
+                check_metrics_ports(first, count=3)
 
 
 def test_nats_keeps_its_port_while_it_is_free(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from fleet_auth.settings import Settings
 from fleet_kit.kv import Bucket
 from fleet_testkit.apps import running
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.scrapes import Scrape
 
 from .conftest import KEY, SECRET, auth, key_record, until_status, verify
 
@@ -52,6 +53,19 @@ async def test_without_a_key_the_caller_is_asked_for_one(nats_server: NatsServer
             assert answer.status_code == 401
             assert answer.json()["error"]["code"] == "UNAUTHENTICATED"
             assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0014"
+
+
+async def test_verdicts_are_counted(nats_server: NatsServer) -> None:
+    async with auth(nats_server) as client:
+        await verify(client)
+        for _ in range(2):
+            await verify(client, f"pyoco_never-issued_{SECRET}")
+        seen = Scrape((await client.get("/metrics")).text)
+        counted = {
+            verdict: seen.value("pyoco_auth_verifications_total", verdict=verdict)
+            for verdict in ("admitted", "key_missing", "key_refused", "undecided")
+        }
+        assert counted == {"admitted": 0, "key_missing": 1, "key_refused": 2, "undecided": 0}
 
 
 async def test_an_unknown_key_is_refused(nats_server: NatsServer) -> None:

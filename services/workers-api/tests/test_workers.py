@@ -11,6 +11,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually
 from fleet_workers_api.main import build
 from fleet_workers_api.settings import Settings
@@ -186,6 +187,26 @@ async def test_it_starts_while_nats_is_away_and_answers_once_it_comes(nats_serve
         nats_server.start()
         await until_ready(client)
         assert (await client.get("/workers")).json() == []
+
+
+async def test_metrics_count_workers_by_state(
+    service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
+) -> None:
+    await bucket.put("w1", record("w1", slots=2, state="RUNNING"))
+    await bucket.put("w2", record("w2", slots=3, draining=True))
+    await bucket.put("w3", record("w3", slots=9, last_seen_at=time.time() - 600))
+    await until_listed(service, "w2", "w1", "w3")
+    seen = Scrape((await service.get("/metrics")).text)
+    states = {state: seen.value("pyoco_workers", state=state) for state in ("RUNNING", "IDLE", "DISCONNECTED")}
+    assert states == {"RUNNING": 1, "IDLE": 1, "DISCONNECTED": 1}
+    assert (seen.value("pyoco_workers_draining"), seen.value("pyoco_workers_slots")) == (1, 5)
+    nats_server.kill()
+
+    async def is_unknown() -> bool:
+        told = Scrape((await service.get("/metrics")).text)
+        return told.value("pyoco_nats_up") == 0 and told.value("pyoco_workers") is None
+
+    await eventually(is_unknown, what="nothing being told while NATS is away")
 
 
 async def test_metrics_and_unknown_paths_have_their_form(service: httpx.AsyncClient) -> None:

@@ -1,0 +1,63 @@
+"""What a worker tells to whoever scrapes it."""
+
+from collections.abc import Callable
+from typing import get_args
+
+import httpx
+import pytest
+
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.metrics import render
+from fleet_testkit.nats_server import free_port
+from fleet_testkit.scrapes import Scrape
+from fleet_testkit.waiting import eventually
+from fleet_worker import disposition
+from fleet_worker.metrics import WorkerMetrics
+
+from .conftest import Desk, WorkerProcess
+
+_ENDED = RunSnapshot(run_id="r", flow_name="f", status=RunStatus.COMPLETED, heartbeat_at=1.0, updated_at=1.0)
+OUTCOMES: list[disposition.Outcome] = [
+    disposition.InvalidJob("no job"),
+    disposition.RunMissing("none", given_up=False),
+    disposition.AlreadyEnded(_ENDED),
+    disposition.HeldElsewhere(1.0),
+    disposition.NotYet(1.0),
+    disposition.Ended(RunStatus.FAILED),
+    disposition.RetryScheduled(),
+    disposition.HandedBack(1.0),
+    disposition.Fenced(),
+    disposition.Unrecorded("no"),
+]
+
+
+def test_every_way_a_job_can_go_has_a_name_of_its_own() -> None:
+    assert {type(outcome) for outcome in OUTCOMES} == set(get_args(disposition.Outcome))
+    metrics = WorkerMetrics()
+    for outcome in OUTCOMES:
+        metrics.count(outcome)
+    seen = Scrape(render(metrics.registry).decode())
+    assert len(seen.label_values("pyoco_worker_jobs_total", "outcome")) == len(OUTCOMES)
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_tells_of_runs_that_end_and_of_runners_that_die(
+    desk: Desk, start_worker: Callable[..., WorkerProcess]
+) -> None:
+    port = free_port()
+    start_worker("w1", PYOCO_MONITOR_PORT=str(port))
+    await desk.wait_ended(await desk.submit("crashing"))
+
+    async def told() -> Scrape | None:
+        async with httpx.AsyncClient() as client:
+            seen = Scrape((await client.get(f"http://127.0.0.1:{port}/metrics")).text)
+        return seen if seen.value("pyoco_worker_jobs_total", outcome="failed") else None
+
+    seen = await eventually(told, what="the end of the run being counted")
+    assert seen is not None
+    assert seen.value("pyoco_worker_runner_deaths_total") == 3
+    assert seen.value("pyoco_worker_jobs_total", outcome="handed_back") == 2
+    assert seen.value("pyoco_worker_claim_duration_seconds_count") == 3
+    assert (seen.value("pyoco_worker_snapshot_bytes_count") or 0) >= 6
+    assert (seen.value("pyoco_worker_slots"), seen.value("pyoco_nats_up")) == (1, 1)
