@@ -71,10 +71,14 @@ def test_keys_under_a_header_of_another_name_are_still_known_after_a_restart(
         assert '"apiKeyHeader": "X-Fleet-Key"' in fleet.client.get("/static/config.js").text
         refused = fleet.client.get("/runs", headers={KEY_HEADER: key})
         assert (refused.status_code, "X-Fleet-Key" in refused.json()["detail"]) == (401, True)
-        assert fleet.client.get("/runs", headers={"X-Fleet-Key": key}).status_code == 200
+
+        def opens() -> bool:
+            return fleet.client.get("/runs", headers={"X-Fleet-Key": key}).status_code == 200
+
+        wait_until(opens, what="the key known")
         fleet.down()
         fleet.up()
-        assert fleet.client.get("/runs", headers={"X-Fleet-Key": key}).status_code == 200
+        wait_until(opens, what="the key still known")
 
 
 @pytest.mark.embedded_only("a folder of the data dir; in a container it is gone with the container")

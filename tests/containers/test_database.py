@@ -12,6 +12,8 @@ from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(900)
+
 IMAGE = "postgres:16-alpine"
 
 

@@ -2,16 +2,14 @@
 
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet
+from fleet_testkit.load import Load
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel, upload_of
@@ -23,9 +21,9 @@ RESTORE_LEDGER = ["pg_restore", "-U", "pyoco", "-d", "pyoco", "--exit-on-error",
 ALL_BUT_STORES = ("gateway", "worker", "runs-api", "workers-api", "wheels-api", "auth")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kept(engine: None) -> Iterator[ComposedFleet]:
-    """A fleet that wants keys, to be lost and brought back."""
+    """A fleet that wants keys, to be lost and brought back, more than once."""
     with ComposedFleet(f"{IMAGES_TAG}-operations", PYOCO_HTTP_AUTH_MODE="api_key") as fleet:
         yield fleet
 
@@ -33,33 +31,44 @@ def kept(engine: None) -> Iterator[ComposedFleet]:
 class Possessions:
     """What a fleet has before something is lost, and must have afterwards."""
 
-    def __init__(self, fleet: ComposedFleet, folder: Path) -> None:
+    def __init__(self, fleet: ComposedFleet, folder: Path, name: str) -> None:
         self._fleet = fleet
         create = ["api-key", "create", "--tenant", "acme", "--scopes", "admin", "--json"]
         issued = json.loads(fleet.run("exec", "-T", "auth", "pyoco-server-admin", *create))
         fleet.client.headers["X-API-Key"] = issued["api_key"]
         wait_until(lambda: fleet.client.get("/runs").status_code == 200, within=30, what="the key known")
-        self._wheel = build_wheel(folder, "kept")
+        self._completed_before = completed(fleet)
+        self._wheel = build_wheel(folder, name)
         fleet.client.post("/wheels", files=upload_of(self._wheel)).raise_for_status()
-        self._ended = wait_ended(fleet.client, [submit(fleet.client, "hello", name=str(n)) for n in range(5)])
+        self._ended = wait_ended(
+            fleet.client, [submit(fleet.client, "hello", name=str(n)) for n in range(5)], within=120
+        )
         # Nobody to execute these, until everything is back.
         fleet.run("stop", "worker")
         self._unfinished = [submit(fleet.client, "hello", name=f"later {n}") for n in range(10)]
 
-    def are_there(self, *, with_wheels: bool = True) -> None:
+    def are_there(self) -> None:
         """The key opens, the wheel is the same, ended runs are told of, unfinished ones end."""
         client = self._fleet.client
         assert client.get("/runs").status_code == 200
-        if with_wheels:
-            assert client.get(f"/wheels/{self._wheel.name}").content == self._wheel.read_bytes()
-            assert [entry["action"] for entry in client.get("/wheels/history").json()] == ["upload"]
+        assert client.get(f"/wheels/{self._wheel.name}").content == self._wheel.read_bytes()
+        history = client.get("/wheels/history", params={"wheel_name": self._wheel.name}).json()
+        assert [entry["action"] for entry in history] == ["upload"]
         for run in self._ended:
             again = client.get(f"/runs/{run['run_id']}", params={"include": "full"}).json()
             assert (again["status"], again["result"]) == ("COMPLETED", run["result"])
         finished = wait_ended(client, self._unfinished, within=120)
         assert {run["status"] for run in finished} == {"COMPLETED"}
         # Sent again where it was lost, and counted once.
-        assert 'pyoco_runs_total{status="COMPLETED"} 15' in client.get("/metrics").text
+        wanted = self._completed_before + len(self._ended) + len(self._unfinished)
+        wait_until(lambda: completed(self._fleet) == wanted, within=30, what=f"{wanted} runs counted")
+
+
+def completed(fleet: ComposedFleet) -> int:
+    """How many runs the ledger counts as completed."""
+    lines = fleet.client.get("/metrics").text.splitlines()
+    [line] = [line for line in lines if line.startswith('pyoco_runs_total{status="COMPLETED"}')]
+    return int(float(line.split()[-1]))
 
 
 def operate(fleet: ComposedFleet, *command: str) -> "subprocess.CompletedProcess[str]":
@@ -75,7 +84,7 @@ def backed_up(fleet: ComposedFleet, folder: Path) -> Path:
 
 
 def test_a_fleet_that_was_lost_comes_back_from_its_backup(kept: ComposedFleet, tmp_path: Path) -> None:
-    possessions = Possessions(kept, tmp_path)
+    possessions = Possessions(kept, tmp_path, "lost")
     backup = backed_up(kept, tmp_path)
     occupied = operate(kept, "ops/restore", str(backup))
     assert (occupied.returncode, "has volumes already" in occupied.stderr) == (1, True)
@@ -88,7 +97,7 @@ def test_a_fleet_that_was_lost_comes_back_from_its_backup(kept: ComposedFleet, t
 
 
 def test_a_nats_that_lost_its_disk_gets_keys_and_wheels_back(kept: ComposedFleet, tmp_path: Path) -> None:
-    possessions = Possessions(kept, tmp_path)
+    possessions = Possessions(kept, tmp_path, "wiped")
     backup = backed_up(kept, tmp_path)
     kept.run("stop", *ALL_BUT_STORES)
     kept.run("rm", "--stop", "--force", "nats")
@@ -108,7 +117,7 @@ def test_a_nats_that_lost_its_disk_gets_keys_and_wheels_back(kept: ComposedFleet
 
 
 def test_a_postgresql_that_lost_its_data_goes_back_to_the_backup(kept: ComposedFleet, tmp_path: Path) -> None:
-    possessions = Possessions(kept, tmp_path)
+    possessions = Possessions(kept, tmp_path, "restored")
     backup = backed_up(kept, tmp_path)
     late = submit(kept.client, "hello", name="accepted after the backup")
     kept.run("stop", "gateway", "worker", "runs-api")
@@ -132,43 +141,6 @@ def test_a_postgresql_that_lost_its_data_goes_back_to_the_backup(kept: ComposedF
     assert late not in {run["run_id"] for run in kept.client.get("/runs").json()}
 
 
-class Load(threading.Thread):
-    """Submits runs one after another, and notes which were answered and how long nobody answered."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(daemon=True)
-        self._url = url
-        self._over = threading.Event()
-        self.run_ids: list[str] = []
-        self.refused = 0
-        self.longest_gap_seconds = 0.0
-
-    def run(self) -> None:
-        answered_at = time.monotonic()
-        with httpx.Client(base_url=self._url, timeout=10) as client:
-            while not self._over.wait(0.02):
-                if (run_id := self._submit(client)) is None:
-                    self.refused += 1
-                    continue
-                now = time.monotonic()
-                self.longest_gap_seconds = max(self.longest_gap_seconds, now - answered_at)
-                answered_at = now
-                self.run_ids.append(run_id)
-
-    def end(self) -> None:
-        self._over.set()
-        self.join(timeout=30)
-
-    @staticmethod
-    def _submit(client: httpx.Client) -> str | None:
-        body: dict[str, Any] = {"flow_name": "hello", "params": {"name": "load"}}
-        try:
-            answer = client.post("/runs", json=body)
-        except httpx.TransportError:
-            return None
-        return str(answer.json()["run_id"]) if answer.status_code == httpx.codes.OK else None
-
-
 def test_an_upgrade_under_load_loses_no_answered_run(engine: None, capsys: pytest.CaptureFixture[str]) -> None:
     """From images of one tag to those of another; what is inside is the same here."""
     before = f"{IMAGES_TAG}-before"
@@ -178,27 +150,19 @@ def test_an_upgrade_under_load_loses_no_answered_run(engine: None, capsys: pytes
             fleet.docker("tag", f"pyoco-fleet/{image}:{IMAGES_TAG}", f"pyoco-fleet/{image}:{before}")
         fleet.env["PYOCO_VERSION"] = before
         fleet.up("--scale", "worker=2")
-        load = Load(fleet.url)
-        load.start()
-        try:
-            wait_until(lambda: len(load.run_ids) > 20, within=60, what="the load begun")
+        with Load(fleet.url, "hello", {"name": "load"}) as load:
+            wait_until(lambda: len(load.accepted) > 20, within=60, what="the load begun")
             fleet.env["PYOCO_VERSION"] = IMAGES_TAG
             begun = time.monotonic()
             fleet.up("--scale", "worker=2")
-            took = time.monotonic() - begun
-            answered = len(load.run_ids)
-            wait_until(lambda: len(load.run_ids) > answered + 20, within=60, what="runs accepted by the new version")
-        finally:
-            load.end()
+            upgraded = time.monotonic()
+            wait_until(lambda: load.accepted_since(upgraded) > 20, within=60, what="the new version accepting runs")
         ended = wait_ended(fleet.client, load.run_ids, within=180)
         assert {run["status"] for run in ended} == {"COMPLETED"}
         images = {fleet.inspect(part["ID"])["Config"]["Image"] for part in fleet.described()}
         assert not [image for image in images if image.endswith(before)]
         with capsys.disabled():
-            print(
-                f"\n[figures] upgrade in {took:.0f} s under load: {len(ended)} runs answered, all completed; "
-                f"{load.refused} submits refused, nobody answered for {load.longest_gap_seconds:.1f} s at most"
-            )
+            print(f"\n[figures] upgrade in {upgraded - begun:.0f} s under load: {load.figures()}")
 
 
 def test_a_worker_elsewhere_is_let_in_with_its_own_tags_and_sent_away(

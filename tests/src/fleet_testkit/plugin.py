@@ -13,6 +13,8 @@ from .nats_server import NatsServer
 # The fixtures through which a test meets a fleet.
 _FLEETS = {"stack", "guarded", "new_fleet"}
 _SUMMARY = pytest.StashKey[list[str]]()
+# The first test that asks for a fleet in containers waits for it to be built and started.
+_COMPOSED_SECONDS = 1800
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         f"{len(items) - len(chosen) - sum(kept_out.values())} meet no fleet at all",
         *(f"{count} are of the embedded stack alone: {reason}" for reason, count in sorted(kept_out.items())),
     ]
+    for item in chosen:
+        item.add_marker(pytest.mark.timeout(_COMPOSED_SECONDS))
     items[:] = chosen
 
 
