@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fleet_kit.settings import FleetSettings
 from fleet_launcher.errors import LaunchError
 from fleet_launcher.parts import Part, StopStep
 from fleet_launcher.state import PartPhase, PartState
@@ -25,7 +26,11 @@ class Watched:
     def __init__(self, folder: Path, parts: list[Part]) -> None:
         self.history: list[tuple[str, PartPhase, str | None]] = []
         self.supervisor = Supervisor(
-            parts, stack="a-test", log_of=lambda name: folder / f"{name}.log", tell=self._note
+            parts,
+            stack="a-test",
+            log_of=lambda name: folder / f"{name}.log",
+            log_settings=FleetSettings(),
+            tell=self._note,
         )
 
     def _note(self, part: PartState, before: PartPhase) -> None:

@@ -154,7 +154,7 @@ def test_a_part_that_cannot_start_is_named_with_its_log(server: StandinServer) -
     _, err = server.up([*TWO_PARTS, {"name": "bad", "behaviours": ["crash"]}]).communicate(timeout=20)
     assert server.launchers[-1].returncode == 1
     assert "bad does not start (exit code 1" in err
-    assert f"see {server.data_dir}/logs/bad.log, its last line: boom" in err
+    assert f"see {server.data_dir}/logs/bad.log, its last line: WARNING boom" in err
     assert server.leftovers() == []
 
 

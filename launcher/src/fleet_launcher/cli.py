@@ -1,14 +1,19 @@
 """The command line: `pyoco-server up`, `status`, `logs`, `down`, and what is needed for more workers."""
 
+import logging
 import sys
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fleet_contracts.log_events import SERVICE_LAUNCHER
 from fleet_contracts.problems import Problem
-from fleet_kit.settings import SettingsError
+from fleet_kit.log_text import is_coloured
+from fleet_kit.logging import configure_logging
+from fleet_kit.settings import FleetSettings, SettingsError
 
 from .console import Console
 from .detach import Report, start_detached
@@ -16,12 +21,15 @@ from .down import stop_stack
 from .errors import LaunchError
 from .folder import DataFolder
 from .launch import INTERRUPTED_EXIT_CODE, run_stack
-from .logs import follow, last_lines, logs_of
+from .log_console import LogConsole
+from .logs import follow, for_people, last_lines, logs_of, time_of
 from .more_workers import list_credentials, make_credentials, print_nats_config, remove_credentials, run_worker
 from .parts import stack_worker_id
 from .settings import LauncherSettings
 from .stack import StackPlan, worker_options
 from .status import show_status
+
+logger = logging.getLogger(__name__)
 
 # What is told in a sentence; an OSError is one of a file in the data dir and names it.
 _FAILURES = (LaunchError, SettingsError, OSError)
@@ -125,7 +133,10 @@ def up(
     It runs until Ctrl-C. Options win over PYOCO_* variables of the environment, those over the file .env.
     """
     report = Report(report_fd)
-    console = Console(steady=True)
+    in_background = report_fd is not None
+    if in_background:
+        _log_to_stdout(FleetSettings.only_of_logging())
+    console = LogConsole() if in_background else Console(steady=True)
     try:
         settings = LauncherSettings.load(
             host=host,
@@ -141,9 +152,11 @@ def up(
             start_timeout_sec=start_timeout,
         )
         folder = DataFolder.at(settings.data_dir)
-        if detach and report_fd is None:
+        if detach and not in_background:
             start_detached(folder, sys.argv[1:], console)
             return
+        if in_background:
+            _log_to_stdout(settings)
         plan = StackPlan(
             folder,
             settings,
@@ -156,12 +169,16 @@ def up(
             url=plan.url,
             build=plan.build,
             start_timeout_seconds=settings.start_timeout_sec,
+            log_settings=settings,
             console=console,
             when_ready=report.ready,
         )
     except _FAILURES as error:
         report.failed(str(error))
-        raise
+        if not in_background:
+            raise
+        logger.critical("%s", error)
+        code = 1
     raise typer.Exit(code)
 
 
@@ -183,19 +200,23 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")
     ] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many lines of each part.", min=0)] = 100,
+    as_text: Annotated[
+        bool | None,
+        typer.Option("--text/--json", help="For reading, in the order of time, or as they are (text on a terminal)."),
+    ] = None,
 ) -> None:
     """Show the logs of all parts or of one."""
-    folder, console = _folder(data_dir), Console()
-
-    def show(name: str, line: str) -> None:
-        console.plain(line if part else f"{name} | {line}")
-
+    settings = LauncherSettings.load(data_dir=data_dir)
+    folder, console = DataFolder.at(settings.data_dir), Console()
+    if as_text is None:
+        as_text = sys.stdout.isatty() or settings.log_format == "text"
     coming = follow(folder, part) if follow_on else iter(())
-    for name, log in logs_of(folder, part).items():
-        for line in last_lines(log, lines):
-            show(name, line)
-    for name, line in coming:
-        show(name, line)
+    written = [(name, line) for name, log in logs_of(folder, part).items() for line in last_lines(log, lines)]
+    for name, line in chain(sorted(written, key=time_of) if as_text else written, coming):
+        if as_text:
+            console.plain(for_people(name, line, coloured=is_coloured(sys.stdout)))
+        else:
+            console.plain(line if part else f"{name} | {line}")
 
 
 @app.command()
@@ -278,6 +299,10 @@ def main() -> None:
             problem = Problem.INVALID_ARGUMENT
             typer.echo(f"pyoco-server: {problem.message} ({problem.err_id})", err=True)
         sys.exit(1)
+
+
+def _log_to_stdout(settings: FleetSettings) -> None:
+    configure_logging(service=SERVICE_LAUNCHER, component="launcher", settings=settings)
 
 
 def _folder(data_dir: Path | None) -> DataFolder:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_gateway.render import forget_verifications
+from fleet_kit.settings import FleetSettings
 
 from .console import Console
 from .family import end, family_of, started_at
@@ -33,6 +34,7 @@ def run_stack(
     url: str,
     build: Callable[[], Awaitable[Sequence[Part]]],
     start_timeout_seconds: float,
+    log_settings: FleetSettings,
     console: Console,
     when_ready: Callable[[], None],
 ) -> int:
@@ -41,7 +43,7 @@ def run_stack(
     with locked(folder):
         if stopped := clear_leftovers(folder):
             console.say(f"stopped what an earlier stack had left running: {', '.join(stopped)}")
-        launch = _Launch(folder, url=url, console=console)
+        launch = _Launch(folder, url=url, log_settings=log_settings, console=console)
         return asyncio.run(launch.run(build, start_timeout_seconds, when_ready))
 
 
@@ -63,11 +65,12 @@ def clear_leftovers(folder: DataFolder) -> list[str]:
 
 
 class _Launch:
-    def __init__(self, folder: DataFolder, *, url: str, console: Console) -> None:
+    def __init__(self, folder: DataFolder, *, url: str, log_settings: FleetSettings, console: Console) -> None:
         launcher_started_at = started_at(os.getpid())
         assert launcher_started_at is not None
         self._folder = folder
         self._console = console
+        self._log_settings = log_settings
         self._supervisor: Supervisor | None = None
         self._is_starting = True
         self._state = StackState(
@@ -107,7 +110,13 @@ class _Launch:
         self._folder.make_sockets()
         for part in parts:
             self._folder.rotate_log(part.name)
-        self._supervisor = Supervisor(parts, stack=self._state.stack, log_of=self._folder.log, tell=self._on_change)
+        self._supervisor = Supervisor(
+            parts,
+            stack=self._state.stack,
+            log_of=self._folder.log,
+            log_settings=self._log_settings,
+            tell=self._on_change,
+        )
         # The models are the supervisor's own: what it changes is what is written.
         self._state.parts = self._supervisor.states
         self._state.stop_seconds = stop_seconds(parts)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet_kit.log_text import text_line
+
 from .errors import LaunchError
 from .folder import DataFolder
 
@@ -40,6 +42,25 @@ def readable(line: str) -> str:
     except (ValueError, KeyError, TypeError):
         text = line
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " …"
+
+
+def for_people(part: str, line: str, *, coloured: bool) -> str:
+    """A line of a part's log as the text format would have it; what is no JSON stays as it is."""
+    try:
+        fields = json.loads(line)
+        # Several workers are all `worker` by themselves.
+        fields["component"] = ".".join((part, *fields["component"].split(".")[1:]))
+        return text_line(fields, coloured=coloured)
+    except (ValueError, KeyError, TypeError):
+        return f"{part} | {line}"
+
+
+def time_of(named_line: tuple[str, str]) -> str:
+    """To sort lines by. What is no JSON comes first: nobody knows when it was said."""
+    try:
+        return str(json.loads(named_line[1])["ts"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:

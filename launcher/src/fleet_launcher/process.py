@@ -7,14 +7,20 @@ import sys
 import time
 from pathlib import Path
 
+from fleet_kit.settings import FleetSettings
+
 from . import leash
 from .family import MARK, end, family_of, mark_of, started_at
+from .foreign_lines import ForeignLines
 from .parts import Part
 
 
 class Child:
-    def __init__(self, part: Part, stack: str, process: asyncio.subprocess.Process) -> None:
+    def __init__(
+        self, part: Part, stack: str, process: asyncio.subprocess.Process, foreign_lines: ForeignLines
+    ) -> None:
         self._part = part
+        self._foreign_lines = foreign_lines
         self._stack = stack
         self._process = process
         self.pid = process.pid
@@ -23,21 +29,26 @@ class Child:
         self.started_at_clock = time.time()
 
     @classmethod
-    async def start(cls, part: Part, *, stack: str, log: Path) -> "Child":
+    async def start(cls, part: Part, *, stack: str, log: Path, log_settings: FleetSettings) -> "Child":
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **part.env, MARK: mark_of(stack, part.name)}
         leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), str(int(part.death_signal))]
-        with log.open("ab") as output:
-            process = await asyncio.create_subprocess_exec(
-                *leashed,
-                *part.command,
-                env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=asyncio.subprocess.STDOUT,
-                # A session of its own: Ctrl-C in the terminal reaches the launcher only.
-                start_new_session=True,
-            )
-        return cls(part, stack, process)
+        # JSON lines go straight into the file; the launcher is in the way of nothing but the rest.
+        foreign_lines, complaints = await ForeignLines.of(part.name, log, log_settings)
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *leashed,
+                    *part.command,
+                    env=environment,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=complaints,
+                    # A session of its own: Ctrl-C in the terminal reaches the launcher only.
+                    start_new_session=True,
+                )
+        finally:
+            os.close(complaints)
+        return cls(part, stack, process, foreign_lines)
 
     async def wait(self) -> str:
         """How the process ended, once it and all it started are gone."""
@@ -70,6 +81,7 @@ class Child:
             end(family_of(self._stack, self._part.name, self.pid, self.started_at), at_once=True)
 
         await asyncio.to_thread(sweep)
+        await self._foreign_lines.end()
 
     def _send(self, what: signal.Signals) -> None:
         try:

@@ -8,6 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
+from fleet_kit.settings import FleetSettings
+
 from .errors import LaunchError
 from .logs import last_line
 from .parts import Part
@@ -49,7 +51,7 @@ class Backoff:
 class SupervisedPart:
     """One part over its whole life: however many processes that takes."""
 
-    def __init__(self, part: Part, *, stack: str, log: Path, tell: Observer) -> None:
+    def __init__(self, part: Part, *, stack: str, log: Path, log_settings: FleetSettings, tell: Observer) -> None:
         self.part = part
         self.state = PartState(
             name=part.name, address=part.address, log=str(log), data=str(part.data) if part.data else None
@@ -57,6 +59,7 @@ class SupervisedPart:
         self.was_healthy = False
         self._stack = stack
         self._log = log
+        self._log_settings = log_settings
         self._tell = tell
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -94,7 +97,7 @@ class SupervisedPart:
     async def _run_once(self) -> str | None:
         """How the part's process ended; None when it was stopped because that was asked for."""
         try:
-            child = await Child.start(self.part, stack=self._stack, log=self._log)
+            child = await Child.start(self.part, stack=self._stack, log=self._log, log_settings=self._log_settings)
         except OSError as error:
             return f"not started ({error.strerror})"
         self._become(PartPhase.STARTING, pid=child.pid, started_at=child.started_at)
@@ -159,11 +162,20 @@ class SupervisedPart:
 
 
 class Supervisor:
-    def __init__(self, parts: Sequence[Part], *, stack: str, log_of: Callable[[str], Path], tell: Observer) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        *,
+        stack: str,
+        log_of: Callable[[str], Path],
+        log_settings: FleetSettings,
+        tell: Observer,
+    ) -> None:
         self._tell = tell
         self._changed = asyncio.Event()
         self.parts = [
-            SupervisedPart(part, stack=stack, log=log_of(part.name), tell=self._on_change) for part in parts
+            SupervisedPart(part, stack=stack, log=log_of(part.name), log_settings=log_settings, tell=self._on_change)
+            for part in parts
         ]
 
     @property
