@@ -10,6 +10,13 @@ fi
 PYOCO_GATEWAY_API_KEY_VARIABLE=http_$(printf %s "$PYOCO_HTTP_API_KEY_HEADER" | tr 'A-Z-' 'a-z_')
 export PYOCO_GATEWAY_API_KEY_VARIABLE
 
+# nginx cannot write its error log as JSON. The access log does not go this way: it goes to stdout as it is.
+errors=${PYOCO_GATEWAY_TEMP_DIR:-/tmp}/errors
+rm -f "$errors" && mkfifo "$errors"
+offset=$(date +%z | sed 's/..$/:&/')
+LC_ALL=C sed -u -E -f /errors.sed -e "s#@OFFSET@#$offset#; s#@NOW@#$(date +%Y-%m-%dT%H:%M:%S)$offset#" <"$errors" &
+exec 2>"$errors"
+
 # nginx asks for the addresses of its upstreams once; a service that is started anew or scaled gets others.
 addresses() {
   for upstream in "$PYOCO_GATEWAY_RUNS_UPSTREAM" "$PYOCO_GATEWAY_WORKERS_UPSTREAM" \

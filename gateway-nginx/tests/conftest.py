@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from fleet_gateway.render import GatewayConfig, nginx_command, render
+from fleet_testkit.log_check import check_log_lines, whole_lines
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.waiting import wait_until
 
@@ -239,8 +240,9 @@ class Gateway:
         """The lines of one request; nginx writes them just after it has answered."""
 
         def look() -> list[dict[str, Any]]:
-            text = self.access_log.read_text() if self.access_log.exists() else ""
-            lines = [json.loads(line) for line in text.splitlines()]
+            text = list(whole_lines(self.access_log)) if self.access_log.exists() else []
+            check_log_lines(text, of="access log")
+            lines = [json.loads(line) for line in text if line]
             return [line for line in lines if line["request_id"] == request_id]
 
         return wait_until(look, what=f"an access log line of {request_id}")

@@ -1,11 +1,13 @@
 """Every request leaves one line of JSON with the fields that the log contract requires."""
 
 import json
+import re
 import time
 from datetime import datetime
 
 import pytest
 
+from fleet_testkit.log_check import check_log_lines
 from fleet_testkit.waiting import wait_until
 
 
@@ -28,6 +30,7 @@ def test_a_line_has_the_required_fields(shared_gateway):
         "status": "completed",
         "entity_id": "run:r-1",
         "request_id": "log-1",
+        "trace_id": "",
     }
     assert type(duration_ms) is int
     assert 0 <= duration_ms < 10_000
@@ -52,11 +55,16 @@ def test_a_line_has_the_required_fields(shared_gateway):
         ("/workers", ""),
         ("/workers/events", ""),
         ("/workers/w1", "worker:w1"),
+        ("/wheels", ""),
+        ("/wheels/history?limit=1", ""),
+        ("/wheels/a-1.0-py3-none-any.whl", "wheel:a-1.0-py3-none-any.whl"),
+        ("/auth/keys/k1/revoke", "key:k1"),
+        ("/dlq/7", "letter:7"),
         ("/", ""),
     ],
 )
 def test_a_line_names_the_run_or_worker_it_is_about(shared_gateway, path, entity_id):
-    request_id = "entity" + path.replace("/", ".")
+    request_id = "entity" + re.sub(r"[/?=]", ".", path)
     with shared_gateway.client() as client:
         client.get(path, headers={"X-Request-Id": request_id})
     (line,) = shared_gateway.log_lines(request_id)
@@ -70,6 +78,7 @@ def test_a_failed_request_keeps_its_method_and_says_that_it_failed(shared_gatewa
     assert (line["status"], line["level"], line["message"]) == ("failed", "INFO", "POST /runs 401")
     assert line["meta"]["method"] == "POST"
     assert line["meta"]["upstream_time"] is None
+    assert line["meta"]["error_code"] == "UNAUTHENTICATED"
 
 
 def test_a_service_that_is_down_is_logged_as_an_error(gateway):
@@ -78,6 +87,33 @@ def test_a_service_that_is_down_is_logged_as_an_error(gateway):
         client.get("/runs", headers={"X-Request-Id": "log-3"})
     (line,) = gateway.log_lines("log-3")
     assert (line["status"], line["level"], line["meta"]["status_code"]) == ("failed", "ERROR", 502)
+    assert (line["meta"]["error_code"], line["meta"]["provider"]) == ("DEPENDENCY_ERROR", "runs-api")
+    assert line["meta"]["retryable"] is True
+
+
+def test_a_failing_auth_is_named(gateway):
+    gateway.services["auth"].stop()
+    with gateway.client() as client:
+        client.get("/runs", headers={"X-Request-Id": "log-5"})
+    (line,) = gateway.log_lines("log-5")
+    assert (line["meta"]["status_code"], line["meta"]["provider"]) == (503, "auth")
+
+
+def test_a_trace_that_the_caller_has_begun_is_named(shared_gateway):
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"X-Request-Id": "log-6", "traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"}
+    with shared_gateway.client() as client:
+        client.get("/runs", headers=headers)
+    (line,) = shared_gateway.log_lines("log-6")
+    assert line["trace_id"] == trace_id
+
+
+def test_a_key_in_the_path_stays_secret(shared_gateway):
+    with shared_gateway.client() as client:
+        client.get("/runs/pyoco_k1_" + "x" * 43, headers={"X-Request-Id": "log-7"})
+    (line,) = shared_gateway.log_lines("log-7")
+    assert line["meta"]["path"] == "(withheld)"
+    assert "xxx" not in json.dumps(line)
 
 
 def test_the_duration_is_in_whole_milliseconds(gateway):
@@ -117,10 +153,7 @@ def test_nothing_a_client_sends_breaks_a_line(gateway, request_bytes):
         return gateway.access_log.read_bytes().splitlines()
 
     (line,) = wait_until(lines, what="the access log line")
-    read = json.loads(line.decode("utf-8", "replace"))
-    assert read["event"] == "request"
-    assert type(read["duration_ms"]) is int
-    assert type(read["meta"]["status_code"]) is int
+    assert check_log_lines([line.decode("utf-8")], of="access log") == 1
 
 
 def test_a_good_health_check_leaves_no_line(shared_gateway):

@@ -1,5 +1,6 @@
 """What only the image has: its main file and its scripts."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from fleet_gateway.config import header_variable
 from fleet_gateway.render import HTTP_TEMPLATE, fill, nginx_command
+from fleet_testkit.log_check import check_log_lines
 
 from .test_render import image_defaults
 
@@ -44,3 +46,41 @@ def test_the_image_looks_for_the_key_where_the_embedded_stack_does(header: str) 
         timeout=10,
     )
     assert done.stdout == header_variable(header)
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "message", "ts"),
+    [
+        (
+            '2026/11/16 13:40:30 [error] 30#30: *7 no answer, request: "GET /runs?flow=x HTTP/1.1", host: "a"',
+            "ERROR",
+            '*7 no answer, request: "GET /runs?... HTTP/1.1", host: "a"',
+            "2026-11-16T13:40:30+01:00",
+        ),
+        (
+            "2026/11/16 13:40:30 [warn] 30#30: a body is kept",
+            "WARNING",
+            "a body is kept",
+            "2026-11-16T13:40:30+01:00",
+        ),
+        ("2026/11/16 13:40:30 [notice] 9#9: reload", "INFO", "reload", "2026-11-16T13:40:30+01:00"),
+        ("2026/11/16 13:40:30 [alert] 9#9: worse", "CRITICAL", "worse", "2026-11-16T13:40:30+01:00"),
+        ("nginx: [emerg] no such directive", "CRITICAL", "no such directive", "2026-01-01T00:00:00+01:00"),
+        ("/entrypoint.sh: 3: no", "WARNING", "/entrypoint.sh: 3: no", "2026-01-01T00:00:00+01:00"),
+        ('odd " \\ } \x01 \xff', "WARNING", 'odd " \\ } . ..', "2026-01-01T00:00:00+01:00"),
+        ("", "WARNING", "", "2026-01-01T00:00:00+01:00"),
+    ],
+)
+def test_the_error_log_is_made_of_lines_of_the_contract(text: str, level: str, message: str, ts: str) -> None:
+    filled = "s#@OFFSET@#+01:00#; s#@NOW@#2026-01-01T00:00:00+01:00#"
+    done = subprocess.run(
+        ["sed", "-u", "-E", "-f", str(ROOM / "errors.sed"), "-e", filled],
+        input=text.encode() + b"\n",
+        env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        capture_output=True,
+        check=True,
+        timeout=10,
+    )
+    assert check_log_lines(done.stdout.decode().splitlines(), of="error log") == 1
+    line = json.loads(done.stdout)
+    assert (line["level"], line["message"], line["ts"]) == (level, message, ts)

@@ -131,7 +131,8 @@ _OPTIONAL: Mapping[str, Any] = {
     "exc_message": _TEXT,
     "exc_origin": _TEXT,
     "exc_traceback": _TEXT,
-    "trace_id": {"type": "string", "pattern": r"^[0-9a-f]{32}$"},
+    # Empty: nginx can leave out no field.
+    "trace_id": {"type": "string", "pattern": r"^([0-9a-f]{32})?$"},
     "span_id": {"type": "string", "pattern": r"^[0-9a-f]{16}$"},
 }
 

@@ -1,0 +1,25 @@
+# nginx's error log as lines of the log contract: sed -u -E -f errors.sed, in the C locale. @OFFSET@ is the time zone,
+# @NOW@ stands for the time of a line that tells none. Any sed that knows -E and -u will do: the image has no more.
+
+# One line of printable characters, without the queries of requests, fit for JSON.
+s/[^ -~]/./g
+s#(/[^ "?]*)\?[^ "]*#\1?...#g
+s/[\\"]/\\&/g
+# From here on `t` asks about what follows only.
+t shape
+:shape
+
+# 2026/11/16 13:40:30 [warn] 30#30: *7 what happened; "nginx: [emerg] …" before there is a log; anything else.
+s#^([0-9]{4})/([0-9]{2})/([0-9]{2}) ([0-9:]{8}) \[([a-z]+)\] ([0-9]+\#[0-9]+: )?(.*)$#\5 \1-\2-\3T\4@OFFSET@ \7#
+t level
+s#^nginx: \[([a-z]+)\] (.*)$#\1 @NOW@ \2#
+t level
+s#^(.*)$#warn @NOW@ \1#
+
+:level
+s#^(emerg|alert|crit) #CRITICAL "status":"failed","meta":{"error_code":"INTERNAL_ERROR","exception_type":null,"retryable":false} #
+s#^error #ERROR "status":"failed","meta":{"error_code":"INTERNAL_ERROR","exception_type":null,"retryable":false} #
+s#^warn #WARNING "status":"completed","meta":{} #
+s#^(notice|info) #INFO "status":"completed","meta":{} #
+s#^debug #DEBUG "status":"completed","meta":{} #
+s#^([A-Z]+) ("status":"[a-z]+","meta":\{[^}]*\}) ([^ ]+) (.*)$#{"ts":"\3","service":"pyoco-server:http","level":"\1","logger":"nginx.error","message":"\4","pathname":"","lineno":0,"func":"","event":"foreign_line","component":"gateway","duration_ms":0,"entity_id":"","request_id":"",\2}#
