@@ -66,6 +66,7 @@ RULED = JOB.model_copy(
 )
 TRACED = JOB.model_copy(
     update={
+        "request_id": "4f1c2b7a9d3e",
         "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
         "tracestate": "vendor=opaque",
     }

@@ -113,3 +113,19 @@ def fail_after(marks, label, seconds):
 
 
 failing_late = Flow("failing_late") >> fail_after
+
+
+@task
+def say_everywhere(text):
+    """In every way that output can leave a process, and at last by raising it."""
+    print(text)
+    os.write(1, f"{text}\n".encode())
+    os.write(2, f"{text}\n".encode())
+    os.system(f"echo {text}")
+    try:
+        raise KeyError(text)
+    except KeyError as error:
+        raise ValueError(f"no use: {text}") from error
+
+
+indiscreet = Flow("indiscreet") >> say_everywhere

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_contracts.spans import ERROR_TYPE
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_testkit.otlp import ReceivedSpan, Receiver, Trace
@@ -52,9 +51,9 @@ class Scene:
                 and trace.count("run.process", pyoco_run_status=status.value)
             )
 
-        [ended] = wait_ended(self.stack.client, [run_id], within=60)
+        [ended] = wait_ended(self.stack.client, [run_id])
         assert ended["status"] == status, ended
-        return self.receiver.wait_for("the whole trace", ended["trace_id"], is_whole, within=60)
+        return self.receiver.wait_for("the whole trace", ended["trace_id"], is_whole)
 
     def worker(self, name: str) -> WorkerProcess:
         return WorkerProcess(
@@ -88,11 +87,7 @@ def batch(scene: Scene) -> Trace:
 
 @pytest.fixture(scope="module")
 def failed(scene: Scene) -> Trace:
-    run_id = scene.submit("failing", params={"secret": SECRET})
-    scene.whole_trace(run_id, RunStatus.FAILED)
-    return scene.receiver.wait_for(
-        "the dead letter", scene.trace_id(run_id), lambda trace: trace.count("dead_letter.ingest")
-    )
+    return scene.whole_trace(scene.submit("failing", params={"secret": SECRET}), RunStatus.FAILED)
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +106,7 @@ def crashed(scene: Scene) -> Trace:
         wait_until(marks.exists, within=30, what="the first attempt")
         # What it has told by then is what is left of it.
         claimed = ("run.claim", "run.ingest")
-        scene.receiver.wait_for(
-            "the claim", scene.trace_id(run_id), lambda trace: all(trace.count(name) for name in claimed), within=60
-        )
+        scene.receiver.wait_for("the claim", scene.trace_id(run_id), lambda t: all(t.count(name) for name in claimed))
         victim.kill()
     with scene.worker("heir"):
         return scene.whole_trace(run_id)
@@ -136,10 +129,8 @@ def test_the_whole_way_of_a_run_is_one_tree(completed: Trace) -> None:
         *("prepare", "measure_east", "measure_north", "measure_west", "compare"),
     }
     assert all(trace.parent(span) == execute for span in tasks)
-    # On a slow machine the states of tasks are written in between, as often as there is time for it.
-    claimed, *progress = trace.named("run.snapshot.write", pyoco_run_status="RUNNING", pyoco_attempt=1)
+    claimed = trace.only("run.snapshot.write", pyoco_run_status="RUNNING", pyoco_attempt=1)
     assert trace.way_to(claimed)[-2:] == ["run.claim", "run.snapshot.write"]
-    assert all(trace.parent(span) == execute for span in progress)
     last = trace.only("run.snapshot.write", pyoco_run_status="COMPLETED")
     assert trace.parent(last) == process
     assert trace.parent(trace.only("run.ingest", pyoco_run_status="COMPLETED")) == last
@@ -184,9 +175,9 @@ def test_log_lines_and_the_run_itself_carry_the_trace(scene: Scene, completed: T
     trace_id, run_id = process.trace_id, process.attributes["pyoco.run.id"]
     assert scene.trace_id(run_id) == trace_id
     lines = [json.loads(line) for line in scene.stack.log("worker-1").splitlines() if line.startswith("{")]
-    [ended] = [line for line in lines if line["message"].startswith("run ended") and line.get("run_id") == run_id]
+    [ended] = [line for line in lines if line.get("event") == "run_ended" and line.get("run_id") == run_id]
     assert (ended["trace_id"], ended["span_id"]) == (trace_id, process.span_id)
-    unrelated = [line for line in lines if line["message"].startswith("connected to NATS")]
+    unrelated = [line for line in lines if line.get("event") == "worker_started"]
     assert unrelated
     assert not any("trace_id" in line for line in unrelated)
 
@@ -256,11 +247,7 @@ def test_a_takeover_from_a_killed_worker_goes_on_in_the_same_trace(crashed: Trac
     repair = trace.only("run.repair", pyoco_reason="worker_lost")
     assert (repair.attributes["pyoco.worker.id"], trace.way_to(repair)) == ("victim", ["POST /runs", "run.repair"])
     # Of the dead worker there is what it had told: the spans around it never ended.
-    left = trace.orphans()
-    assert {(span.attributes["pyoco.worker.id"], span.attributes["pyoco.attempt"]) for span in left} == {
-        ("victim", 1)
-    }
-    assert "run.claim" in {span.name for span in left}
+    assert [(span.name, span.attributes["pyoco.worker.id"]) for span in trace.orphans()] == [("run.claim", "victim")]
 
 
 def test_runs_of_a_batch_share_the_trace_of_their_request(batch: Trace) -> None:
@@ -310,10 +297,9 @@ def test_every_span_and_attribute_is_in_the_schema_and_the_other_way_round(
     seen: dict[str, set[str]] = {}
     for span in scene.receiver.spans:
         attributes = set(span.attributes) | {name for _, about in span.links for name in about}
-        # What goes wrong on a busy machine is another thing each time.
-        seen.setdefault(_template(span), set()).update(attributes - {ERROR_TYPE})
+        seen.setdefault(_template(span), set()).update(attributes)
     assert seen == described
-    assert {ERROR_TYPE}.union(*described.values()) == set(schema["attributes"])
+    assert set().union(*described.values()) == set(schema["attributes"])
     resource = {name for span in scene.receiver.spans for name in span.resource}
     assert set(schema["resource"]) <= resource
 

@@ -25,6 +25,7 @@ from fleet_contracts.status import RunStatus
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
+from fleet_testkit.log_check import check_log_lines
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.owners import make_all
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
@@ -212,3 +213,5 @@ def start_worker(tmp_path: Path, nats_server: NatsServer) -> Iterator[Callable[.
         if worker.process.poll() is None:
             worker.kill()
         wait_until(lambda left=runners: not any(r.is_running() and r.status() != "zombie" for r in left))
+        # What a command says to people before it begins to log is no line of JSON.
+        check_log_lines((line for line in worker.log.split("\n")[:-1] if line.startswith("{")), of=worker.worker_id)

@@ -174,7 +174,7 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_a_runner_is_never_begu
 async def test_a_run_whose_deadline_passes_while_it_waits_for_a_runner_fails(desk: Desk, waiting: Waiting) -> None:
     await desk.change(waiting.run_id, lambda run: run.model_copy(update={"deadline_at": time.time()}))
     await waiting.execution.look()
-    await waiting.execution.tend(60.0)
+    await waiting.execution.tend(60.0, ack_wait_seconds=120.0)
     async with asyncio.timeout(10):
         outcome = await waiting.outcome
     assert isinstance(outcome, Ended)

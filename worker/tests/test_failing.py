@@ -75,8 +75,9 @@ async def test_an_exception_is_recorded_and_its_traceback_logged(desk: Desk, sta
     [letter] = await desk.dead_letters()
     assert (letter.reason, letter.error) == ("execution_error", "ValueError: it broke")
     [line] = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0007"]
-    assert (line["exc_type"], line["exc_message"]) == ("ValueError", "it broke")
+    assert line["exc_type"] == "ValueError"
     assert "raise ValueError(message)" in line["exc_traceback"]
+    assert "it broke" not in worker.log
     assert "tiny.py" in line["exc_origin"]
     assert line["exc_origin"].endswith("in raise_an_error")
 

@@ -46,7 +46,7 @@ async def test_a_failed_flow_waits_for_its_retry_and_leaves_no_dead_letter(
     assert over.error == "ValueError: it broke"
     await desk.wait_queue_empty()
     assert await desk.dead_letters() == []
-    [line] = [line for line in worker.log_lines if line["event"] == "run_retry"]
+    [line] = [line for line in worker.log_lines if line["event"] == "worker_job" and line["status"] == "failed"]
     assert (line["run_id"], line["meta"]["failures"]) == (run_id, 1)
     assert 47 <= line["meta"]["delay_seconds"] <= 73
     told = [event.status for batch in await desk.events(run_id) for event in batch.events if event.kind == "run"]

@@ -28,6 +28,8 @@ class Job(Message):
     deadline_at: float | None = None
     rerun_of: str | None = None
     idempotency_key: str | None = None
+    # The request that asked for the run, so that whoever works on it can name it in a log.
+    request_id: str | None = Field(None, exclude_if=is_missing)
     # The request that asked for the run, if it is traced: whoever sends or executes the run goes on from there.
     traceparent: str | None = Field(None, exclude_if=is_missing)
     tracestate: str | None = Field(None, exclude_if=is_missing)

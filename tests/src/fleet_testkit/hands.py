@@ -125,7 +125,7 @@ class Hand:
 
     async def tend(self) -> None:
         """What an agent does every moment for what it holds: acks, heartbeat, overdue cancels."""
-        await asyncio.gather(*(held.execution.tend(0.0) for held in list(self._held.values())))
+        await asyncio.gather(*(held.execution.tend(0.0, ack_wait_seconds=30.0) for held in list(self._held.values())))
 
     async def end(self, status: RunStatus) -> None:
         """The run that was taken first ends."""

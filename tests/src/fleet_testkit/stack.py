@@ -15,6 +15,7 @@ import psutil
 
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 
+from .log_check import check_log_lines, whole_lines
 from .nats_server import free_port
 from .nats_users import remember_stack
 from .waiting import wait_until
@@ -80,6 +81,15 @@ class Stack:
         assert not (self.data_dir / "fleet.lock").exists(), "the lock was left"
         assert not (self.data_dir / "fleet.json").exists(), "the state file was left"
         self._launcher = None
+        self.check_logs()
+
+    def check_logs(self) -> int:
+        """Every line that any process of the stack has written keeps the log contract; how many there were."""
+        if self.env.get("PYOCO_LOG_FORMAT", "json") != "json":
+            return 0
+        secrets = {file.read_text().strip() for file in (self.data_dir / "credentials").rglob("*.secret")}
+        logs = sorted((self.data_dir / "logs").glob("*.log*"))
+        return sum(check_log_lines(whole_lines(log), of=str(log), also_secret=secrets) for log in logs)
 
     def run(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command of pyoco-server on this stack's data dir."""

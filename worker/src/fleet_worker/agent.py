@@ -13,12 +13,13 @@ import orjson
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
+from fleet_contracts.log_events import LogEvent
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import is_tag
 from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.logging import problem_fields
+from fleet_kit.logging import log_context, problem_fields
 from fleet_kit.nats import NatsLink, WrongRevision
 from fleet_kit.pull import Puller
 
@@ -176,7 +177,7 @@ class Agent:
             self._settings.worker_id,
             self._settings.slots,
             ", ".join(self._settings.tags),
-            extra={"event": "worker_started", "worker_id": self._settings.worker_id},
+            extra={"event": LogEvent.WORKER_STARTED},
         )
         pulling = asyncio.create_task(
             _for_ever("pulling jobs", lambda: self._draining.pull(self._pull, self._stand_aside))
@@ -199,7 +200,7 @@ class Agent:
             await asyncio.gather(pulling, *keeping, *self._working, return_exceptions=True)
         if self._link.down_because is None:
             await self._registry.say_goodbye()
-        logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": "worker_stopped"})
+        logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": LogEvent.WORKER_STOPPED})
 
     async def _finish_or_hand_back(self) -> None:
         """Let the runs in hand finish for a while, then hand back the rest."""
@@ -246,8 +247,16 @@ class Agent:
             # No await from here on: a message that was taken is always worked on.
             deliveries = [Delivery.of(msg) for msg in messages]
             more_queued = bool(deliveries) and deliveries[-1].num_pending > 0
+            if deliveries and logger.isEnabledFor(logging.DEBUG):
+                self._log_leases(len(deliveries))
             for delivery in deliveries:
                 self._accept(delivery)
+
+    def _log_leases(self, count: int) -> None:
+        """At DEBUG: one or more for every run."""
+        # Queues have no priorities: all of ours are asked alike.
+        meta = {"queue": ",".join(self._settings.tags), "priority": 0, "leased_count": count}
+        logger.debug("%d jobs taken", count, extra={"event": LogEvent.SCHEDULER, "meta": meta})
 
     def _accept(self, delivery: Delivery) -> None:
         try:
@@ -263,8 +272,8 @@ class Agent:
 
     async def _work(self, execution: Execution, job: Job) -> None:
         try:
-            with execution.trace.processing(execution.deliveries[0]) as traced:
-                outcome = await self._bring_to_end(execution, job)
+            with execution.trace.processing(execution.deliveries[0]) as traced, log_context(**execution.log.about):
+                outcome = await self._bring_to_end(execution)
                 self._metrics.count(outcome)
                 self._pool.changed.set()
                 tell_outcome(traced, outcome, execution.attempt)
@@ -272,16 +281,15 @@ class Agent:
         finally:
             del self._held[job.run_id]
 
-    async def _bring_to_end(self, execution: Execution, job: Job) -> Outcome:
-        about = {"run_id": job.run_id, "flow_name": job.flow_name, "tag": job.tag}
+    async def _bring_to_end(self, execution: Execution) -> Outcome:
         try:
             return await execution.run()
         except NatsUnavailable as error:
             problem = problem_fields(Problem.NATS_UNAVAILABLE)
-            logger.warning("run could not be claimed: %s", error, extra={**about, **problem})
+            logger.warning("run could not be claimed: %s", error, extra=problem)
             return Unrecorded(str(error))
         except Exception as error:
-            logger.exception("a run could not be brought to its end", extra=about)
+            logger.exception("a run could not be brought to its end")
             return Unrecorded(f"{type(error).__name__}: {error}")
 
     async def _refuse(self, delivery: Delivery, error: str) -> None:
@@ -317,8 +325,9 @@ class Agent:
     async def _tend_one(self, execution: Execution) -> None:
         try:
             # A queue that somebody else made may want to hear from us more often than we are set to.
-            often = min(self._settings.ack_progress_interval_sec, self._prerequisites.ack_wait_seconds / 2)
-            await execution.tend(often)
+            ack_wait = self._prerequisites.ack_wait_seconds
+            often = min(self._settings.ack_progress_interval_sec, ack_wait / 2)
+            await execution.tend(often, ack_wait_seconds=ack_wait)
         finally:
             self._tending.discard(execution)
 
@@ -333,7 +342,7 @@ class Agent:
 
     def _give_up(self, why: NotOurs) -> None:
         """Hand back everything and leave: two workers must not go by one name."""
-        logger.error("%s", why, extra={"event": "worker_id_taken", "worker_id": self._settings.worker_id})
+        logger.error("%s", why, extra={"event": LogEvent.WORKER_ID_TAKEN})
         self._failure = why
         self._hurry.set()
         self._stopping.set()

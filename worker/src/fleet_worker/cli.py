@@ -11,8 +11,10 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
+from fleet_contracts.log_events import SERVICE_WORKER
 from fleet_contracts.nats_roles import WORKER_API
 from fleet_contracts.problems import Problem
+from fleet_kit.log_events import log_feature_flags
 from fleet_kit.logging import configure_logging
 from fleet_kit.monitor import MonitorUnusable, monitored
 from fleet_kit.nats import NatsLink
@@ -83,7 +85,8 @@ def work(
                 raise BadArguments("no flows: give --flow-resolver, --flows-dir or --wheel-sync")
             if folder is not None and not folder.is_dir():
                 raise BadArguments(f"the flows folder {folder} does not exist")
-        configure_logging(service="pyoco-server:worker", component="worker", settings=settings)
+        configure_logging(service=SERVICE_WORKER, component="worker", settings=settings, worker_id=settings.worker_id)
+        log_feature_flags(logger, settings, "wheel_sync_enabled", "dlq_publish_execution_error")
         tracing = configure_tracing("worker")
         try:
             stopped_by = uvloop.run(_serve(settings))

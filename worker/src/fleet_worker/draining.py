@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from fleet_contracts.log_events import LogEvent
+
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 logger = logging.getLogger(__name__)
@@ -25,11 +27,13 @@ class Draining:
         if wanted == self.is_wanted:
             return
         if wanted:
-            logger.info("draining: what has begun goes on, nothing new is taken", extra={"event": "worker_draining"})
+            logger.info(
+                "draining: what has begun goes on, nothing new is taken", extra={"event": LogEvent.WORKER_DRAINING}
+            )
             self._unwanted.clear()
             self._wanted.set()
         else:
-            logger.info("draining is over: jobs are taken again", extra={"event": "worker_resumed"})
+            logger.info("draining is over: jobs are taken again", extra={"event": LogEvent.WORKER_RESUMED})
             self._wanted.clear()
             self._unwanted.set()
 

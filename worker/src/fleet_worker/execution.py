@@ -29,25 +29,18 @@ from .events import RunEventBatches
 from .frames import Done, Progress, Run
 from .lease import ClaimLost, Lease
 from .rules import is_past_deadline
+from .run_log import RunLog
 from .run_trace import RunTrace
 from .runner_process import RunnerDied, RunnerProcess
 from .services import Services
 from .turn import Turn
 from .wheel_set import WheelSet
 
-logger = logging.getLogger(__name__)
-
 # Task states are written together: at most so often per run, and not at all for a run that is over sooner.
 _WRITE_INTERVAL_SECONDS = 0.25
 _CRASH_RETRY_SECONDS = 0.2
 _REFUSALS_BEFORE_NAK = 6
 _MAX_BACKOFF_SECONDS = 2.0
-# The run has failed before any of its flow was executed.
-_NO_FLOW = {
-    DeadLetterReason.FLOW_NOT_FOUND,
-    DeadLetterReason.CALLABLE_NOT_ALLOWED,
-    DeadLetterReason.REFERENCE_NOT_ALLOWED,
-}
 
 _MAY_COME_BY_WHEEL = {DeadLetterReason.FLOW_NOT_FOUND, DeadLetterReason.CALLABLE_NOT_ALLOWED}
 
@@ -65,6 +58,7 @@ class Execution:
     def __init__(self, services: Services, job: Job, delivery: Delivery) -> None:
         self._services = services
         self._job = job
+        self.log = RunLog(job, delivery)
         # By job: a redelivery replaces the delivery before, a second job for the run is answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._lease: Lease | None = None
@@ -117,7 +111,7 @@ class Execution:
                 self.trace.claimed(claimed.attempt, claiming)
         if not isinstance(claimed, Lease):
             if isinstance(claimed, Ended) and claimed.status is RunStatus.FAILED:
-                self._log_failure(claimed.error, claimed.reason)
+                self.log.failed(claimed.error, claimed.reason)
             return claimed
         services.metrics.claim_seconds.observe(time.perf_counter() - begun)
         services.metrics.queue_wait_seconds.observe(max(time.time() - self.deliveries[-1].stored_at, 0.0))
@@ -132,6 +126,7 @@ class Execution:
         )
         self._events.add_run_status(RunStatus.RUNNING, at=lease.snapshot.start_time or time.time())
         services.registry.run_started(job.run_id)
+        self.log.begun(lease.attempt)
         outcome: Outcome | None = None
         try:
             outcome = await self._execute(lease, self._events)
@@ -153,7 +148,7 @@ class Execution:
         if self._runner is None and self.needs_runner:
             self.end(Ending.STOPPING)
 
-    async def tend(self, ack_progress_seconds: float) -> None:
+    async def tend(self, ack_progress_seconds: float, *, ack_wait_seconds: float) -> None:
         """Called every moment while the job is in hand: acks, events, heartbeat, overdue cancel, deadline."""
         now = time.monotonic()
         grace = self._services.settings.cancel_grace_period_sec
@@ -163,7 +158,7 @@ class Execution:
             self.end(Ending.DEADLINE)
         if now - self._in_progress_at >= ack_progress_seconds:
             self._in_progress_at = now
-            await self._say_in_progress()
+            await self._say_in_progress(ack_wait_seconds)
         if self._lease is None or self._events is None:
             return
         await self._events.flush()
@@ -273,7 +268,7 @@ class Execution:
             case Ending.CANCEL_OVERDUE:
                 grace = self._services.settings.cancel_grace_period_sec
                 error = f"the run did not stop within {grace:g} s after the cancel request; its process was ended"
-                self._log(logging.WARNING, error, **problem_fields(Problem.CANCEL_TIMED_OUT))
+                self.log.say(logging.WARNING, error, **problem_fields(Problem.CANCEL_TIMED_OUT))
                 return await self._conclude(lease, self._last_told(RunStatus.CANCELLED, error))
             case Ending.DEADLINE:
                 error = "the run's deadline passed while it was running; its process was ended"
@@ -289,7 +284,7 @@ class Execution:
             times = f" {deaths} times" if deaths > 1 else ""
             reason = DeadLetterReason.EXECUTION_ERROR
             return await self._conclude(lease, self._last_told(RunStatus.FAILED, f"{death}{times}", reason))
-        self._log(logging.WARNING, f"{death} in mid-run; the run is handed back")
+        self.log.say(logging.WARNING, f"{death} in mid-run; the run is handed back")
         return await self._hand_back(lease, interrupted=True, retry_seconds=_CRASH_RETRY_SECONDS)
 
     def _last_told(self, status: RunStatus, error: str, reason: DeadLetterReason | None = None) -> Conclusion:
@@ -305,23 +300,17 @@ class Execution:
     async def _conclude(self, lease: Lease, conclusion: Conclusion, failure: dict[str, str] | None = None) -> Outcome:
         """The attempt is over: the run ends, or waits to be tried again."""
         if conclusion.status is RunStatus.FAILED:
-            self._log_failure(conclusion.error, conclusion.reason, failure)
+            self.log.failed(conclusion.error, conclusion.reason, failure)
         now, chance = time.time(), random.random()  # noqa: S311 - spreads retries, guards nothing
         last = await self._let_go(lease, lambda snapshot: conclude(snapshot, conclusion, now=now, chance=chance))
         if not isinstance(last, RunSnapshot):
             return last
         took_ms = int((now - (last.start_time or now)) * 1000)
         if last.is_terminal:
-            self._log(logging.INFO, f"run ended {last.status}", event="run_ended", duration_ms=took_ms)
+            self.log.ended(last, duration_ms=took_ms)
             return Ended(last.status, last.error, conclusion.reason if last.status is conclusion.status else None)
         delay = (last.not_before or now) - now
-        self._log(
-            logging.INFO,
-            f"the run is tried again in {delay:.1f} s; its flow has failed {last.failures} times",
-            event="run_retry",
-            duration_ms=took_ms,
-            meta={"delay_seconds": round(delay, 3), "failures": last.failures},
-        )
+        self.log.tried_again(last, delay_seconds=delay, duration_ms=took_ms)
         return RetryScheduled()
 
     async def _hand_back(self, lease: Lease, *, interrupted: bool, retry_seconds: float) -> Outcome:
@@ -344,13 +333,13 @@ class Execution:
             try:
                 last = await lease.let_go(change)
             except ClaimLost as lost:
-                self._log(logging.WARNING, f"the claim was lost: {lost}; nothing is written")
+                self.log.say(logging.WARNING, f"the claim was lost: {lost}; nothing is written")
                 return Fenced()
             except NatsUnavailable as error:
                 if not told:
                     told = True
                     problem = problem_fields(Problem.TERMINAL_WRITE_FAILED)
-                    self._log(logging.ERROR, f"the end of the run cannot be recorded yet: {error}", **problem)
+                    self.log.say(logging.ERROR, f"the end of the run cannot be recorded yet: {error}", **problem)
                 refusals += isinstance(error, WriteRefused)
                 if refusals >= _REFUSALS_BEFORE_NAK:
                     return Unrecorded(str(error))
@@ -375,26 +364,27 @@ class Execution:
                 await lease.show_progress(**progress)
             self._outage_told = False
         except ClaimLost as lost:
-            self._log(logging.WARNING, f"the claim was lost: {lost}; the runner is ended")
+            self.log.say(logging.WARNING, f"the claim was lost: {lost}; the runner is ended")
             self.end(Ending.FENCED)
         except NatsUnavailable as error:
             self._progress = {**progress, **self._progress}
             lease.written_at = time.monotonic()  # not more often than usual while NATS is away
             if not self._outage_told:
                 self._outage_told = True
-                self._log(
+                self.log.say(
                     logging.WARNING,
                     f"the run's progress could not be written: {error}",
                     **problem_fields(Problem.NATS_UNAVAILABLE),
                 )
 
-    async def _say_in_progress(self) -> None:
+    async def _say_in_progress(self, ack_wait_seconds: float) -> None:
         try:
             for delivery in self.deliveries:
                 await self._services.link.send(delivery.reply, IN_PROGRESS)
+            self.log.heartbeat(ack_wait_seconds=ack_wait_seconds)
         except NatsUnavailable as error:
             problem = problem_fields(Problem.IN_PROGRESS_FAILED)
-            self._log(logging.WARNING, f"the in_progress ack could not be sent: {error}", **problem)
+            self.log.say(logging.WARNING, f"the in_progress ack could not be sent: {error}", **problem)
 
     def _on_progress(self, progress: Progress) -> None:
         assert self._events is not None
@@ -410,21 +400,6 @@ class Execution:
                 self._runner.cancel(self._job.run_id)
             else:
                 self._turn.give_up()
-
-    def _log_failure(
-        self, error: str | None, reason: DeadLetterReason | None, failure: dict[str, str] | None = None
-    ) -> None:
-        problem = Problem.FLOW_NOT_FOUND if reason in _NO_FLOW else Problem.EXECUTION_FAILED
-        self._log(logging.ERROR, f"run failed: {error}", reason=reason, **(failure or {}), **problem_fields(problem))
-
-    def _log(self, level: int, message: str, **fields: Any) -> None:
-        about = {
-            "run_id": self._job.run_id,
-            "flow_name": self._job.flow_name,
-            "tag": self._job.tag,
-            "worker_id": self._services.settings.worker_id,
-        }
-        logger.log(level, "%s", message, extra={**about, **fields}, stacklevel=2)
 
 
 def _states(tasks: dict[str, str]) -> dict[str, TaskStatus]:

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -113,7 +113,19 @@ def describe_failure(error: BaseException) -> Failure:
         exc_message=str(error),
         exc_traceback="".join(traceback.format_exception(error)),
         exc_origin=origin,
+        exc_frames="".join(_frames_of(error)),
     )
+
+
+def _frames_of(error: BaseException) -> Iterator[str]:
+    """Where it was raised, and where those that led to it were, the first of them first."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None:
+        yield from _frames_of(before)
+        yield "\nand then:\n\n"
+    yield "Traceback (most recent call last):\n"
+    yield from traceback.format_tb(error.__traceback__)
+    yield f"{type(error).__name__}\n"
 
 
 def import_file(file: Path) -> ModuleType:

@@ -62,6 +62,8 @@ class Failure:
     exc_message: str
     exc_traceback: str
     exc_origin: str
+    # The traceback without what the exceptions say: that may quote the data of a run.
+    exc_frames: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import time
 from collections import deque
 from dataclasses import replace
 
+from fleet_contracts.log_events import LogEvent
+
 from .frames import Ready, Setup
 from .pace import Pace
 from .runner_process import RunnerDied, RunnerProcess
@@ -191,9 +193,9 @@ class RunnerPool:
         news = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
         self._broken = ready.broken
         for file, failure in news.items():
-            logger.error("the flows of %s cannot be used", file, extra={"event": "flows_broken", **failure})
+            logger.error("the flows of %s cannot be used", file, extra={"event": LogEvent.FLOWS_BROKEN, **failure})
         if ready.flows:
-            logger.info("flows: %s", ", ".join(ready.flows), extra={"event": "flows_loaded"})
+            logger.info("flows: %s", ", ".join(ready.flows), extra={"event": LogEvent.FLOWS_LOADED})
         elif self._setup.flow_resolver is None and self._setup.flows_dir is not None:
             logger.warning("no flows were found in %s", self._setup.flows_dir)
 

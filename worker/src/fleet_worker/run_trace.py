@@ -122,7 +122,13 @@ def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
 
 
 def burying(letter: DeadLetter, subject: str) -> Span:
-    about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
+    about = {
+        spans.RUN_ID: letter.run_id,
+        spans.FLOW_NAME: letter.flow_name,
+        spans.WORKER_ID: letter.worker_id,
+        spans.REASON: letter.reason,
+        **spans.about_message(subject, "send"),
+    }
     return span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+
+from fleet_contracts.log_events import LogEvent
 
 from .frames import Cancel, Decoder, Done, Frame, Progress, Ready, Run, Setup, Stop, encode
 from .wheel_set import NO_WHEELS, WheelSet
@@ -19,6 +22,10 @@ logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_SECONDS = 2.0
 _MAX_LINE_BYTES = 16 * 1024
+# As the interpreter's fault handler writes it: places in the code, no values.
+_CRASH_REPORT = re.compile(
+    r'Fatal Python error: |(?:Current t|T)hread 0x|  File ".*", line \d+ in |Extension modules: '
+)
 
 
 class RunnerDied(Exception):
@@ -197,4 +204,6 @@ class _OutputLines(asyncio.Protocol):
 
     def _log(self, line: bytes) -> None:
         if text := line.decode(errors="replace").rstrip():
-            logger.info("runner %d: %s", self._pid, text, extra={"event": "runner_output"})
+            # What a flow's programs print is its own business; how its interpreter died is ours.
+            level = logging.ERROR if _CRASH_REPORT.match(text) else logging.DEBUG
+            logger.log(level, "runner %d: %s", self._pid, text, extra={"event": LogEvent.RUNNER_OUTPUT})

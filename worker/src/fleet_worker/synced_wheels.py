@@ -4,16 +4,18 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from fleet_contracts.log_events import LogEvent
 from fleet_contracts.problems import Problem
 from fleet_contracts.wheel import InstalledWheel
 from fleet_contracts.worker_record import WheelSync, WheelSyncResult
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.log_events import log_integration_call
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink
 from fleet_kit.objects import ObjectDamaged, StoredObject
@@ -208,14 +210,39 @@ class SyncedWheels:
     async def _get(self, wheel: InstalledWheel, stored: StoredObject) -> None:
         with self._home.workbench() as bench:
             file = bench / wheel.name
-            await self._registry.fetch(stored, file)
+            await self._asked("nats", "fetch_wheel", wheel, self._registry.fetch(stored, file))
             reason = await asyncio.to_thread(why_unusable, file, self._interpreter)
             if reason is not None:
                 self._refused[wheel.nuid] = reason
                 return
             timeout = self._settings.wheel_install_timeout_sec
-            await install(file, into=bench / "tree", scratch=bench, timeout_seconds=timeout)
+            installing = install(file, into=bench / "tree", scratch=bench, timeout_seconds=timeout)
+            await self._asked("pip", "install", wheel, installing)
             await asyncio.to_thread(self._home.add, wheel, bench / "tree")
+
+    async def _asked(self, provider: str, operation: str, wheel: InstalledWheel, work: Awaitable[None]) -> None:
+        """Wait for another program, and tell how it went."""
+        begun = time.perf_counter()
+        failure: Exception | None = None
+        try:
+            await work
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            log_integration_call(
+                logger,
+                provider=provider,
+                operation=operation,
+                # Every one is the first of its look at the registry; the next look tries again.
+                attempt=1,
+                timeout_seconds=self._settings.wheel_install_timeout_sec
+                if provider == "pip"
+                else self._settings.nats_request_timeout_sec,
+                begun=begun,
+                entity_id=f"wheel:{wheel.name}",
+                error=failure,
+            )
 
     async def _put_in_force(self, choice: Choice) -> None:
         new, old = self._home.set_of(choice.selected), self._in_force
@@ -253,12 +280,12 @@ class SyncedWheels:
         logger.info(
             "wheels in force: %s",
             ", ".join(new.names) or "none",
-            extra={"event": "wheels_synced", "meta": {"updated": updated, "removed": removed}},
+            extra={"event": LogEvent.WHEELS_SYNCED, "meta": {"updated": updated, "removed": removed}},
         )
 
     def _went_well(self, now: float) -> None:
         if self._told_trouble is not None:
-            logger.info("wheels are in step with the registry again", extra={"event": "wheel_sync_recovered"})
+            logger.info("wheels are in step with the registry again", extra={"event": LogEvent.WHEEL_SYNC_RECOVERED})
         self._trouble = self._told_trouble = None
         self.successes += 1
         self._show(
@@ -282,7 +309,7 @@ class SyncedWheels:
                 "wheels could not be synced, those in force stay so: %s",
                 self._trouble,
                 extra={
-                    "event": "wheel_sync_failed",
+                    "event": LogEvent.WHEEL_SYNC_FAILED,
                     **problem_fields(Problem.NATS_UNAVAILABLE if is_outage else Problem.WHEEL_SYNC_FAILED),
                 },
             )

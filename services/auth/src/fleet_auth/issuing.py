@@ -1,5 +1,6 @@
 """Issuing and revoking keys: the only writes to the bucket."""
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -10,11 +11,14 @@ from pydantic import SecretStr
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.scopes import Scope
 from fleet_kit.kv import Bucket
+from fleet_kit.log_events import service_call
 from fleet_kit.nats import NatsLink, WrongRevision
 
 from .errors import KeyContested, KeyNotFound
 from .keys import Keys
 from .records import DEFAULT_SCOPES, KeyRecord, hash_key, is_key_id, key_text, pepper_mark
+
+logger = logging.getLogger(__name__)
 
 _SECRET_BYTES = 32
 _ID_BYTES = 8
@@ -70,12 +74,18 @@ class KeyOffice:
             expires_at=wish.expires_at,
             pepper=pepper_mark(self._pepper),
         )
-        await self._bucket.create(key_id, record.encode())
+        with service_call(logger, "auth", "issue_key", entity_id=f"key:{key_id}") as told:
+            told["tenant_id"] = wish.tenant_id
+            await self._bucket.create(key_id, record.encode())
         self._keys.note(record)
         return IssuedKey(api_key, record)
 
     async def revoke(self, key_id: str) -> KeyRecord:
         """Revoked from now on; a key that has been revoked already stays as it is."""
+        with service_call(logger, "auth", "revoke_key", entity_id=f"key:{key_id}"):
+            return await self._revoke(key_id)
+
+    async def _revoke(self, key_id: str) -> KeyRecord:
         if not is_key_id(key_id):
             raise KeyNotFound(key_id=key_id)
         self._link.require()

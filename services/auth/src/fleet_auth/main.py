@@ -1,11 +1,13 @@
 """Wires auth together and runs it."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
 from fleet_kit.http import create_app
+from fleet_kit.log_events import log_feature_flags
 from fleet_kit.metrics import new_registry
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_metrics import NatsMetrics
@@ -18,10 +20,13 @@ from .metrics import AuthMetrics
 from .routes import key_routes, verify_routes
 from .settings import Settings
 
+logger = logging.getLogger(__name__)
+
 COMPONENT = "auth"
 
 
 def build(settings: Settings) -> FastAPI:
+    log_feature_flags(logger, settings, "http_auth_mode")
     link = NatsLink(settings, name=COMPONENT)
     bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
     keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec, replicas=settings.nats_replicas)

@@ -12,6 +12,7 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
 from fleet_kit.kv import Bucket
+from fleet_kit.log_events import service_call
 from fleet_kit.nats import NatsLink, WrongRevision
 
 from .views import RunViews
@@ -42,6 +43,12 @@ class Cancellation:
         Whatever else happens at the same moment, compare-and-set decides: a run that ends first has ended, and of
         two requests the first one stands.
         """
+        with service_call(logger, "runs", "cancel", entity_id=f"run:{run_id}") as told:
+            asked = await self._cancel(run_id, caller, reason)
+            told["run_status"] = asked.status
+            return asked
+
+    async def _cancel(self, run_id: str, caller: Identity, reason: str | None) -> RunSnapshot:
         while True:
             live = await self._views.find_live(run_id, tenant_id=caller.tenant_id)
             snapshot, revision = live or await self._views.find_waiting(run_id, tenant_id=caller.tenant_id)
@@ -55,7 +62,6 @@ class Cancellation:
                     )
                 except WrongRevision:
                     continue
-                logger.info("cancel requested", extra={"run_id": run_id, "worker_id": wanted.worker_id})
             if not wanted.is_terminal:
                 self._bring_about(wanted, revision)
             return wanted

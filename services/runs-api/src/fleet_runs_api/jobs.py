@@ -9,6 +9,7 @@ from typing import Any
 
 from fleet_contracts.job import Job
 from fleet_kit.identity import Identity
+from fleet_kit.logging import current_request_id
 from fleet_kit.tracing import current
 
 from .errors import InvalidTimes
@@ -50,6 +51,7 @@ def new_job(wanted: SubmitRun, caller: Identity, settings: RunsSettings, *, now:
         not_before=not_before if not_before is not None and not_before > now else None,
         deadline_at=deadline_at,
         **_trace(),
+        request_id=current_request_id(),
     )
 
 
@@ -79,6 +81,7 @@ def job_again(job: Job, caller: Identity, *, now: float) -> Job:
             "rerun_of": job.run_id,
             "idempotency_key": None,
             **_trace(),
+            "request_id": current_request_id(),
         }
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fleet_contracts import spans
 from fleet_contracts.job import Job
+from fleet_contracts.log_events import LogEvent
 from fleet_contracts.names import NATS_MSG_ID, WireNames, job_message_id
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
@@ -139,6 +140,9 @@ class Relay:
         """Take a page of what is due and send it. What cannot be sent is due again later."""
         now = time.time()
         taken = await self._commits.write(ledger.take_due, TakeDue(now, until=now + self._retry_sec, limit=_PAGE))
+        if taken and logger.isEnabledFor(logging.DEBUG):
+            meta = {"queue": "outbox", "priority": 0, "leased_count": len(taken)}
+            logger.debug("%d rows are due", len(taken), extra={"event": LogEvent.SCHEDULER, "meta": meta})
         rows = await self._database.fetch(queries.outbox_rows(taken))
         fresh = [row for row in rows if _is_fresh(row)]
         rest = [row for row in rows if not _is_fresh(row)]

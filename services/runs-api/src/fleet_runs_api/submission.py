@@ -15,6 +15,7 @@ from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
+from fleet_kit.log_events import service_call
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, NatsSilent
 from fleet_kit.tracing import span
@@ -86,7 +87,9 @@ class Submission:
         if idempotency_key is not None:
             asked = fingerprint(wanted.model_dump(mode="json"), workflow.sha256 if workflow else None)
             use = KeyUse(caller.tenant_id, idempotency_key, asked, (job.run_id,), job.submitted_at)
-        return await self._submit(job, use)
+        # At DEBUG: the gateway has a line for each of thousands, and the ledger tells what came of it.
+        with service_call(logger, "runs", "submit", level=logging.DEBUG, entity_id=f"run:{job.run_id}"):
+            return await self._submit(job, use)
 
     async def rerun(self, job: Job, caller: Identity, *, idempotency_key: str | None = None) -> Receipt:
         """Submit the job of a run once more, as a new run."""
@@ -95,7 +98,8 @@ class Submission:
         if idempotency_key is not None:
             asked = fingerprint("rerun", job.run_id)
             use = KeyUse(caller.tenant_id, idempotency_key, asked, (again.run_id,), again.submitted_at)
-        return await self._submit(again, use)
+        with service_call(logger, "runs", "rerun", entity_id=f"run:{again.run_id}"):
+            return await self._submit(again, use)
 
     async def submit_batch(
         self, wanted: Sequence[SubmitRun], caller: Identity, *, idempotency_key: str | None = None
@@ -109,10 +113,12 @@ class Submission:
         if idempotency_key is not None:
             asked = fingerprint([one.model_dump(mode="json") for one in wanted])
             use = KeyUse(caller.tenant_id, idempotency_key, asked, run_ids, now)
-        if (replay := await self._accept(new, use, send_at=now)) is not None:
-            return replay
-        self._relay.wake()
-        return Receipt(run_ids)
+        with service_call(logger, "runs", "submit_batch") as told:
+            told["runs"] = len(run_ids)
+            if (replay := await self._accept(new, use, send_at=now)) is not None:
+                return replay
+            self._relay.wake()
+            return Receipt(run_ids)
 
     async def _submit(self, job: Job, use: KeyUse | None) -> Receipt:
         self._link.require()

@@ -19,6 +19,7 @@ from fleet_contracts.wheel import (
     split_tags,
 )
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.log_events import service_call
 from fleet_kit.nats import WrongRevision
 from fleet_kit.object_writing import Draft, ObjectWriter
 from fleet_kit.objects import Listing, StoredObject
@@ -70,15 +71,20 @@ class Registry:
 
     async def register(self, upload: Upload, actor: WheelActor, source: WheelSource) -> StoredObject:
         """Check it, store it, and make it visible if it is still the newest of its package by then."""
-        await asyncio.get_running_loop().run_in_executor(self._checker, self._check, upload)
-        async with self._storing:
-            await self.require_newer(upload.wheel)
-            async with self._store.draft(_pieces(upload.file)) as draft:
-                stored, event = await self._enter(draft, upload, actor, source)
+        with service_call(logger, "wheels", "register", entity_id=f"wheel:{upload.wheel.file_name}"):
+            await asyncio.get_running_loop().run_in_executor(self._checker, self._check, upload)
+            async with self._storing:
+                await self.require_newer(upload.wheel)
+                async with self._store.draft(_pieces(upload.file)) as draft:
+                    stored, event = await self._enter(draft, upload, actor, source)
         await self._record(event)
         return await self._as_stored(stored)
 
     async def remove(self, name: str, actor: WheelActor, source: WheelSource) -> None:
+        with service_call(logger, "wheels", "remove", entity_id=f"wheel:{name}"):
+            await self._remove(name, actor, source)
+
+    async def _remove(self, name: str, actor: WheelActor, source: WheelSource) -> None:
         for _ in range(_MOST_TRIES):
             stored = await self.find(name)
             event = _event(WheelAction.DELETE, stored.name, actor, source).model_copy(

@@ -6,6 +6,7 @@ from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.names import WireNames
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.log_events import service_call
 from fleet_kit.nats import NatsLink
 
 from .registry import Registry
@@ -20,11 +21,15 @@ class Operators:
         self._names = names
 
     async def hide(self, worker_id: str, hidden: bool) -> WorkerRecord:
-        return await self._registry.change(worker_id, lambda record: record.model_copy(update={"hidden": hidden}))
+        operation = "hide" if hidden else "show"
+        with service_call(logger, "workers", operation, entity_id=f"worker:{worker_id}"):
+            return await self._registry.change(worker_id, lambda record: record.model_copy(update={"hidden": hidden}))
 
     async def drain(self, worker_id: str, wanted: bool) -> WorkerRecord:
         """Let the worker take nothing new, or take jobs again. A worker that is gone finds it when it comes back."""
-        record = await self._registry.change(worker_id, lambda record: record.model_copy(update={"draining": wanted}))
+        with service_call(logger, "workers", "drain" if wanted else "resume", entity_id=f"worker:{worker_id}"):
+            change = {"draining": wanted}
+            record = await self._registry.change(worker_id, lambda record: record.model_copy(update=change))
         try:
             hint = Control(kind=ControlKind.RECORD)
             await self._link.send(self._names.control_subject(worker_id), hint.encode())

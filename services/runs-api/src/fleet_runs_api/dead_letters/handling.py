@@ -10,12 +10,14 @@ from typing import Any
 import orjson
 from sqlalchemy import Row
 
+from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
 from fleet_kit.kv import Bucket, Entry
+from fleet_kit.log_events import service_call
 from fleet_kit.nats import NatsLink
 
 from .. import ledger
@@ -105,6 +107,10 @@ class DeadLetters:
 
     async def requeue(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
         """The run of the letter gets a new attempt, and all its open letters are closed: their ids."""
+        with service_call(logger, "runs", "requeue", entity_id=f"letter:{letter_id}"):
+            return await self._requeue_one(letter_id, caller)
+
+    async def _requeue_one(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
         self._link.require()
         now = self._clock()
         wanted = Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now)
@@ -131,6 +137,20 @@ class DeadLetters:
         cursor: str | None,
     ) -> BulkRequeue:
         """The runs of up to `limit` letters, the oldest first, each a moment after the one before."""
+        with service_call(logger, "runs", "requeue_letters") as told:
+            report = await self._requeue_all(wanted, caller, rate_per_sec, limit, start_at, cursor)
+            told["letters"] = report.requeued
+            return report
+
+    async def _requeue_all(
+        self,
+        wanted: LetterFilter,
+        caller: Identity,
+        rate_per_sec: float,
+        limit: int,
+        start_at: float | None,
+        cursor: str | None,
+    ) -> BulkRequeue:
         self._link.require()
         scope = _scope("oldest", wanted)
         position = self._position(cursor, scope)
@@ -159,8 +179,9 @@ class DeadLetters:
         return report
 
     async def delete(self, letter_id: int, caller: Identity) -> None:
-        if not await self._remove([letter_id], caller):
-            raise DeadLetterNotFound(letter_id=letter_id)
+        with service_call(logger, "runs", "delete_letter", entity_id=f"letter:{letter_id}"):
+            if not await self._remove([letter_id], caller):
+                raise DeadLetterNotFound(letter_id=letter_id)
 
     async def delete_all(
         self, wanted: LetterFilter, caller: Identity, *, limit: int, cursor: str | None
@@ -169,10 +190,12 @@ class DeadLetters:
         scope = _scope("oldest", wanted)
         position = self._position(cursor, scope)
         report = BulkDeletion()
-        async for page in self._walk(wanted, limit=limit, position=position):
-            position = page.next_position
-            if page.rows:
-                report.deleted += await self._remove([row.id for row in page.rows], caller)
+        with service_call(logger, "runs", "delete_letters") as told:
+            async for page in self._walk(wanted, limit=limit, position=position):
+                position = page.next_position
+                if page.rows:
+                    report.deleted += await self._remove([row.id for row in page.rows], caller)
+            told["letters"] = report.deleted
         report.next_cursor = self._cursor(position, scope)
         return report
 
@@ -216,7 +239,7 @@ class DeadLetters:
     async def _requeue(self, wanted: Requeueing) -> Requeued:
         done = await self._commits.write(dead_letter_ledger.requeue, wanted)
         for letter in done.letters:
-            letter.tell("requeued")
+            letter.tell(LetterMove.REQUEUED)
         await asyncio.gather(*(self._announce(run) for run in done.runs))
         self._relay.wake()
         return done
@@ -244,7 +267,7 @@ class DeadLetters:
     async def _remove(self, letter_ids: Sequence[int], caller: Identity) -> int:
         gone = await self._commits.write(dead_letter_ledger.remove, Deletion(letter_ids, caller.tenant_id))
         for letter in gone:
-            letter.tell("deleted")
+            letter.tell(LetterMove.DELETED)
         return len(gone)
 
 

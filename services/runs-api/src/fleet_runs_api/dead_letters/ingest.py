@@ -9,6 +9,7 @@ from nats.js import api
 from sqlalchemy.exc import DataError, IntegrityError
 
 from fleet_contracts import spans
+from fleet_contracts.log_events import LetterMove
 from fleet_contracts.names import NATS_MSG_ID
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
@@ -91,7 +92,7 @@ class DeadLetterIngest:
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, Moved):
-                outcome.tell("entered")
+                outcome.tell(LetterMove.ENTERED)
                 self._metrics.count_letter(outcome.reason)
         for letter, outcome in zip(letters, outcomes, strict=True):
             if isinstance(outcome, DataError | IntegrityError):
@@ -136,6 +137,5 @@ class DeadLetterIngest:
 
 def _tell_trace(msg: Msg, letter: Letter, begun_at: float) -> None:
     if (trace := TraceContext.of_headers(msg.headers)) is not None:
-        span(
-            spans.DEAD_LETTER_INGEST, spans.about_letter(letter), kind=Kind.CONSUMER, parent=trace, begun_at=begun_at
-        ).end()
+        about = {spans.RUN_ID: letter.run_id, spans.FLOW_NAME: letter.flow_name, spans.REASON: letter.reason}
+        span(spans.DEAD_LETTER_INGEST, about, kind=Kind.CONSUMER, parent=trace, begun_at=begun_at).end()

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet_contracts.dead_letter import DeadLetter
+from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
+from fleet_kit.log_events import log_dlq_transition
 
 logger = logging.getLogger(__name__)
 
@@ -68,22 +70,15 @@ class Moved:
     tag: str | None
     reason: str
 
-    def tell(self, what: str) -> None:
-        """The event of the contracts document: a letter has entered, or was requeued or deleted."""
-        logger.info(
-            "dead letter %d (%s) %s",
-            self.id,
-            self.reason,
-            what,
-            extra={
-                "event": "dlq.transition",
-                "status": what,
-                "run_id": self.run_id,
-                "flow_name": self.flow_name,
-                "tag": self.tag,
-                "reason": self.reason,
-                "meta": {"job_type": self.flow_name, "reason": self.reason, "letter_id": self.id},
-            },
+    def tell(self, move: LetterMove) -> None:
+        log_dlq_transition(
+            logger,
+            move,
+            letter_id=self.id,
+            job_type=self.flow_name,
+            reason=self.reason,
+            run_id=self.run_id,
+            tag=self.tag,
         )
 
 

@@ -1,0 +1,103 @@
+"""What the agent logs about one job in its hands; what the flow says or was given stays out of it."""
+
+import logging
+from typing import Any
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.job import Job
+from fleet_contracts.log_events import LogEvent, LogStatus
+from fleet_contracts.problems import Problem
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.log_failures import failure_meta
+from fleet_kit.logging import problem_fields
+
+from .delivery import Delivery
+
+logger = logging.getLogger(__name__)
+
+# The run has failed before any of its flow was executed.
+_NO_FLOW = {
+    DeadLetterReason.FLOW_NOT_FOUND,
+    DeadLetterReason.CALLABLE_NOT_ALLOWED,
+    DeadLetterReason.REFERENCE_NOT_ALLOWED,
+}
+# The text of a flow's exception may quote its params.
+_WITHHELD = "(what a flow says may hold its data: see the run's error, or log at DEBUG)"
+
+
+class RunLog:
+    def __init__(self, job: Job, delivery: Delivery) -> None:
+        self._job = job
+        self._lease_id = f"{delivery.sequence}:{delivery.num_delivered}"
+        self.about = {
+            "run_id": job.run_id,
+            "flow_name": job.flow_name,
+            "tag": job.tag,
+            # The request that asked for the run; a peer's job does not name it.
+            "request_id": job.request_id or f"lease:{self._lease_id}",
+        }
+
+    def say(self, level: int, message: str, **fields: Any) -> None:
+        logger.log(level, "%s", message, extra={**self.about, **fields}, stacklevel=2)
+
+    def begun(self, attempt: int) -> None:
+        """At DEBUG: that a run has begun is in its snapshot and in its events, and there are thousands a minute."""
+        if logger.isEnabledFor(logging.DEBUG):
+            meta = self._meta(attempt)
+            self._tell(logging.DEBUG, "run begun", LogEvent.WORKER_JOB, LogStatus.IN_PROGRESS, meta)
+
+    def ended(self, last: RunSnapshot, *, duration_ms: int) -> None:
+        status, meta = LogStatus.COMPLETED, self._meta(last.attempt) | {"run_status": last.status}
+        if last.status is RunStatus.FAILED:
+            is_late = last.reason == DeadLetterReason.DEADLINE_EXCEEDED
+            status = LogStatus.TIMEOUT if is_late else LogStatus.FAILED
+            meta |= failure_meta(err_id=_problem_of(last.reason).err_id)
+        self._tell(logging.INFO, f"run ended {last.status}", LogEvent.WORKER_JOB, status, meta, duration_ms)
+
+    def tried_again(self, last: RunSnapshot, *, delay_seconds: float, duration_ms: int) -> None:
+        meta = self._meta(last.attempt) | failure_meta(err_id=Problem.EXECUTION_FAILED.err_id)
+        meta |= {"run_status": last.status, "delay_seconds": round(delay_seconds, 3), "failures": last.failures}
+        message = f"the run is tried again in {delay_seconds:.1f} s; its flow has failed {last.failures} times"
+        self._tell(logging.INFO, message, LogEvent.WORKER_JOB, LogStatus.FAILED, meta, duration_ms)
+
+    def failed(
+        self, error: str | None, reason: DeadLetterReason | None, failure: dict[str, str] | None = None
+    ) -> None:
+        """`failure` is what the flow has raised: where is told, what it said only at DEBUG."""
+        fields: dict[str, Any] = {**self.about, "reason": reason, **problem_fields(_problem_of(reason))}
+        if failure is None:
+            logger.error("run failed: %s", error, extra=fields, stacklevel=2)
+            return
+        told = {**failure, "exc_message": _WITHHELD, "exc_traceback": failure["exc_frames"]}
+        logger.error("run failed: the flow raised %s", failure["exc_type"], extra={**fields, **told}, stacklevel=2)
+        logger.debug("run failed: %s", error, extra={**fields, **failure}, stacklevel=2)
+
+    def heartbeat(self, *, ack_wait_seconds: float) -> None:
+        """At DEBUG: as often as every run in hand needs one."""
+        if logger.isEnabledFor(logging.DEBUG):
+            meta = {
+                "job_type": self._job.flow_name,
+                "lease_id": self._lease_id,
+                "visibility_timeout_ms": int(ack_wait_seconds * 1000),
+            }
+            self._tell(logging.DEBUG, "still at it", LogEvent.WORKER_HEARTBEAT, LogStatus.IN_PROGRESS, meta)
+
+    def _meta(self, attempt: int) -> dict[str, Any]:
+        return {"job_type": self._job.flow_name, "attempt": attempt, "queue": self._job.tag}
+
+    def _tell(
+        self,
+        level: int,
+        message: str,
+        event: LogEvent,
+        status: LogStatus,
+        meta: dict[str, Any],
+        duration_ms: int = 0,
+    ) -> None:
+        extra = {**self.about, "event": event, "status": status, "duration_ms": duration_ms, "meta": meta}
+        logger.log(level, "%s", message, extra=extra, stacklevel=3)
+
+
+def _problem_of(reason: str | None) -> Problem:
+    return Problem.FLOW_NOT_FOUND if reason in _NO_FLOW else Problem.EXECUTION_FAILED
