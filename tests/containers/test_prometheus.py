@@ -39,3 +39,7 @@ def test_prometheus_finds_every_part_and_answers(composed: ComposedFleet) -> Non
         assert published == f"127.0.0.1:{port}"
     finally:
         watched.run("rm", "--force", "--stop", "--volumes", "prometheus")
+        # The fleet's own end knows nothing of what the layer has made.
+        watched.docker(
+            "volume", "rm", "--force", *(f"{composed.project}_{name}" for name in ("prometheus", "grafana"))
+        )
