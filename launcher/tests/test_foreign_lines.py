@@ -54,7 +54,8 @@ async def test_its_level_and_its_message_are_told(
 
 
 async def test_lines_are_put_together_and_the_last_one_needs_no_end(tmp_path: Path) -> None:
-    lines = await written(tmp_path, "nats", b"on", b"e\n\ntw", b"o\nthree")
+    banner = b"[12] 2026/11/16 13:40:30.123456 [INF] \n"
+    lines = await written(tmp_path, "nats", b"on", b"e\n\n", banner, b"tw", b"o\nthree")
     assert [json.loads(line)["message"] for line in lines] == ["one", "two", "three"]
 
 

@@ -4,7 +4,7 @@ import os
 from datetime import datetime
 from typing import Any, TextIO
 
-from fleet_contracts.log_events import LogEvent
+from fleet_contracts.log_events import SERVICE_WORKER, LogEvent
 
 _LEVELS = {
     "DEBUG": "\x1b[2m",
@@ -18,7 +18,7 @@ _COMPONENT_WIDTH = 22
 _SHORT_ID = 8
 # Of these the duration is news even if it is below a millisecond.
 _TIMED = {LogEvent.REQUEST, LogEvent.SERVICE_CALL, LogEvent.WORKER_JOB, LogEvent.INTEGRATION_CALL}
-_ABOUT = {"run_id": "run", "flow_name": "flow", "tag": "tag", "worker_id": "worker", "request_id": "request"}
+_ABOUT = {"run_id": "run", "flow_name": "flow", "worker_id": "worker", "request_id": "request"}
 
 
 def is_coloured(stream: TextIO) -> bool:
@@ -55,6 +55,8 @@ def _about(line: dict[str, Any]) -> str:
     if line["duration_ms"] or (line["event"] in _TIMED and line["status"] != "in_progress"):
         words.append(_duration(line["duration_ms"]))
     for name, short in _ABOUT.items():
+        if name == "worker_id" and line.get("service") == SERVICE_WORKER:
+            continue  # it speaks of itself
         if value := line.get(name):
             words.append(f"{short}={_shortened(str(value)) if name in ('run_id', 'request_id') else value}")
     if err_id := line.get("err_id"):

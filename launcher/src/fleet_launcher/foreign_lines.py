@@ -15,7 +15,7 @@ _MAX_LINE_BYTES = 16 * 1024
 _END_SECONDS = 1.0
 
 # [3021] 2026/11/16 13:40:30.123456 [INF] Server is ready
-_NATS = re.compile(r"\[\d+\] [\d/]+ [\d:.]+ \[(?P<level>[A-Z]{3})\] (?P<message>.*)", re.DOTALL)
+_NATS = re.compile(r"\[\d+\] [\d/]+ [\d:.]+ \[(?P<level>[A-Z]{3})\] ?(?P<message>.*)", re.DOTALL)
 # 2026/11/16 13:40:30 [warn] 3021#3021: *7 upstream is away; or "nginx: [emerg] …" before it has a log
 _NGINX = re.compile(r"(?:[\d/]+ [\d:]+|nginx:) \[(?P<level>[a-z]+)\] (?:\d+#\d+: )?(?P<message>.*)", re.DOTALL)
 _LEVELS = {
@@ -96,6 +96,8 @@ class ForeignLines(asyncio.Protocol):
         if not text or self._as_they_are:
             return text or None
         line = understand(text)
+        if not line.message:
+            return None  # NATS paints its name
         return self._formatter.format(
             logging.makeLogRecord(
                 {

@@ -10,7 +10,8 @@ from fleet_contracts.log_events import ErrorCode, LogEvent, LogStatus
 from .console import Console
 from .state import PartPhase, PartState
 
-logger = logging.getLogger(__name__)
+# The launcher itself is what speaks here.
+logger = logging.getLogger("fleet_launcher")
 
 
 class LogConsole(Console):

@@ -11,11 +11,14 @@ from typing import Any, Self
 
 import httpx
 
+from .log_check import check_log_lines
 from .nats_server import free_port
 from .waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 _COMMAND_SECONDS = 900
+# Whose lines are ours to answer for; NATS and PostgreSQL write their own.
+OWN_SERVICES = ("migrate", "runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker")
 # Images of a tag of their own, so that tests never replace those that somebody runs.
 IMAGES_TAG = os.environ.get("FLEET_TEST_IMAGES_TAG", "test")
 
@@ -82,6 +85,23 @@ class ComposedFleet:
 
     def tail(self, *services: str) -> str:
         return self.run("logs", "--no-color", "--tail", "40", *services)
+
+    def check_logs(self, *services: str) -> int:
+        """Every line of these containers of ours, or of all, keeps the log contract; how many there were."""
+        told = 0
+        for service in services or OWN_SERVICES:
+            done = subprocess.run(
+                ["docker", "compose", "logs", "--no-color", "--no-log-prefix", service],
+                cwd=ROOT,
+                env=self.env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                check=True,
+            )
+            told += check_log_lines(done.stdout.splitlines(), of=service)
+        return told
 
     def containers(self, service: str) -> list[str]:
         """The ids of those that run."""

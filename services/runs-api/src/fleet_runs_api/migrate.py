@@ -1,23 +1,33 @@
 """Brings the ledger's schema up to date and ends: for whoever wants that done before the service starts."""
 
+import logging
 import sys
 
-from fleet_kit.settings import SettingsError
+from fleet_contracts.log_events import SERVICE_HTTP, ErrorCode
+from fleet_kit.logging import configure_logging
+from fleet_kit.settings import FleetSettings, SettingsError
 
 from .database import Database
 from .errors import LedgerUnavailable
 from .migrations import HEAD
 from .settings import LedgerSettings
 
+logger = logging.getLogger(__name__)
+
 
 def main() -> None:
+    configure_logging(service=SERVICE_HTTP, component="migrate", settings=FleetSettings.only_of_logging())
     try:
         database = Database(LedgerSettings.load().runs_database_url)
         database.migrate()
         database.dispose()
-    except (SettingsError, LedgerUnavailable) as error:
-        sys.exit(f"pyoco-fleet-runs-migrate: {error}")
-    sys.stdout.write(f"the ledger's schema is at {HEAD}\n")
+    except SettingsError as error:
+        logger.critical("%s", error, extra={"meta": {"error_code": ErrorCode.VALIDATION_ERROR}})
+        sys.exit(1)
+    except LedgerUnavailable as error:
+        logger.critical("%s", error, exc_info=error)
+        sys.exit(1)
+    logger.info("the ledger's schema is at %s", HEAD)
 
 
 if __name__ == "__main__":
