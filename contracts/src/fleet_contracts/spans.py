@@ -1,5 +1,7 @@
 """Names of spans and their attributes. `observability/schema.yaml` describes each; a test compares the two."""
 
+from typing import Protocol
+
 from .job import Job
 from .names import ANONYMOUS_TENANT
 from .snapshot import RunSnapshot
@@ -56,6 +58,37 @@ def about_run(run: Job | RunSnapshot) -> dict[str, str | None]:
         FLOW_NAME: run.flow_name,
         TAG: run.tag,
         TENANT_ID: run.tenant_id or ANONYMOUS_TENANT,
+    }
+
+
+class LetterLike(Protocol):
+    """A dead letter, on the wire or in the ledger."""
+
+    @property
+    def run_id(self) -> str | None: ...
+    @property
+    def flow_name(self) -> str | None: ...
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def tenant_id(self) -> str | None: ...
+    @property
+    def worker_id(self) -> str | None: ...
+    @property
+    def attempt(self) -> int | None: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def about_letter(letter: LetterLike) -> dict[str, str | int | None]:
+    return {
+        RUN_ID: letter.run_id,
+        FLOW_NAME: letter.flow_name,
+        TAG: letter.tag,
+        TENANT_ID: letter.tenant_id or ANONYMOUS_TENANT,
+        WORKER_ID: letter.worker_id,
+        ATTEMPT: letter.attempt,
+        REASON: letter.reason,
     }
 
 

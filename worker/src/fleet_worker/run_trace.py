@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from fleet_contracts import spans
-from fleet_contracts.dead_letter import DeadLetter
+from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.events import EventKind
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
@@ -68,8 +68,11 @@ class RunTrace:
         self._tell_tasks(done.events, done.task_errors)
         self._executing.set(spans.RUN_STATUS, done.status)
         if done.status == RunStatus.FAILED:
-            failure = done.failure or {}
-            self._executing.fail(failure.get("exc_type") or done.reason or RunStatus.FAILED.value, done.error)
+            if done.failure is not None:
+                # What a flow's exception says may be anything that the flow was given: its type is enough.
+                self._executing.fail(done.failure["exc_type"])
+            else:
+                self._executing.fail(done.reason or RunStatus.FAILED.value, done.error)
 
     def tasks_told(self, progress: Progress) -> None:
         """A span for each task that has ended, with the times that the runner saw."""
@@ -96,14 +99,14 @@ class RunTrace:
     def _end_the_rest(self) -> None:
         """No end of these was told: their runner died."""
         for task, begun_at in self._begun.items():
-            self._end_task(task, begun_at, time.time(), "interrupted: the runner was gone before the task had ended")
+            self._end_task(task, begun_at, time.time(), "interrupted")
         self._begun.clear()
 
     def _end_task(self, task: str, begun_at: float, ended_at: float, error: str | None) -> None:
         about = {**self._about, spans.TASK_NAME: task}
         traced = span(spans.task_span(task), about, parent=self._executing.context, begun_at=begun_at)
         if error is not None:
-            traced.fail(error.partition(":")[0], error)
+            traced.fail(error.partition(":")[0])
         traced.end(at=max(ended_at, begun_at))
 
 
@@ -116,19 +119,14 @@ def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
         case Ended(status=status, error=error, reason=reason):
             traced.set(spans.RUN_STATUS, status.value)
             if status is RunStatus.FAILED:
-                traced.fail(reason or RunStatus.FAILED.value, error)
+                raised = reason == DeadLetterReason.EXECUTION_ERROR
+                traced.fail(reason or RunStatus.FAILED.value, None if raised else error)
         case Unrecorded(error=error):
             traced.fail("unrecorded", error)
 
 
 def burying(letter: DeadLetter, subject: str) -> Span:
-    about = {
-        spans.RUN_ID: letter.run_id,
-        spans.FLOW_NAME: letter.flow_name,
-        spans.WORKER_ID: letter.worker_id,
-        spans.REASON: letter.reason,
-        **spans.about_message(subject, "send"),
-    }
+    about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
     return span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER)
 
 

@@ -210,7 +210,7 @@ class Expiry:
         )
         tag = ended.tag or self._names.default_tag
         subject = self._names.dlq_subject(tag)
-        about = {**spans.about_run(ended), **spans.about_message(subject, "send"), spans.REASON: reason.value}
+        about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
         with span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER):
             await self._link.publish(subject, letter.encode(), {NATS_MSG_ID: message_id})
 

@@ -137,5 +137,6 @@ class DeadLetterIngest:
 
 def _tell_trace(msg: Msg, letter: Letter, begun_at: float) -> None:
     if (trace := TraceContext.of_headers(msg.headers)) is not None:
-        about = {spans.RUN_ID: letter.run_id, spans.FLOW_NAME: letter.flow_name, spans.REASON: letter.reason}
-        span(spans.DEAD_LETTER_INGEST, about, kind=Kind.CONSUMER, parent=trace, begun_at=begun_at).end()
+        span(
+            spans.DEAD_LETTER_INGEST, spans.about_letter(letter), kind=Kind.CONSUMER, parent=trace, begun_at=begun_at
+        ).end()
