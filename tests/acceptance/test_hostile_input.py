@@ -71,7 +71,14 @@ def nobody_dies_or_grows(processes: dict[str, psutil.Process]) -> Iterator[None]
 
 
 def _resident_bytes(process: psutil.Process) -> int:
-    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+    return sum(map(_own_bytes, (process, *process.children(recursive=True))))
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.NoSuchProcess:
+        return 0  # a child that came and went
 
 
 def refused(answer: httpx.Response, *statuses: int) -> None:

@@ -131,7 +131,9 @@ class OpenFleet(ComposedFleet):
         return int(self.inspect(self._container(name))["State"]["Pid"])
 
     def processes(self) -> dict[str, psutil.Process]:
-        return {part["Service"]: psutil.Process(self.pid(part["Service"])) for part in self.described()}
+        """But PostgreSQL's, which share memory: their sizes cannot be added up."""
+        names = {part["Service"] for part in self.described()} - {"postgres"}
+        return {name: psutil.Process(self.pid(name)) for name in names}
 
     def log(self, name: str) -> str:
         """Standard output and standard error of a container."""
