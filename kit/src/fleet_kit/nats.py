@@ -23,21 +23,12 @@ from fleet_contracts.problems import Problem
 from .errors import NatsUnavailable
 from .logging import problem_fields
 from .nats_client import NotPermitted, PatientClient, PromptJetStream, denied_subject, explained
+from .nats_outages import OUTAGES, Complaints, Silence
 from .settings import FleetSettings
 from .tracing import current
 
 logger = logging.getLogger(__name__)
 
-# What the client library raises when the server, the network or JetStream is away.
-_OUTAGES = (
-    nats.errors.Error,
-    nats.js.errors.ServiceUnavailableError,
-    nats.js.errors.NoStreamResponseError,
-    OSError,
-    TimeoutError,
-    asyncio.TimeoutError,
-)
-_REPEAT_COMPLAINT_SECONDS = 30.0
 _CANCEL_AGAIN_SECONDS = 0.25
 # A server that was cut off does not say so: after three of these without an answer it counts as gone.
 _PING_SECONDS = 2
@@ -100,13 +91,12 @@ class NatsLink:
         # The same in the order of sending, with the moment each may be given up; one timer watches them all.
         self._unanswered: deque[tuple[float, str, asyncio.Future[Ack], str]] = deque()
         self._giving_up: asyncio.TimerHandle | None = None
-        # Since when JetStream has answered no write, not even with a refusal; None if it does.
-        self._unheard_since: float | None = None
+        self._silence = Silence(settings.nats_request_timeout_sec)
         self._answers: dict[str, _Answers] = {}
         self._tokens = itertools.count()
         self._reply_prefix = ""
         self._answers_prefix = ""
-        self._complaints: dict[str, float] = {}
+        self._complaints = Complaints()
         self.reconnects = 0
 
     def after_connect(self, hook: Hook) -> None:
@@ -159,7 +149,7 @@ class NatsLink:
             try:
                 async with asyncio.timeout(2):
                     await self._client.flush()
-            except _OUTAGES:
+            except OUTAGES:
                 logger.debug("could not flush before closing", exc_info=True)
         await self._client.close()
 
@@ -182,7 +172,7 @@ class NatsLink:
         self._pending[token] = future
         try:
             await self._client.publish(subject, payload, reply=self._reply_prefix + token, headers=headers)
-        except _OUTAGES as error:
+        except OUTAGES as error:
             del self._pending[token]
             raise self.unavailable(error) from error
         unanswered = self._unanswered
@@ -217,7 +207,7 @@ class NatsLink:
         """Publish without waiting for anything."""
         try:
             await self._client.publish(subject, payload, reply=reply, headers=headers)
-        except _OUTAGES as error:
+        except OUTAGES as error:
             raise self.unavailable(error) from error
 
     async def request(self, subject: str, payload: bytes = b"") -> Msg:
@@ -225,7 +215,7 @@ class NatsLink:
             [answer] = await self._ask(subject, payload, is_last=lambda _: True, is_patient=True)
             if (answer.headers or {}).get("Status") == "503":
                 raise nats.errors.NoRespondersError
-        except _OUTAGES as error:
+        except OUTAGES as error:
             raise self.unavailable(error) from error
         return answer
 
@@ -246,7 +236,7 @@ class NatsLink:
             return await self._ask(subject, payload, is_last=is_last, is_patient=False)
         except TimeoutError as error:
             raise NatsSilent() from error
-        except _OUTAGES as error:
+        except OUTAGES as error:
             raise self.unavailable(error) from error
 
     async def _ask(
@@ -266,7 +256,7 @@ class NatsLink:
     async def stream_info(self, stream: str) -> api.StreamInfo:
         try:
             return await self.jetstream.stream_info(stream)
-        except _OUTAGES as error:
+        except OUTAGES as error:
             raise self.unavailable(error) from error
 
     def unavailable(self, error: BaseException) -> NatsUnavailable:
@@ -340,11 +330,7 @@ class NatsLink:
             return
 
     def _note_silence(self, *, since: float) -> None:
-        """A write was not taken. When none has been for too long, it may be the server that we are connected to."""
-        self._unheard_since = since if self._unheard_since is None else min(self._unheard_since, since)
-        now = asyncio.get_running_loop().time()
-        if now - self._unheard_since >= self._settings.nats_request_timeout_sec:
-            self._unheard_since = None
+        if self._silence.note(since=since, now=asyncio.get_running_loop().time()):
             self._spawn(self._move_on("JetStream takes nothing at this server"))
 
     async def _move_on(self, reason: str) -> None:
@@ -361,7 +347,7 @@ class NatsLink:
             self._note_silence(since=asyncio.get_running_loop().time())
             future.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
             return
-        self._unheard_since = None
+        self._silence.end()
         answer: dict[str, Any] = orjson.loads(msg.data)
         if (error := answer.get("error")) is not None:
             future.set_exception(_refusal(error))
@@ -381,17 +367,8 @@ class NatsLink:
             self._deny(subject)
         self._note_outage(error)
         text = explained(error)
-        # While NATS is away the same complaint comes four times a second: say it now and then.
-        now = time.monotonic()
-        level = (
-            logging.WARNING
-            if self._complaints.get(text, -_REPEAT_COMPLAINT_SECONDS) < now - _REPEAT_COMPLAINT_SECONDS
-            else logging.DEBUG
-        )
-        if level == logging.WARNING:
-            self._complaints = {text: now}
         logger.log(
-            level,
+            self._complaints.level(text),
             "NATS reported an error: %s",
             text,
             exc_info=error,
@@ -407,7 +384,8 @@ class NatsLink:
 
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
-        self._down_because = self._unheard_since = None
+        self._down_because = None
+        self._silence.end()
         logger.info("reconnected to NATS", extra={"meta": {"server": self._server()}})
         self._spawn(self._prepare())
 
