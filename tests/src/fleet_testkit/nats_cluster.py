@@ -54,10 +54,12 @@ class NatsCluster:
             proxy.stop()
 
     def wait_healthy(self) -> None:
-        """Every server has joined and caught up."""
-        wait_until(
-            lambda: all(_is_healthy(port) for port in self._monitors), within=_START_SECONDS, what="a healthy cluster"
-        )
+        """Every server has joined and caught up, and the one that places streams knows it."""
+
+        def is_whole() -> bool:
+            return all(map(_is_healthy, self._monitors)) and any(map(_sees_the_others, self._monitors))
+
+        wait_until(is_whole, within=_START_SECONDS, what="a healthy cluster")
 
     def wait_serving(self, stream: str) -> None:
         """The server that can be cut off answers direct gets of a stream itself: it does so once it has caught up."""
@@ -76,6 +78,12 @@ class NatsCluster:
         for proxy in self._proxies:
             proxy.mend()
         self.wait_healthy()
+
+
+def _sees_the_others(port: int) -> bool:
+    """Only the leader of the cluster tells of the others."""
+    seen = httpx.get(f"http://127.0.0.1:{port}/jsz", timeout=2).json().get("meta_cluster", {}).get("replicas") or []
+    return len(seen) == _SIZE - 1 and all(peer["current"] and not peer.get("offline") for peer in seen)
 
 
 def _is_healthy(port: int) -> bool:
