@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-_PAUSE_SECONDS = 0.1
+_PAUSE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class Answer:
     # None: the connection broke, so that nobody knows.
     status: int | None
     run_id: str | None
+    # Of the run, among its params.
+    label: str
     body: str
 
 
@@ -44,7 +46,7 @@ class Figures:
 class Load:
     """`with Load(url, "hello", {"name": "x"}) as load: break_something()`
 
-    Every client submits ten times a second at most, each run with a `label` of its own.
+    Every client submits five times a second at most, each run with a `label` of its own.
     """
 
     def __init__(self, url: str, flow_name: str, params: dict[str, Any], *, clients: int = 3) -> None:
@@ -129,6 +131,6 @@ class Load:
         try:
             answer = client.post("/runs", json=body)
         except httpx.TransportError as error:
-            return Answer(asked_at, time.monotonic() - asked_at, None, None, repr(error))
+            return Answer(asked_at, time.monotonic() - asked_at, None, None, label, repr(error))
         run_id = answer.json()["run_id"] if answer.status_code == httpx.codes.OK else None
-        return Answer(asked_at, time.monotonic() - asked_at, answer.status_code, run_id, answer.text)
+        return Answer(asked_at, time.monotonic() - asked_at, answer.status_code, run_id, label, answer.text)
