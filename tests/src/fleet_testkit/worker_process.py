@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 
+from .log_check import check_log_lines, whole_lines
 from .nats_users import worker_file
 from .waiting import wait_until
 
@@ -80,6 +81,7 @@ class WorkerProcess:
         self._signal(signal.SIGTERM)
         assert self._process is not None
         assert self._process.wait(timeout=30) == 0, self.log
+        check_log_lines(whole_lines(self._log), of=self.worker_id)
 
     def kill(self) -> None:
         """kill -9 of the agent; its runners have to notice by themselves."""
