@@ -115,15 +115,21 @@ def test_no_version_of_http_gets_in(guarded: Fleet, version: str) -> None:
     assert status not in (500, 502, 504)
 
 
+# The image is nginx 1.28; where no registry is, something older may stand in for it, which takes the first of two.
+NEW_NGINX = pytest.mark.embedded_only(
+    "nginx refuses two keys in one request since 1.23; the one in containers may be older"
+)
+
+
 @pytest.mark.parametrize(
     "header",
     [
         b"X-API-Key:",
         b"X-API-Key: " + b"x" * 8000,
         b"X-API-Key: %(key)b, %(key)b",
-        b"X-API-Key: %(key)b\r\nX-API-Key: %(key)b",
+        pytest.param(b"X-API-Key: %(key)b\r\nX-API-Key: %(key)b", marks=NEW_NGINX),
         b"X-API-Key: wrong\r\nX-API-Key: %(key)b",
-        b"X-API-Key: %(key)b\r\nX-API-Key: wrong",
+        pytest.param(b"X-API-Key: %(key)b\r\nX-API-Key: wrong", marks=NEW_NGINX),
         b"X-API-Key: %(key)b\x01",
         b"X-API-Key: \x7f%(key)b",
         b"X-API-Key: %(key)b\xc3\xa9",

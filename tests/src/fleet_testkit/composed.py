@@ -160,10 +160,12 @@ class OpenFleet(ComposedFleet):
 
     @contextmanager
     def ledger_locked(self) -> Iterator[None]:
-        with self._ledger() as ledger:
-            ledger.execute("LOCK TABLE runs, outbox IN EXCLUSIVE MODE")
+        """PostgreSQL waits for a lock for as long as it takes; so it is taken away altogether."""
+        self.run("kill", "postgres")
+        try:
             yield
-            ledger.rollback()
+        finally:
+            self.run("up", "--detach", "--wait", "--no-recreate", "--no-deps", "postgres")
 
     def start_nats(self) -> None:
         self.run("start", "nats")
