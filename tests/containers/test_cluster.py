@@ -321,8 +321,9 @@ def _watch(cluster: Cluster, run_id: str, begun: Event) -> list[str]:
     states = []
     with cluster.client.stream("GET", f"/runs/{run_id}/watch", timeout=PATIENCE_SECONDS) as answer:
         for line in answer.iter_lines():
-            if line.startswith("data: "):
-                states.append(str(json.loads(line.removeprefix("data: "))["status"]))
+            told = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+            if "snapshot" in told:
+                states.append(str(told["snapshot"]["status"]))
                 begun.set()
     return states
 
