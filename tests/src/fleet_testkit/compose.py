@@ -90,17 +90,17 @@ class ComposedFleet:
         """Every line of these containers of ours, or of all, keeps the log contract; how many there were."""
         told = 0
         for service in services or OWN_SERVICES:
-            done = subprocess.run(
-                ["docker", "compose", "logs", "--no-color", "--no-log-prefix", service],
-                cwd=ROOT,
-                env=self.env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                check=True,
-            )
-            told += check_log_lines(done.stdout.splitlines(), of=service)
+            for container in self.run("ps", "--all", "--quiet", service).split():
+                # Of the container itself: compose adds what a terminal would like.
+                done = subprocess.run(
+                    ["docker", "logs", container],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    check=True,
+                )
+                told += check_log_lines(done.stdout.splitlines(), of=service)
         return told
 
     def containers(self, service: str) -> list[str]:
