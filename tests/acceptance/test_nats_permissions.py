@@ -46,6 +46,12 @@ PUBLISH_WORK = ["pyoco.work.default", "pyoco.work.probe"]
 # Nobody but the operator.
 RUIN = [f"{API}.STREAM.{verb}.{stream}" for stream in STREAMS for verb in ("DELETE", "UPDATE", "SNAPSHOT", "RESTORE")]
 
+
+def ruin_but_for(*own: str) -> list[str]:
+    """An owner may give its streams more replicas, and no more than that."""
+    return [subject for subject in RUIN if subject not in {f"{API}.STREAM.UPDATE.{stream}" for stream in own}]
+
+
 MAY_NOT = {
     "worker": [
         "$KV.pyoco_workers.another",
@@ -83,7 +89,7 @@ MAY_NOT = {
     "runs-api": [
         *READ_KEYS,
         *WRITE_KEYS,
-        *RUIN,
+        *ruin_but_for("PYOCO_WORK", "PYOCO_DLQ", "PYOCO_EVENTS", "KV_pyoco_runs", "KV_pyoco_workers"),
         "$KV.pyoco_workers.probe",
         "$O.pyoco_wheels.M.x",
         "$KV.pyoco_wheel_history.x",
@@ -93,7 +99,7 @@ MAY_NOT = {
     "workers-api": [
         *READ_KEYS,
         *WRITE_KEYS,
-        *RUIN,
+        *ruin_but_for("KV_pyoco_workers"),
         *PUBLISH_WORK,
         "$KV.pyoco_runs.x",
         f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.x",
@@ -107,7 +113,7 @@ MAY_NOT = {
         *READ_KEYS,
         *WRITE_KEYS,
         # It may change how its own store is kept, if somebody else made it otherwise.
-        *(subject for subject in RUIN if subject != f"{API}.STREAM.UPDATE.OBJ_pyoco_wheels"),
+        *ruin_but_for("OBJ_pyoco_wheels", "KV_pyoco_wheel_history"),
         *PUBLISH_WORK,
         "$KV.pyoco_runs.x",
         "$KV.pyoco_workers.probe",
@@ -118,7 +124,7 @@ MAY_NOT = {
         "pyoco.dlq.default",
     ],
     "auth": [
-        *RUIN,
+        *ruin_but_for("KV_pyoco_auth"),
         *PUBLISH_WORK,
         "$KV.pyoco_runs.x",
         "$KV.pyoco_workers.probe",
