@@ -48,7 +48,7 @@ RUIN = [f"{API}.STREAM.{verb}.{stream}" for stream in STREAMS for verb in ("DELE
 
 
 def ruin_but_for(*own: str) -> list[str]:
-    """An owner may give its streams more replicas, and no more than that."""
+    """An owner may change its own streams, because it gives them replicas: NATS knows no smaller right."""
     return [subject for subject in RUIN if subject not in {f"{API}.STREAM.UPDATE.{stream}" for stream in own}]
 
 
@@ -89,7 +89,7 @@ MAY_NOT = {
     "runs-api": [
         *READ_KEYS,
         *WRITE_KEYS,
-        *ruin_but_for("PYOCO_WORK", "PYOCO_DLQ", "PYOCO_EVENTS", "KV_pyoco_runs", "KV_pyoco_workers"),
+        *ruin_but_for("PYOCO_WORK", "PYOCO_DLQ", "PYOCO_EVENTS", "KV_pyoco_runs"),
         "$KV.pyoco_workers.probe",
         "$O.pyoco_wheels.M.x",
         "$KV.pyoco_wheel_history.x",

@@ -55,7 +55,7 @@ def runs_api(names: WireNames) -> Permissions:
             names.dlq_subject("*"),
             names.control_subject("*"),
             kv_subject(names.runs_kv_bucket, "*"),
-            *_made(work, dlq, events, runs),
+            *_owned(work, dlq, events, runs),
             # It may come before workers-api does, and cannot do without the registry.
             *_made(workers),
             *_read(work, events, runs),
@@ -79,7 +79,7 @@ def workers_api(names: WireNames) -> Permissions:
         publish=(
             names.control_subject("*"),
             kv_subject(names.workers_kv_bucket, "*"),
-            *_made(workers),
+            *_owned(workers),
             # What removed records leave behind.
             f"{_API}.STREAM.PURGE.{workers}",
             *_read(workers),
@@ -95,7 +95,7 @@ def wheels_api(names: WireNames) -> Permissions:
         publish=(
             f"$O.{names.wheel_object_store_bucket}.>",
             kv_subject(names.wheel_history_kv_bucket, ">"),
-            *_made(wheels, history),
+            *_owned(wheels, history),
             f"{_API}.STREAM.PURGE.{wheels}",
             *_read(wheels, history),
         )
@@ -105,7 +105,7 @@ def wheels_api(names: WireNames) -> Permissions:
 def auth(names: WireNames) -> Permissions:
     """Makes, follows and changes the keys: nobody else may even read them."""
     keys = kv_stream(names.auth_kv_bucket)
-    return Permissions(publish=(kv_subject(names.auth_kv_bucket, "*"), *_made(keys), *_read(keys), *_watched(keys)))
+    return Permissions(publish=(kv_subject(names.auth_kv_bucket, "*"), *_owned(keys), *_read(keys), *_watched(keys)))
 
 
 def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions:
@@ -299,8 +299,16 @@ def _checked(tags: Iterable[str]) -> list[str]:
 
 
 def _made(*streams: str) -> tuple[str, ...]:
-    """Made if it is missing, and given more replicas when NATS has become a cluster. Not emptied or deleted."""
-    return tuple(f"{_API}.STREAM.{verb}.{stream}" for stream in streams for verb in ("INFO", "CREATE", "UPDATE"))
+    """Made if it is missing. Not changed, emptied or deleted."""
+    return tuple(f"{_API}.STREAM.{verb}.{stream}" for stream in streams for verb in ("INFO", "CREATE"))
+
+
+def _owned(*streams: str) -> tuple[str, ...]:
+    """Made if it is missing, and changed: it gets more replicas when NATS has become a cluster.
+
+    NATS knows no smaller right than to change all of a stream's settings, so only its owner has it.
+    """
+    return (*_made(*streams), *(f"{_API}.STREAM.UPDATE.{stream}" for stream in streams))
 
 
 def _read(*streams: str) -> tuple[str, ...]:

@@ -22,18 +22,20 @@ class TooFewServers(NatsUnavailable):
     """NATS has fewer servers than each stream is to have replicas."""
 
 
-async def ensure_stream(js: JetStreamContext, config: api.StreamConfig, *, replicas: int = 1) -> api.StreamInfo:
+async def ensure_stream(
+    js: JetStreamContext, config: api.StreamConfig, *, replicas: int = 1, owned: bool = True
+) -> api.StreamInfo:
     """The stream's info; made with `config` only if it is not there.
 
-    One setting of an existing stream is changed: it gets as many replicas as are wanted, if it has fewer. So a fleet
-    that has grown from one NATS server to a cluster keeps nothing on one of them alone.
+    Its owner changes one setting of an existing stream: it gets as many replicas as are wanted, if it has fewer. So a
+    fleet that has grown from one NATS server to a cluster keeps nothing on one of them alone.
     """
     assert config.name
     try:
         info = await js.stream_info(config.name)
     except NotFoundError:
         info = await _make(js, dataclasses.replace(config, num_replicas=replicas))
-    if (info.config.num_replicas or 1) >= replicas:
+    if not owned or (info.config.num_replicas or 1) >= replicas:
         return info
     logger.info("giving stream %s %d replicas", config.name, replicas)
     try:
@@ -65,7 +67,13 @@ def _explained(error: APIError, stream: str, replicas: int) -> Exception:
 
 
 async def ensure_bucket(
-    js: JetStreamContext, bucket: str, *, history: int = 1, ttl_sec: float | None = None, replicas: int = 1
+    js: JetStreamContext,
+    bucket: str,
+    *,
+    history: int = 1,
+    ttl_sec: float | None = None,
+    replicas: int = 1,
+    owned: bool = True,
 ) -> api.StreamInfo:
     return await ensure_stream(
         js,
@@ -84,6 +92,7 @@ async def ensure_bucket(
             max_consumers=-1,
         ),
         replicas=replicas,
+        owned=owned,
     )
 
 

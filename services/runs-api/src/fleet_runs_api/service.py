@@ -212,7 +212,8 @@ class RunsService:
         await ensure_stream(js, dlq_stream_config(settings, settings), replicas=replicas)
         await ensure_stream(js, events_stream_config(settings, settings), replicas=replicas)
         runs = await ensure_bucket(js, settings.runs_kv_bucket, replicas=replicas)
-        await ensure_bucket(js, settings.workers_kv_bucket, replicas=replicas)
+        # It may come before workers-api does, whose bucket it is.
+        await ensure_bucket(js, settings.workers_kv_bucket, replicas=replicas, owned=False)
         made = {"work": work.created, "runs": runs.created}
         if made != self._made:
             self._made = made
