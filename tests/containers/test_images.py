@@ -1,12 +1,12 @@
 """What is in the images, and what anybody can see of the containers."""
 
 import json
-import subprocess
 import time
 
 import pytest
 
-from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet
+from fleet_contracts.status import RunStatus
+from fleet_testkit.compose import IMAGES_TAG, ComposedFleet
 from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.waiting import wait_until
 
@@ -71,11 +71,11 @@ def test_an_image_tells_its_version_its_user_and_how_to_ask_for_its_health(
 
 def test_no_container_shows_a_secret(composed: ComposedFleet) -> None:
     """Not in its description, not in its log, and each has only its own."""
-    texts = ["sh", "secrets", "-c", "for f in $(find /secrets -type f ! -name users.conf); do cat $f; done"]
+    texts = ["sh", "secrets", "-c", "for f in $(find /secrets -type f ! -name '*.conf'); do cat $f; done"]
     secrets = set(composed.run("run", "--rm", "--no-deps", "-T", "--entrypoint", *texts).split())
     assert len(secrets) > 20
     for part in composed.described(stopped=True):
-        told = json.dumps(composed.inspect(part["ID"])) + _log(part["ID"])
+        told = json.dumps(composed.inspect(part["ID"])) + composed.log(part["ID"])
         assert [secret for secret in secrets if secret in told] == [], part["Name"]
     own = ask(composed, "worker", "sh", "-c", "ls /secrets")
     assert {name.rpartition(".")[2] for name in own.split()} == {"nk"}
@@ -107,7 +107,7 @@ def test_a_container_stops_within_seconds(composed: ComposedFleet, service: str)
 
 def test_a_worker_that_is_stopped_hands_back_what_it_cannot_finish(composed: ComposedFleet) -> None:
     run_id = submit(composed.client, "long", seconds=40)
-    wait_status(composed.client, run_id, "RUNNING")
+    wait_status(composed.client, run_id, RunStatus.RUNNING)
     [container] = composed.containers("worker")
     composed.docker("stop", container)
     assert composed.inspect(container)["State"]["ExitCode"] == 0
@@ -123,8 +123,3 @@ def test_a_second_start_changes_nothing(composed: ComposedFleet) -> None:
     composed.up()
     assert {part["Name"]: part["ID"] for part in composed.described()} == before
     wait_until(lambda: composed.client.get("/runs").status_code == 200, what="the gateway answering")
-
-
-def _log(container: str) -> str:
-    command = ["docker", "logs", container]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

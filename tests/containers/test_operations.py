@@ -185,7 +185,7 @@ def test_a_worker_elsewhere_is_let_in_with_its_own_tags_and_sent_away(
         composed.run("run", "--rm", "--no-deps", "-T", "secrets", "--revoke", "far")
         composed.run("kill", "--signal", "HUP", "nats")
         told = "does not accept this process's user"
-        wait_until(lambda: told in _log_of(far), within=60, what="the worker being refused")
+        wait_until(lambda: told in composed.log(far), within=60, what="the worker being refused")
     finally:
         composed.docker("kill", far)
 
@@ -204,8 +204,3 @@ def test_every_secret_but_the_pepper_is_replaced_by_one_command(composed: Compos
     assert [name for name in before if after[name] == before[name]] == ["./auth/pepper"]
     [ended] = wait_ended(composed.client, [submit(composed.client, "hello", name="anew")], within=60)
     assert ended["status"] == "COMPLETED"
-
-
-def _log_of(container: str) -> str:
-    done = subprocess.run(["docker", "logs", container], capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr

@@ -86,22 +86,24 @@ class ComposedFleet:
     def tail(self, *services: str) -> str:
         return self.run("logs", "--no-color", "--tail", "40", *services)
 
-    def check_logs(self, *services: str) -> int:
-        """Every line of these containers of ours, or of all, keeps the log contract; how many there were."""
+    def check_logs(self, *, also_secret: Sequence[str] = ()) -> int:
+        """Every line of our containers, those that have ended too, keeps the log contract; how many there were."""
         told = 0
-        for service in services or OWN_SERVICES:
-            for container in self.run("ps", "--all", "--quiet", service).split():
-                # Of the container itself: compose adds what a terminal would like.
-                done = subprocess.run(
-                    ["docker", "logs", container],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    check=True,
-                )
-                told += check_log_lines(done.stdout.splitlines(), of=service)
+        for part in self.described(stopped=True):
+            if part["Service"] in OWN_SERVICES:
+                said = self.log(part["Name"])
+                # It may have been killed in the middle of a line.
+                lines = said[: said.rfind("\n") + 1].split("\n")
+                told += check_log_lines(lines, of=part["Name"], also_secret=also_secret)
         return told
+
+    def log(self, container: str) -> str:
+        """Standard output and standard error, of the engine itself: compose adds what a terminal would like."""
+        command = ["docker", "logs", container]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_COMMAND_SECONDS, check=True
+        )
+        return done.stdout.decode(errors="replace")
 
     def containers(self, service: str) -> list[str]:
         """The ids of those that run."""

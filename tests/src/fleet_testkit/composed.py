@@ -18,15 +18,12 @@ import psycopg
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 
 from .compose import ROOT, ComposedFleet
-from .log_check import check_log_lines
 from .nats_server import free_port
 from .nats_users import remember_door
 from .waiting import wait_until
 
 _FILES = ("compose.yaml", "tests/containers/compose.test.yaml")
 _SECONDS = 120
-# Whose lines are checked at the end.
-_OURS = ("runs-api", "workers-api", "wheels-api", "auth", "worker")
 
 
 class OpenFleet(ComposedFleet):
@@ -70,21 +67,14 @@ class OpenFleet(ComposedFleet):
     def __exit__(self, failed: object = None, *_: object) -> None:
         try:
             if failed is None:
-                self._check_logs()
+                # Whatever tests did to it.
+                self.check_logs(also_secret=[self.gateway_secret])
         finally:
             super().__exit__()
 
     def down(self) -> None:
         self.docker("kill", self._keeper)
         super().down()
-
-    def _check_logs(self) -> None:
-        """Whatever tests did to it, every line of ours keeps the contract of logs."""
-        for part in self.described():
-            if part["Service"] in _OURS:
-                said = self.log(part["Name"])
-                whole = said[: said.rfind("\n") + 1]
-                check_log_lines(whole.splitlines(), of=part["Name"], also_secret=[self.gateway_secret])
 
     @functools.cached_property
     def _secrets_command(self) -> list[str]:
@@ -136,10 +126,7 @@ class OpenFleet(ComposedFleet):
         return {name: psutil.Process(self.pid(name)) for name in names}
 
     def log(self, name: str) -> str:
-        """Standard output and standard error of a container."""
-        command = ["docker", "logs", self._container(name)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_SECONDS, check=True)
-        return done.stdout.decode(errors="replace")
+        return super().log(self._container(name))
 
     def logs(self) -> dict[str, str]:
         return {part["Name"]: self.log(part["Name"]) for part in self.described(stopped=True)}
