@@ -64,6 +64,9 @@ class Registry:
         self.record(worker_id)
         for _ in range(_ATTEMPTS):
             found = await self._read(worker_id)
+            if found is None or change(found[0]) == found[0]:
+                # Nothing will be written that would be refused if this was an old look.
+                found = await self._read(worker_id, surely=True)
             if found is None:
                 raise WorkerNotFound(worker_id=worker_id)
             record, revision = found
@@ -96,8 +99,8 @@ class Registry:
     async def erase(self, worker_id: str, *, up_to: int) -> None:
         await self._bucket.erase(worker_id, up_to=up_to)
 
-    async def _read(self, worker_id: str) -> tuple[WorkerRecord, int] | None:
-        entry = await self._bucket.get(worker_id, surely=True)
+    async def _read(self, worker_id: str, *, surely: bool = False) -> tuple[WorkerRecord, int] | None:
+        entry = await self._bucket.get(worker_id, surely=surely)
         if entry is None:
             return None
         try:
