@@ -1,5 +1,6 @@
 """The command line: bad arguments get one sentence, an example and exit code 1."""
 
+import json
 import os
 import subprocess
 import sysconfig
@@ -70,5 +71,7 @@ def test_a_resolver_that_cannot_be_imported_ends_the_worker_with_a_sentence(tmp_
     (tmp_path / "mine.py").write_text("import no_such_library\n")
     answer = pyoco_worker(tmp_path, "--flow-resolver", "mine.py:find")
     assert answer.returncode == 1
-    assert answer.stderr.startswith("pyoco-worker: the flow resolver ")
-    assert "No module named 'no_such_library'" in answer.stderr
+    line = json.loads(answer.stdout.splitlines()[-1])
+    assert (line["level"], line["message"].startswith("the flow resolver ")) == ("CRITICAL", True)
+    assert "No module named 'no_such_library'" in line["message"]
+    assert answer.stderr == ""

@@ -38,8 +38,8 @@ async def test_a_second_worker_of_the_same_id_is_refused_with_a_sentence_and_har
     before = await registered(desk, "w1")
     second = start_worker("w1")
     assert await asyncio.to_thread(second.process.wait, 20) == 1
-    assert second.log.splitlines()[-1] == (
-        f"pyoco-worker: the worker id w1 belongs to another living worker, process {first.process.pid} on "
+    assert second.log_lines[-1]["message"] == (
+        f"the worker id w1 belongs to another living worker, process {first.process.pid} on "
         f"{before.machine.host}; stop that one, or start this one with another --worker-id"
     )
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED

@@ -33,6 +33,8 @@ from .workspace import runs_folder
 
 logger = logging.getLogger(__name__)
 
+# Found out when the worker has begun to log, and reasons to end it.
+_UNUSABLE = (RunnersUnusable, NotOurs, WheelFolderUnusable, MonitorUnusable)
 _EXAMPLE = "pyoco-worker --nats-url nats://127.0.0.1:4222 --tags default --flows-dir examples"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -90,6 +92,11 @@ def work(
         tracing = configure_tracing("worker")
         try:
             stopped_by = uvloop.run(_serve(settings))
+        except _UNUSABLE as error:
+            if sys.stderr.isatty():
+                raise  # somebody reads it
+            logger.critical("%s", error)
+            raise typer.Exit(1) from error
         finally:
             if tracing is not None:
                 tracing.shutdown()
@@ -143,7 +150,7 @@ def main() -> None:
         reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         sys.stderr.write(f"pyoco-worker: {reason.rstrip('.')}; example: {_EXAMPLE} ({problem.err_id})\n")
         code = 1
-    except (RunnersUnusable, NotOurs, WheelFolderUnusable, NoCredentials, MonitorUnusable) as error:
+    except (*_UNUSABLE, NoCredentials) as error:
         sys.stderr.write(f"pyoco-worker: {error}\n")
         code = 1
     except KeyboardInterrupt:
