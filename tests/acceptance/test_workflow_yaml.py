@@ -23,7 +23,7 @@ flow:
 pipes:
   by_bicycle: book_bicycle
 tasks:
-  sort: {callable: "examples.branching:sort_order"}
+  sort: {callable: "branching:sort_order"}
   book_van: {callable: "branching:book_van"}
   book_bicycle: {callable: "branching:book_bicycle"}
   pack: {callable: "branching:pack"}
