@@ -36,6 +36,8 @@ _INSTALLS_AT_ONCE = min(4, os.cpu_count() or 1)
 _LOOKS = 3
 # Before the first run: so long is a registry waited for that does not answer although NATS does.
 _FIRST_PATIENCE_SECONDS = 5.0
+# Until a change that was heard of is seen.
+_PAUSES_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _FIRST_PAUSE_SECONDS = 0.25
 # The registry record is written every few seconds: it does not list hundreds of names.
 _MOST_LISTED = 200
@@ -73,6 +75,8 @@ class SyncedWheels:
         self._trouble: str | None = None
         self._told_trouble: str | None = None
         self._wake = asyncio.Event()
+        # How often we still look for a change that we have heard of and not seen.
+        self._looks_left = 0
         self._listening: Subscription | None = None
         self._in_force: WheelSet = pool.wheels
         # For whoever counts.
@@ -118,7 +122,12 @@ class SyncedWheels:
             except TimeoutError:
                 is_due = True
             self._wake.clear()
+            before = self._mark
             await self._look(try_again=is_due)
+            if self._mark != before:
+                self._looks_left = 0
+            elif self._looks_left:
+                self._look_once_more()
 
     async def _begin(self) -> None:
         await self._link.wait_ready()
@@ -131,7 +140,14 @@ class SyncedWheels:
                 await asyncio.sleep(_FIRST_PAUSE_SECONDS)
 
     async def _on_change(self, _msg: Msg) -> None:
+        self._looks_left = len(_PAUSES_SECONDS)
         self._wake.set()
+
+    def _look_once_more(self) -> None:
+        """NATS hands a message on before it is stored, and other servers of a cluster store it later still."""
+        pause = _PAUSES_SECONDS[-self._looks_left]
+        self._looks_left -= 1
+        asyncio.get_running_loop().call_later(pause, self._wake.set)
 
     async def _look(self, *, try_again: bool) -> None:
         # Whoever comes later waits for the next look.
