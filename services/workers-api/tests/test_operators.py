@@ -1,6 +1,7 @@
 """What operators may say about a worker: hide it, drain it; and what they can see of it."""
 
 import asyncio
+import random
 import time
 
 import httpx
@@ -87,7 +88,7 @@ async def test_a_worker_that_does_not_exist_is_not_found_whatever_it_is_called(
 async def test_heartbeats_and_operators_racing_for_the_record_lose_nothing(
     service: httpx.AsyncClient, bucket: Bucket
 ) -> None:
-    """A worker writes as fast as it can, by compare-and-set; each side must find all that the other has written."""
+    """A worker writes in bursts, by compare-and-set; each side must find all that the other has written."""
     await bucket.put("w1", record("w1"))
     await until_listed(service, "w1")
     beats, refused = 0, 0
@@ -109,6 +110,8 @@ async def test_heartbeats_and_operators_racing_for_the_record_lose_nothing(
                 refused += 1
                 continue
             beats += 1
+            # One that never pauses would win every race against a service that the machine has no time for.
+            await asyncio.sleep(random.choice((0, 0, 0, 0.03)))
 
     beating = asyncio.create_task(beat())
     for round_ in range(100):
@@ -118,7 +121,7 @@ async def test_heartbeats_and_operators_racing_for_the_record_lose_nothing(
         assert (await stored(bucket, "w1")).hidden is hidden, "what an operator said was lost"
     done.set()
     await beating
-    assert beats > 50
+    assert beats > 20
     assert refused > 0, "the two never met: the test has shown nothing"
     assert {True, False} <= set(seen)
     assert (await stored(bucket, "w1")).last_run_id == str(beats)
