@@ -1,8 +1,7 @@
 """Three NATS servers: what is on all of them, who answers, and where a link goes when its server is no use."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 import pytest
@@ -12,10 +11,9 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket, Mirror
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import TooFewServers, ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
-from fleet_kit.settings import FleetSettings
 from fleet_kit.streams import last_message
 from fleet_kit.wire import work_consumer_config, work_stream_config
-from fleet_testkit.nats_cluster import NatsCluster
+from fleet_testkit.nats_cluster import NatsCluster, linked
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -24,22 +22,6 @@ pytestmark = pytest.mark.timeout(120)
 NAMES = WireNames()
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    cluster = NatsCluster(tmp_path_factory.mktemp("cluster"))
-    cluster.start()
-    yield cluster
-    cluster.stop()
-
-
-@asynccontextmanager
-async def linked(url: str) -> AsyncIterator[NatsLink]:
-    async with NatsLink(FleetSettings(nats_url=url, nats_request_timeout_sec=2.0), name="test") as link:
-        async with asyncio.timeout(20):
-            await link.wait_ready()
-        yield link
 
 
 @pytest.fixture

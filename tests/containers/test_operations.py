@@ -96,6 +96,14 @@ def test_a_fleet_that_was_lost_comes_back_from_its_backup(kept: ComposedFleet, t
     possessions.are_there()
 
 
+def feed(fleet: ComposedFleet, file: Path, *command: str) -> None:
+    """docker compose COMMAND < FILE"""
+    with file.open("rb") as content:
+        subprocess.run(
+            ["docker", "compose", *command], cwd=ROOT, env=fleet.env, stdin=content, timeout=120, check=True
+        )
+
+
 def test_a_nats_that_lost_its_disk_gets_keys_and_wheels_back(kept: ComposedFleet, tmp_path: Path) -> None:
     possessions = Possessions(kept, tmp_path, "wiped")
     backup = backed_up(kept, tmp_path)
@@ -103,15 +111,7 @@ def test_a_nats_that_lost_its_disk_gets_keys_and_wheels_back(kept: ComposedFleet
     kept.run("rm", "--stop", "--force", "nats")
     kept.docker("volume", "rm", f"{kept.project}_nats")
     kept.run("up", "--detach", "--wait", "nats")
-    with (backup / "streams.tar").open("rb") as streams:
-        subprocess.run(
-            ["docker", "compose", "run", "--rm", "--no-deps", "-T", "operator", "restore"],
-            cwd=ROOT,
-            env=kept.env,
-            stdin=streams,
-            timeout=120,
-            check=True,
-        )
+    feed(kept, backup / "streams.tar", "run", "--rm", "--no-deps", "-T", "operator", "restore")
     kept.up()
     possessions.are_there()
 
@@ -124,15 +124,7 @@ def test_a_postgresql_that_lost_its_data_goes_back_to_the_backup(kept: ComposedF
     kept.run("rm", "--stop", "--force", "postgres", "migrate")
     kept.docker("volume", "rm", f"{kept.project}_postgres")
     kept.run("up", "--detach", "--wait", "postgres")
-    with (backup / "ledger.dump").open("rb") as dump:
-        subprocess.run(
-            ["docker", "compose", "exec", "-T", "postgres", *RESTORE_LEDGER],
-            cwd=ROOT,
-            env=kept.env,
-            stdin=dump,
-            timeout=120,
-            check=True,
-        )
+    feed(kept, backup / "ledger.dump", "exec", "-T", "postgres", *RESTORE_LEDGER)
     kept.up()
     possessions.are_there()
     # Its job was in NATS, so it is executed; but the ledger has never heard of it.

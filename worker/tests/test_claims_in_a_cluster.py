@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -14,7 +12,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_bucket
-from fleet_testkit.nats_cluster import NatsCluster
+from fleet_testkit.nats_cluster import NatsCluster, linked
 from fleet_testkit.waiting import eventually
 from fleet_worker.claims import Claims
 from fleet_worker.delivery import Delivery
@@ -24,22 +22,6 @@ from fleet_worker.settings import WorkerSettings
 pytestmark = pytest.mark.timeout(120)
 
 BUCKET = WorkerSettings().runs_kv_bucket
-
-
-@pytest.fixture
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    cluster = NatsCluster(tmp_path_factory.mktemp("cluster"))
-    cluster.start()
-    yield cluster
-    cluster.stop()
-
-
-@asynccontextmanager
-async def linked(url: str) -> AsyncIterator[NatsLink]:
-    async with NatsLink(WorkerSettings(nats_url=url, nats_request_timeout_sec=2.0), name="test") as link:
-        async with asyncio.timeout(20):
-            await link.wait_ready()
-        yield link
 
 
 async def made(link: NatsLink) -> bool:

@@ -1,8 +1,14 @@
 """Three real nats-servers that form one JetStream cluster, one of which can be cut off from the others."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+
+from fleet_kit.nats import NatsLink
+from fleet_kit.settings import FleetSettings
 
 from .nats_server import NatsServer, free_port
 from .route_proxy import RouteProxy
@@ -10,6 +16,16 @@ from .waiting import wait_until
 
 _SIZE = 3
 _START_SECONDS = 60.0
+_LINK_SECONDS = 20.0
+
+
+@asynccontextmanager
+async def linked(url: str) -> AsyncIterator[NatsLink]:
+    """To these servers and no others, and not patient with them."""
+    async with NatsLink(FleetSettings(nats_url=url, nats_request_timeout_sec=2.0), name="test") as link:
+        async with asyncio.timeout(_LINK_SECONDS):
+            await link.wait_ready()
+        yield link
 
 
 class NatsCluster:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from .compose import why_no_engine
+from .nats_cluster import NatsCluster
 from .nats_server import NatsServer
 
 # The fixtures through which a test meets a fleet.
@@ -91,3 +92,14 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     yield url.replace("postgresql://", "postgresql+psycopg://", 1)
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """Three NATS servers of the test's own."""
+    cluster = NatsCluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
