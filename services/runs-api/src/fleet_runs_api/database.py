@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from .errors import LedgerUnavailable
 from .migrations import HEAD
+from .pipelining import pipeline_writes
 
 _MIGRATION_LOCK = 0x5079_6F63_6F31  # any number that nobody else locks on
 
@@ -30,7 +31,14 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
-        self.writer = self._engine("BEGIN IMMEDIATE", pool_size=1)
+        # Everything is written by key: no plan that reads a table through gets better when the table has grown.
+        self.writer = self._engine(
+            "BEGIN IMMEDIATE",
+            pool_size=1,
+            options="-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off",
+        )
+        if not self.is_sqlite:
+            pipeline_writes(self.writer)
         # A plan made for any tenant alike would be a bad one for the smallest.
         self.reader = self._engine("BEGIN", pool_size=4, options="-c plan_cache_mode=force_custom_plan")
 

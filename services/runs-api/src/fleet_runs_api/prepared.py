@@ -1,8 +1,8 @@
 """Statements written once and executed for many rows at a time on the driver itself.
 
-This is the busiest code of the service. SQLAlchemy would spend more time per row on its parameters than SQLite does
-on the row. And SQLite gives up the interpreter for every statement: so rows go many to a statement, or the thread
-that commits would wait for the interpreter once per row.
+This is the busiest code of the service. SQLAlchemy would spend more time per row on its parameters than the database
+does on the row. And every statement gives up the interpreter: so rows go many to a statement, or the thread that
+commits would wait for the interpreter once per row.
 
 The texts are put together from names of tables and columns only; values are always bound.
 """
@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table
-from sqlalchemy.exc import DBAPIError
+import orjson
+from sqlalchemy import Connection, Float, Integer, Table
+
+from .pipelining import named, send
 
 # SQLite gets chunks of these sizes, so that a few texts are enough and its statement cache keeps them all.
 _CHUNKS = (128, 64, 32, 16, 8, 4, 2, 1)
@@ -26,41 +28,39 @@ class Prepared(ABC):
         self._table = table.name
         self._columns = list(columns)
         self._texts: dict[int, str] = {}
+        types = ", ".join(f"{name} {_postgresql_type(table, name)}" for name in columns)
+        self._document = f"SELECT * FROM json_to_recordset(%s::json) AS v({types})"
 
     def execute(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
         # The driver would begin no transaction by itself.
         assert connection.in_transaction()
+        if connection.dialect.name == "sqlite":
+            self._execute_now(connection, rows)
+        else:
+            # All rows as one document, so that there is one text for any number of them.
+            document = orjson.dumps([dict(zip(self._columns, row, strict=True)) for row in rows])
+            send(connection, self.for_rows(self._document), document.decode())
+
+    def _execute_now(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         cursor = connection.connection.cursor()
         try:
-            if connection.dialect.name == "sqlite":
-                for chunk in _chunks(rows):
-                    cursor.execute(self._for(len(chunk)), [value for row in chunk for value in row])
-            else:
-                cursor.executemany(self._for_one(), rows)
+            for chunk in _chunks(rows):
+                cursor.execute(self._for(len(chunk)), [value for row in chunk for value in row])
         except connection.dialect.loaded_dbapi.Error as error:
-            raise _named(error, connection) from error
+            raise named(error, connection) from error
         finally:
             cursor.close()
 
     @abstractmethod
-    def for_one_row(self) -> str:
-        """SQL for the values of one row, with a `?` for each in the order of the columns."""
-
-    @abstractmethod
-    def for_many_rows(self, values: str) -> str:
-        """SQL for many rows; `values` is their VALUES list."""
-
-    def _for_one(self) -> str:
-        if 0 not in self._texts:
-            self._texts[0] = self.for_one_row().replace("?", "%s")
-        return self._texts[0]
+    def for_rows(self, rows: str) -> str:
+        """SQL for many rows; `rows` is a query that has them."""
 
     def _for(self, count: int) -> str:
         if count not in self._texts:
             row = f"({', '.join('?' for _ in self._columns)})"
-            self._texts[count] = self.for_many_rows(f"VALUES {', '.join([row] * count)}")
+            self._texts[count] = self.for_rows(f"VALUES {', '.join([row] * count)}")
         return self._texts[count]
 
 
@@ -76,11 +76,8 @@ class Inserting(Prepared):
             sum_ = f"{self._table}.{adding} + excluded.{adding}"
             self._tail = f" ON CONFLICT ({keys}) DO UPDATE SET {adding} = {sum_}"
 
-    def for_one_row(self) -> str:
-        return f"{self._head} VALUES ({', '.join('?' for _ in self._columns)}){self._tail}"
-
-    def for_many_rows(self, values: str) -> str:
-        return f"{self._head} {values}{self._tail}"
+    def for_rows(self, rows: str) -> str:
+        return f"{self._head} {rows}{self._tail}"
 
 
 class Updating(Prepared):
@@ -91,30 +88,25 @@ class Updating(Prepared):
         self._values = list(values)
         self._keys = list(keys)
 
-    def for_one_row(self) -> str:
-        changes = ", ".join(f"{name} = ?" for name in self._values)
-        return f"UPDATE {self._table} SET {changes} WHERE {' AND '.join(f'{name} = ?' for name in self._keys)}"
-
-    def for_many_rows(self, values: str) -> str:
+    def for_rows(self, rows: str) -> str:
         changes = ", ".join(f"{name} = v.{name}" for name in self._values)
         found = " AND ".join(f"{self._table}.{name} = v.{name}" for name in self._keys)
-        given = f"WITH v({', '.join(self._columns)}) AS ({values})"
+        given = f"WITH v({', '.join(self._columns)}) AS ({rows})"
         return f"{given} UPDATE {self._table} SET {changes} FROM v WHERE {found}"
 
 
 class Deleting(Prepared):
-    """Rows found by all of `columns` go; the first one has an index."""
+    """Rows found by all of `columns` go; the first one has an index, and the table a serial number."""
 
-    def for_one_row(self) -> str:
-        return f"DELETE FROM {self._table} WHERE {' AND '.join(f'{name} = ?' for name in self._columns)}"
+    def __init__(self, table: Table, columns: Sequence[str]) -> None:
+        super().__init__(table, columns)
+        (self._key,) = (column.name for column in table.primary_key)
 
-    def for_many_rows(self, values: str) -> str:
+    def for_rows(self, rows: str) -> str:
         found = " AND ".join(f"t.{name} = v.{name}" for name in self._columns)
-        given = f"WITH v({', '.join(self._columns)}) AS ({values})"
-        return (
-            f"{given} DELETE FROM {self._table} WHERE rowid IN "
-            f"(SELECT t.rowid FROM v CROSS JOIN {self._table} AS t WHERE {found})"
-        )
+        given = f"WITH v({', '.join(self._columns)}) AS ({rows})"
+        these = f"SELECT t.{self._key} FROM v CROSS JOIN {self._table} AS t WHERE {found}"
+        return f"{given} DELETE FROM {self._table} WHERE {self._key} IN ({these})"
 
 
 def _chunks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
@@ -125,12 +117,9 @@ def _chunks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...
             begin += size
 
 
-def _named(error: Exception, connection: Connection) -> BaseException:
-    """The driver's complaint as the same complaint would look had SQLAlchemy executed the statement."""
-    dialect = connection.dialect
-    lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)  # type: ignore[arg-type]
-    if lost:
-        connection.invalidate(error)
-    return DBAPIError.instance(
-        None, None, error, dialect.loaded_dbapi.Error, connection_invalidated=lost, dialect=dialect
-    )
+def _postgresql_type(table: Table, name: str) -> str:
+    """Wide enough for whatever the column takes: too long a text is to be refused by the column, not cut here."""
+    kind = table.c[name].type
+    if isinstance(kind, Integer):
+        return "bigint"
+    return "double precision" if isinstance(kind, Float) else "text"
