@@ -7,6 +7,7 @@ from contextvars import Token
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -30,6 +31,17 @@ _KINDS = {
     Kind.CONSUMER: SpanKind.CONSUMER,
 }
 _LONGEST_MESSAGE = 500
+
+
+class HashedOnce(Resource):
+    """The exporter wants the hash with every span, and the library makes it from JSON each time."""
+
+    def __init__(self, resource: Resource) -> None:
+        super().__init__(resource.attributes, resource.schema_url)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class SpanRecorder:

@@ -57,10 +57,10 @@ def configure_tracing(component: str) -> Tracing | None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from .recording import SpanRecorder
+    from .recording import HashedOnce, SpanRecorder
 
     _limit_complaints()
-    provider = TracerProvider(resource=_resource(component), shutdown_on_exit=False)
+    provider = TracerProvider(resource=HashedOnce(_resource(component)), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter()))
     trace.set_tracer_provider(provider)
     record_with(SpanRecorder(provider.get_tracer(_NAMESPACE, release())))
