@@ -110,7 +110,9 @@ def create_app(
             ids = problem_fields(error.problem) if error.problem else {}
             meta = failure_meta(error)
             _note_for_log(request, **meta)
-            logger.error("%s", error.message, exc_info=error, extra={**ids, "meta": {**error.meta, **meta}})
+            # While something is away, where each request has met with that is no news.
+            trace = None if error.http_status == 503 else error
+            logger.error("%s", error.message, exc_info=trace, extra={**ids, "meta": {**error.meta, **meta}})
         return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
 
     app.add_exception_handler(RequestValidationError, on_invalid_request)
