@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet_testkit.log_check import check_log_lines
+
 
 def pyoco_worker(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"), *arguments]
@@ -65,6 +67,18 @@ def test_a_bad_setting_in_the_environment_is_named(tmp_path: Path) -> None:
     answer = pyoco_worker(tmp_path, PYOCO_NAK_DELAY_SEC="none")
     assert answer.returncode == 1
     assert "PYOCO_NAK_DELAY_SEC='none' is not allowed" in answer.stderr
+
+
+def test_where_json_is_asked_for_it_is_a_line_of_the_log(tmp_path: Path) -> None:
+    for env in (
+        {"PYOCO_NAK_DELAY_SEC": "none"},
+        {"PYOCO_FLOWS_DIR": str(tmp_path), "PYOCO_WORKER_CREDENTIALS_DIR": str(tmp_path)},
+    ):
+        answer = pyoco_worker(tmp_path, PYOCO_LOG_FORMAT="json", **env)
+        assert (answer.returncode, answer.stderr) == (1, "")
+        assert check_log_lines(answer.stdout.splitlines(), of="pyoco-worker") == 1
+        line = json.loads(answer.stdout)
+        assert (line["level"], line["service"]) == ("CRITICAL", "pyoco-server:worker")
 
 
 def test_a_resolver_that_cannot_be_imported_ends_the_worker_with_a_sentence(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The secrets of a fleet in containers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from fleet_auth.settings import Settings
 from fleet_kit.nkey_files import read_nkey
 from fleet_kit.settings import SettingsError
+from fleet_testkit.log_check import check_log_lines
 
 
 def make(out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -81,6 +83,19 @@ def test_a_grant_under_a_bad_name_changes_nothing(tmp_path: Path, wish: str) -> 
     assert (refused.returncode, refused.stderr.startswith("pyoco-fleet-secrets: ")) == (1, True)
     assert make(tmp_path, "--revoke", "nobody").returncode == 1
     assert contents(tmp_path) == before
+
+
+def test_in_a_container_everything_is_said_in_lines_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYOCO_LOG_FORMAT", "json")
+    done = make(tmp_path, "--workers", "1", "--grant", "far=gpu")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert check_log_lines(done.stdout.splitlines(), of="secrets") == 2
+    refused = make(tmp_path, "--workers", "many")
+    assert (refused.returncode, refused.stderr) == (1, "")
+    assert check_log_lines(refused.stdout.splitlines(), of="secrets") == 1
+    assert json.loads(refused.stdout)["level"] == "CRITICAL"
 
 
 def test_what_cannot_be_done_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from .waiting import wait_until
 ROOT = Path(__file__).parents[3]
 _COMMAND_SECONDS = 900
 # Whose lines are ours to answer for; NATS and PostgreSQL write their own.
-OWN_SERVICES = ("migrate", "runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker")
+OWN_SERVICES = ("secrets", "migrate", "runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker")
 # Images of a tag of their own, so that tests never replace those that somebody runs.
 IMAGES_TAG = os.environ.get("FLEET_TEST_IMAGES_TAG", "test")
 

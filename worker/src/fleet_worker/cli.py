@@ -19,6 +19,7 @@ from fleet_kit.logging import configure_logging
 from fleet_kit.monitor import MonitorUnusable, monitored
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_metrics import NatsMetrics
+from fleet_kit.sayings import say_failure
 from fleet_kit.settings import SettingsError
 from fleet_kit.telemetry import configure_tracing
 
@@ -148,11 +149,14 @@ def main() -> None:
     except (BadArguments, typer.TyperException) as error:
         problem = Problem.INVALID_ARGUMENT
         reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        sys.stderr.write(f"pyoco-worker: {reason.rstrip('.')}; example: {_EXAMPLE} ({problem.err_id})\n")
-        code = 1
+        code = _fail(f"{reason.rstrip('.')}; example: {_EXAMPLE} ({problem.err_id})")
     except (*_UNUSABLE, NoCredentials) as error:
-        sys.stderr.write(f"pyoco-worker: {error}\n")
-        code = 1
+        code = _fail(str(error))
     except KeyboardInterrupt:
         code = 130
     sys.exit(code)
+
+
+def _fail(sentence: str) -> int:
+    say_failure(sentence, program="pyoco-worker", service=SERVICE_WORKER, component="worker")
+    return 1

@@ -9,12 +9,15 @@ from typing import Annotated
 
 import typer
 
+from fleet_contracts.log_events import SERVICE_HTTP
 from fleet_contracts.names import WireNames
 from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config, cluster_config, worker
 from fleet_kit.nkey_files import make_nkey, read_nkey
+from fleet_kit.sayings import say, say_failure
 from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
 
 _PROGRAM = "pyoco-fleet-secrets"
+_COMPONENT = "secrets"
 _SECRET_BYTES = 32
 # Workers of other names or tags than the fleet's own; the operator hands their seeds out.
 _GRANTS = "operator/workers"
@@ -131,9 +134,9 @@ def make(
         worker(names, worker_id, _tags(its_tags))  # refuses bad names before anything is written
         made.grant(worker_id, _tags(its_tags))
     make_all(made, names=names, workers=workers, tags=wanted)
-    typer.echo(f"the secrets of the services and of {workers} workers for {', '.join(wanted)} are in {out}")
+    _say(f"the secrets of the services and of {workers} workers for {', '.join(wanted)} are in {out}")
     for worker_id, its_tags in made.granted().items():
-        typer.echo(f"worker {worker_id} may take jobs of {its_tags}; its seed is {out / _GRANTS / worker_id}.nk")
+        _say(f"worker {worker_id} may take jobs of {its_tags}; its seed is {out / _GRANTS / worker_id}.nk")
 
 
 def _crew(workers: int) -> list[str]:
@@ -156,8 +159,12 @@ def main() -> None:
     sys.exit(code)
 
 
+def _say(sentence: str) -> None:
+    say(sentence, service=SERVICE_HTTP, component=_COMPONENT)
+
+
 def _fail(sentence: str) -> int:
-    sys.stderr.write(f"{_PROGRAM}: {sentence}\n")
+    say_failure(sentence, program=_PROGRAM, service=SERVICE_HTTP, component=_COMPONENT)
     return 1
 
 
