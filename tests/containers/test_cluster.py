@@ -107,12 +107,14 @@ class Cluster(ComposedFleet):
 
     @contextmanager
     def cut_off(self, container: str, *, alias: str) -> Iterator[None]:
-        network = next(name for name in self.inspect(container)["NetworkSettings"]["Networks"])
-        self.docker("network", "disconnect", network, container)
+        networks = list(self.inspect(container)["NetworkSettings"]["Networks"])
+        for network in networks:
+            self.docker("network", "disconnect", network, container)
         try:
             yield
         finally:
-            self.docker("network", "connect", "--alias", alias, network, container)
+            for network in networks:
+                self.docker("network", "connect", "--alias", alias, network, container)
 
     def ledger(self, query: str) -> list[list[str]]:
         [postgres] = self.containers("postgres")

@@ -38,6 +38,29 @@ def test_a_container_is_nobody_and_can_write_nothing_of_its_own(composed: Compos
     assert composed.docker("exec", container, "id", "-u").strip() == "10001"
 
 
+def test_a_flow_reaches_nats_and_the_gateway_and_nothing_else_of_the_fleet(composed: ComposedFleet) -> None:
+    doors = {"nats": 4222, "gateway": 8000, "runs-api": 8000, "workers-api": 8000, "auth": 8000, "postgres": 5432}
+    addresses = {
+        f"{service}:{network['IPAddress']}:{port}"
+        for service, port in [*doors.items(), ("nats", 8222)]
+        for network in composed.inspect(composed.containers(service)[0])["NetworkSettings"]["Networks"].values()
+    }
+    assert len(addresses) > len(doors)
+    program = (
+        "import socket, sys\n"
+        "for name in sys.argv[1:]:\n"
+        "    service, host, port = name.split(':')\n"
+        "    try:\n"
+        "        socket.create_connection((host, int(port)), 1).close()\n"
+        "        print(f'{service}:{port}')\n"
+        "    except OSError:\n"
+        "        pass\n"
+    )
+    [worker] = composed.containers("worker")
+    reached = composed.docker("exec", worker, "python", "-c", program, *sorted(addresses)).split()
+    assert sorted(reached) == ["gateway:8000", "nats:4222"]
+
+
 def test_more_workers_get_names_of_their_own(composed: ComposedFleet) -> None:
     composed.up("--scale", "worker=3", "--no-recreate")
 
