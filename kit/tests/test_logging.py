@@ -281,6 +281,11 @@ def test_a_process_may_be_about_something_on_every_line(
             "bad [type=int, input_value=(withheld), input_type=str]",
         ),
         (
+            "bad [type=x, input_value={'a': [1], 'pw': 'hunter2\n'}, input_type=dict]\nand [input_value=['hunter2']",
+            "bad [type=x, input_value=(withheld), input_type=dict]\nand [input_value=(withheld)]",
+        ),
+        ("bad [input_value='hunter2']\nmore", "bad [input_value=(withheld)]\nmore"),
+        (
             "[SQL: select 1]\n[parameters: ('hunter2', 1)]\n(more)",
             "[SQL: select 1]\n[parameters: (withheld)]\n(more)",
         ),

@@ -1,4 +1,4 @@
-"""The second line of defence: what looks like a secret leaves no process in a log line, wherever it came from."""
+"""The second line of defence: what looks like a secret leaves no process, in a line or a span, whoever said it."""
 
 import re
 
@@ -6,8 +6,9 @@ import re
 _API_KEY = re.compile(r"(pyoco_[A-Za-z0-9-]{1,64}_)[A-Za-z0-9_-]{32,128}")
 _NKEY_SEED = re.compile(r"S[ACNOUX][A-Z2-7]{56}")
 _PASSWORD_IN_URL = re.compile(r"(://[^/@\s:\"]*:)[^/@\s\"]+@")
-# How pydantic and SQLAlchemy quote what they were given.
-_INPUT_VALUE = re.compile(r"input_value=.*?(?=, input_type=|\]|\\n|\n|$)")
+# How pydantic and SQLAlchemy quote what they were given. The value may hold brackets itself: they end it only if its
+# type does not follow.
+_INPUT_VALUE = re.compile(r"input_value=(?:.*?(?=, input_type=)|.*?(?=\]|\\n|\n|$))")
 _PARAMETERS = re.compile(r"\[parameters: .*?\](?=\\n|\n|\"|$)")
 _INSTEAD = "(withheld)"
 
