@@ -1,9 +1,10 @@
 # nginx's error log as lines of the log contract: sed -u -E -f errors.sed, in the C locale. @OFFSET@ is the time zone,
 # @NOW@ stands for the time of a line that tells none. Any sed that knows -E and -u will do: the image has no more.
 
-# One line of printable characters, without the queries of requests, fit for JSON.
+# One line of printable characters, without the queries of requests and the secrets of keys, fit for JSON.
 s/[^ -~]/./g
 s#(/[^ "?]*)\?[^ "]*#\1?...#g
+s#(pyoco_[A-Za-z0-9-]+_)[A-Za-z0-9_-]{32,}#\1(withheld)#g
 s/[\\"]/\\&/g
 # From here on `t` asks about what follows only.
 t shape

@@ -175,6 +175,15 @@ async def test_a_request_is_a_span_named_by_its_route(spans: RecordedSpans) -> N
     assert request.status.status_code is StatusCode.UNSET
 
 
+async def test_a_key_in_a_path_stays_secret(spans: RecordedSpans) -> None:
+    async with running(app_under_test()) as client:
+        await client.get("/things/pyoco_k1_" + "x" * 43)
+    [request] = spans.all
+    assert request.attributes is not None
+    assert request.attributes["url.path"] == "/things/pyoco_k1_(withheld)"
+    assert "xxx" not in str(request.to_json())
+
+
 async def test_a_crash_is_an_error_of_its_request_and_its_message_stays_inside(spans: RecordedSpans) -> None:
     async with running(app_under_test()) as client:
         assert (await client.get("/crash")).status_code == 500

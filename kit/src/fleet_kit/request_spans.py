@@ -5,6 +5,7 @@ from starlette.types import Scope
 from fleet_contracts import spans
 from fleet_contracts.trace_context import TRACEPARENT, TRACESTATE, TraceContext
 
+from .log_secrets import without_secrets
 from .request_metrics import METHODS, UNCOUNTED_PATHS, UNMATCHED, route_of
 from .telemetry import believes_clients
 from .tracing import UNTRACED, Kind, Span, is_recording, span
@@ -29,7 +30,7 @@ class RequestSpans:
         method = scope["method"]
         attributes = {
             spans.HTTP_METHOD: method,
-            spans.URL_PATH: scope["path"],
+            spans.URL_PATH: without_secrets(scope["path"]),
             spans.REQUEST_ID: request_id,
         }
         return span(_named(method), attributes, kind=Kind.SERVER, parent=caller, begins_trace=True)
