@@ -1,11 +1,15 @@
 """A process that serves no HTTP otherwise, watched."""
 
+import logging
+import socket
+
 import httpx
 import pytest
 
 from fleet_kit.metrics import new_registry
-from fleet_kit.monitor import MonitorUnusable, monitored
+from fleet_kit.monitor import MonitorUnusable, _QuietHandler, monitored
 from fleet_testkit.nats_server import free_port
+from fleet_testkit.waiting import wait_until
 
 
 def test_it_tells_that_it_lives_what_it_waits_for_and_its_metrics() -> None:
@@ -41,3 +45,31 @@ def test_a_port_that_is_taken_is_told() -> None:
         monitored("127.0.0.1", port, new_registry("tested"), dict),
     ):
         pass
+
+
+def test_a_caller_that_says_nothing_is_no_news(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_QuietHandler, "timeout", 0.05)
+    with (
+        caplog.at_level(logging.DEBUG, "fleet_kit.monitor"),
+        monitored("127.0.0.1", 0, new_registry("tested"), dict) as port,
+        socket.create_connection(("127.0.0.1", port)),
+    ):
+        wait_until(lambda: caplog.records, what="a line about it")
+    [line] = caplog.records
+    assert (line.levelno, line.exc_info and line.exc_info[0]) == (logging.DEBUG, TimeoutError)
+    assert capfd.readouterr().err == ""
+
+
+def test_what_cannot_be_told_is_a_line_and_an_answer(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> dict[str, str]:
+        raise RuntimeError("nobody knows")
+
+    with monitored("127.0.0.1", 0, new_registry("tested"), broken) as port:
+        assert httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 500
+    [line] = caplog.records
+    assert (line.levelno, line.exc_info and line.exc_info[0]) == (logging.ERROR, RuntimeError)
+    assert capfd.readouterr().err == ""

@@ -1,12 +1,13 @@
 """For a process that serves no HTTP otherwise: /health, /ready and /metrics on a port of the inside, in a thread."""
 
+import io
 import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry
 
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 # What the process waits for: names of parts with a sentence each; empty means ready.
 WaitingFor = Callable[[], dict[str, str]]
 _Start = Callable[[str, list[tuple[str, str]]], Any]
+_JSON = "application/json"
 
 
 class MonitorUnusable(Exception):
@@ -27,7 +29,8 @@ class MonitorUnusable(Exception):
 def monitored(host: str, port: int, registry: CollectorRegistry, waiting_for: WaitingFor) -> Iterator[int]:
     """Answer whoever watches this process; the port, which may have been chosen by the system."""
     try:
-        server = make_server(host, port, _application(registry, waiting_for), handler_class=_QuietHandler)
+        application = _application(registry, waiting_for)
+        server = make_server(host, port, application, server_class=_QuietServer, handler_class=_QuietHandler)
     except OSError as error:
         raise MonitorUnusable(
             f"cannot listen on {host}:{port} ({error.strerror}); choose another PYOCO_MONITOR_PORT"
@@ -44,20 +47,26 @@ def monitored(host: str, port: int, registry: CollectorRegistry, waiting_for: Wa
 
 def _application(registry: CollectorRegistry, waiting_for: WaitingFor) -> Callable[[Any, _Start], Iterable[bytes]]:
     def answer(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
-        content_type = "application/json"
-        match environ["REQUEST_METHOD"], environ["PATH_INFO"]:
+        try:
+            status, content_type, body = look(environ["REQUEST_METHOD"], environ["PATH_INFO"])
+        except Exception:
+            logger.exception("this process could not be looked at")
+            status, content_type, body = "500 Internal Server Error", _JSON, _json({"detail": "internal error"})
+        start(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
+        return [body]
+
+    def look(method: str, path: str) -> tuple[str, str, bytes]:
+        match method, path:
             case "GET", "/metrics":
-                status, content_type, body = "200 OK", CONTENT_TYPE, render(registry)
+                return "200 OK", CONTENT_TYPE, render(registry)
             case "GET", "/health":
-                status, body = "200 OK", _json({"status": "ok", "waiting_for": waiting_for()})
+                return "200 OK", _JSON, _json({"status": "ok", "waiting_for": waiting_for()})
             case "GET", "/ready":
                 missing = waiting_for()
                 status = "503 Service Unavailable" if missing else "200 OK"
-                body = _json({"status": "waiting" if missing else "ready", "waiting_for": missing})
+                return status, _JSON, _json({"status": "waiting" if missing else "ready", "waiting_for": missing})
             case _:
-                status, body = "404 Not Found", _json({"detail": "there is nothing at this address"})
-        start(status, [("Content-Type", content_type), ("Content-Length", str(len(body)))])
-        return [body]
+                return "404 Not Found", _JSON, _json({"detail": "there is nothing at this address"})
 
     return answer
 
@@ -66,9 +75,19 @@ def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content).encode()
 
 
+class _QuietServer(WSGIServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked says nothing or went away. The library would print a traceback, which is no log line."""
+        logger.debug("%s could not be answered", client_address, exc_info=True)
+
+
 class _QuietHandler(WSGIRequestHandler):
     # Whoever connects and says nothing does not keep the others waiting for ever.
     timeout = 5
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug(format, *args)
+
+    def get_stderr(self) -> io.StringIO:
+        """What the library would print there is about callers that do not take their answer."""
+        return io.StringIO()
