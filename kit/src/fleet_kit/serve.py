@@ -30,13 +30,14 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     try:
         settings = settings_class.load()
+        # Before tracing: what that library has to say are lines, too.
+        configure_logging(service=SERVICE_HTTP, component=component, settings=settings)
         tracing = configure_tracing(component)
     except SettingsError as error:
         # How it would be logged is a setting, too: if that is not the bad one, it is done so.
         configure_logging(service=SERVICE_HTTP, component=component, settings=FleetSettings.only_of_logging())
         logger.critical("%s", error, extra={"meta": {"error_code": ErrorCode.VALIDATION_ERROR}})
         sys.exit(1)
-    configure_logging(service=SERVICE_HTTP, component=component, settings=settings)
     where = settings.uds or f"{settings.host}:{settings.port}"
     logger.info("%s starts on %s", component, where)
     app = build(settings)

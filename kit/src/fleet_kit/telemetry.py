@@ -52,6 +52,14 @@ def configure_tracing(component: str) -> Tracing | None:
     exporter = _wanted_exporter()
     if exporter is None:
         return None
+    try:
+        return _begin(component, exporter)
+    except ValueError as error:
+        # The library reads its variables itself; most of what it cannot use it only complains about.
+        raise SettingsError(f"what the OTEL_* variables say cannot be used: {error}") from error
+
+
+def _begin(component: str, exporter: "Callable[[], SpanExporter]") -> Tracing:
     # Imported here and nowhere else: this costs a good part of a process's start, and most stacks run without.
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider

@@ -1,0 +1,59 @@
+"""A service that starts says all it has to say in lines of its log."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from fleet_testkit.log_check import check_log_lines
+
+SCRIPT = """
+import sys
+from fleet_kit.serve import run_service
+from fleet_kit.settings import HttpSettings
+run_service("test", HttpSettings, lambda settings: sys.exit(0))
+"""
+
+
+def started_with(env: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
+    """How a service ends that has nothing to serve, and what it has said."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYOCO_", "OTEL_"))}
+    asked_for = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "PYOCO_LOAD_DOTENV": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=inherited | asked_for | env,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    check_log_lines(done.stdout.splitlines(), of="stdout")
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_what_the_library_of_traces_complains_about_is_a_line() -> None:
+    status, (complaint, start) = started_with({"OTEL_TRACES_SAMPLER": "typo"})
+    assert status == 0
+    assert (complaint["level"], complaint["component"]) == ("WARNING", "test.telemetry")
+    assert "typo" in complaint["message"]
+    assert start["level"] == "INFO"
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9999"}, "max_export_batch_size"),
+        ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "-1"}, "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER='zipkin' is not allowed"),
+        ({"PYOCO_PORT": "0"}, "PYOCO_PORT='0' is not allowed"),
+    ],
+)
+def test_settings_that_cannot_be_used_end_it_with_one_line(env: dict[str, str], sentence: str) -> None:
+    status, [line] = started_with(env)
+    assert status == 1
+    assert (line["level"], line["meta"]["error_code"]) == ("CRITICAL", "VALIDATION_ERROR")
+    assert sentence in line["message"]
