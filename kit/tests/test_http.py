@@ -154,6 +154,18 @@ async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
     assert [str(record.exc_info[1]) for record in told if record.exc_info] == ["a secret detail"]
 
 
+async def test_what_is_away_is_logged_with_the_exception_but_without_its_traceback(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await client.get("/outage")).status_code == 503
+    away = next(record for record in caplog.records if record.levelno == logging.ERROR)
+    assert away.exc_info is None
+    told = away.__dict__
+    assert (told["exc_type"], told["exc_message"]) == ("NatsUnavailable", away.getMessage())
+    assert told["exc_origin"].startswith(f"{__file__}:")
+    assert told["exc_origin"].endswith(" in outage")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [("GET", "/nowhere", 404, "NOT_FOUND"), ("DELETE", "/health", 405, "METHOD_NOT_ALLOWED")],

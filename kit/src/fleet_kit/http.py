@@ -26,7 +26,7 @@ from fleet_contracts.problems import Problem
 from .errors import FleetError, code_of_status, envelope
 from .log_events import log_request
 from .log_failures import failure_meta, meta_of_code
-from .logging import elapsed_ms, log_context, problem_fields
+from .logging import elapsed_ms, exception_fields, log_context, problem_fields
 from .metrics import CONTENT_TYPE, render
 from .openapi import ERROR_RESPONSES
 from .request_metrics import UNCOUNTED_PATHS, RequestMetrics, is_stream
@@ -110,9 +110,10 @@ def create_app(
             ids = problem_fields(error.problem) if error.problem else {}
             meta = failure_meta(error)
             _note_for_log(request, **meta)
-            # While something is away, where each request has met with that is no news.
-            trace = None if error.http_status == 503 else error
-            logger.error("%s", error.message, exc_info=trace, extra={**ids, "meta": {**error.meta, **meta}})
+            # While something is away, the way to where each request has met with that is no news.
+            is_news = error.http_status != 503
+            told = {**ids, **({} if is_news else exception_fields(error)), "meta": {**error.meta, **meta}}
+            logger.error("%s", error.message, exc_info=error if is_news else None, extra=told)
         return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
 
     app.add_exception_handler(RequestValidationError, on_invalid_request)

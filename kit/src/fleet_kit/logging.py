@@ -54,6 +54,13 @@ def problem_fields(problem: Problem) -> dict[str, str]:
     return {"err_id": problem.err_id, "msg_id": problem.msg_id}
 
 
+def exception_fields(error: BaseException) -> dict[str, str]:
+    """An exception without its traceback, for `extra=` of a log call."""
+    frames = traceback.extract_tb(error.__traceback__)
+    origin = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return {"exc_type": type(error).__name__, "exc_message": str(error), "exc_origin": origin}
+
+
 class _Formatter(logging.Formatter):
     def __init__(
         self, *, service: str, component: str, settings: FleetSettings, about: dict[str, str] | None = None
@@ -119,14 +126,8 @@ class _Formatter(logging.Formatter):
         moment = datetime.fromtimestamp(created, UTC)
         return (moment if self._utc else moment.astimezone()).isoformat(timespec="milliseconds")
 
-    def _exception(self, error: BaseException) -> dict[str, Any]:
-        frames = traceback.extract_tb(error.__traceback__)
-        origin = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-        fields: dict[str, Any] = {
-            "exc_type": type(error).__name__,
-            "exc_message": str(error),
-            "exc_origin": origin,
-        }
+    def _exception(self, error: BaseException) -> dict[str, str]:
+        fields = exception_fields(error)
         if self._include_traceback:
             fields["exc_traceback"] = "".join(traceback.format_exception(error))
         return fields
