@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from sqlalchemy import text
 
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.names import HEADER_TENANT_ID
@@ -46,6 +47,33 @@ async def test_a_waiting_run_ends_without_ever_starting(service: RunsUnderTest) 
     assert body["cancel_requested_at"] == pytest.approx(time.time(), abs=30)
     await service.until_listed(run_id, status="CANCELLED", attempt=0)
     assert (await service.snapshot(run_id)).status is RunStatus.CANCELLED
+
+
+async def test_a_cancelled_run_leaves_the_queue_and_others_stay_in_it(service: RunsUnderTest) -> None:
+    first, second = [await service.submit(tag="nobodys") for _ in range(2)]
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    assert (await service.client.post(f"/runs/{first}/cancel")).status_code == 200
+
+    async def is_gone() -> bool:
+        return await service.jobs() == [second]
+
+    await eventually(is_gone, what="the cancelled run's job leaving the queue")
+
+
+async def test_a_place_in_the_queue_that_is_another_runs_by_now_is_left_alone(service: RunsUnderTest) -> None:
+    first, second = [await service.submit(tag="nobodys") for _ in range(2)]
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    (place,) = service.rows(f"SELECT job_sequence FROM runs WHERE run_id = '{second}'")
+    # As after a wipe of the stream, when numbers begin anew.
+    with service.database.writer.begin() as connection:
+        connection.execute(
+            text("UPDATE runs SET job_sequence = :place WHERE run_id = :run_id"),
+            {"place": place.job_sequence, "run_id": first},
+        )
+    await service.client.post(f"/runs/{first}/cancel")
+    await service.until_listed(first, status="CANCELLED")
+    await service.app.state.service.cancellation.stop()
+    assert sorted(await service.jobs()) == sorted([first, second])
 
 
 async def test_the_holder_of_a_running_run_is_told_at_once(service: RunsUnderTest) -> None:

@@ -192,7 +192,7 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
 
 PAGES = {
     "held": (queries.held_runs(limit=100), "ix_runs_held"),
-    "oldest heartbeat": (queries.oldest_heartbeat(), "ix_runs_held"),
+    "heard of longest ago": (queries.heard_of_longest_ago(), "ix_runs_held"),
     "unchecked": (queries.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
 }
 

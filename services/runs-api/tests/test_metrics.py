@@ -100,7 +100,8 @@ async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnd
         worker_id="w1", instance_id="i", state=WorkerState.IDLE, last_seen_at=now, last_heartbeat_at=now,
         tags=["served"], slots=3,
     )  # fmt: skip
-    await Bucket(service.link, "pyoco_workers").put("w1", record.encode())
+    registry = Bucket(service.link, "pyoco_workers")
+    await registry.put("w1", record.encode())
     for tag in ("served", "served", "nobodys"):
         await service.submit(tag=tag)
     await until(service, lambda s: "served" in s.label_values("pyoco_queue_workers", "tag"), "the worker seen")
@@ -111,7 +112,8 @@ async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnd
 
     await eventually(is_made, what="the queue of the served tag")
     pulled = await service.link.jetstream.pull_subscribe_bind(durable, stream="PYOCO_WORK")
-    await pulled.fetch(1, timeout=5)
+    [job] = await pulled.fetch(1, timeout=5)
+    await registry.put("w1", record.model_copy(update={"current_run_ids": ["r1"]}).encode())
     seen = await until(
         service, lambda s: s.value("pyoco_queue_jobs", tag="served", state="taken") == 1, "a job in a worker's hands"
     )
@@ -121,7 +123,7 @@ async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnd
         1,
         0,
     )
-    assert seen.value("pyoco_queue_free_slots", tag="served") == 3
+    assert seen.value("pyoco_queue_free_slots", tag="served") == 2
     older = await until(
         service,
         lambda s: (
@@ -131,6 +133,38 @@ async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnd
         "the job growing older",
     )
     assert (older.value("pyoco_queue_oldest_waiting_seconds", tag="nobodys") or 0) < 60
+    # The worker goes away and its job is handed back: JetStream still counts it among what is out.
+    await job.nak(delay=600)
+    await registry.put("w1", record.model_copy(update={"state": WorkerState.STOPPED_GRACEFUL}).encode())
+    left = await until(
+        service, lambda s: s.value("pyoco_queue_jobs", tag="served", state="waiting") == 2, "the job waiting again"
+    )
+    assert left.value("pyoco_queue_jobs", tag="served", state="taken") == 0
+    assert left.value("pyoco_queue_workers", tag="served") == 0
+    assert (left.value("pyoco_queue_oldest_waiting_seconds", tag="served") or 0) > 0
+
+
+async def test_invented_tags_do_not_push_out_those_that_are_served(service: RunsUnderTest) -> None:
+    runs = [{"flow_name": "hello", "tag": f"invented-{number}"} for number in range(150)]
+    runs += [{"flow_name": "hello", "tag": "zz-busy"}] * 3
+    assert (await service.client.post("/runs/batch", json={"runs": runs})).status_code == 200
+    await until(service, lambda s: s.value("pyoco_queue_jobs", tag="other") == 51, "all jobs in the stream")
+    now = time.time()
+    record = WorkerRecord(
+        worker_id="w1", instance_id="i", state=WorkerState.IDLE, last_seen_at=now, last_heartbeat_at=now,
+        tags=["zz-served"], slots=3,
+    )  # fmt: skip
+    await Bucket(service.link, "pyoco_workers").put("w1", record.encode())
+    seen = await until(service, lambda s: s.value("pyoco_queue_workers", tag="zz-served") == 1, "the served tag")
+    assert len(seen.label_values("pyoco_queue_workers", "tag")) == 101
+    assert seen.value("pyoco_queue_jobs", tag="zz-busy", state="waiting") == 3
+    assert seen.value("pyoco_queue_jobs", tag="other", state="waiting") == 52
+    assert seen.value("pyoco_queue_workers", tag="other") == 0
+
+
+def test_the_gateway_is_told_only_what_every_replica_tells_alike() -> None:
+    told = Scrape(render(RunsMetrics().of_fleet()).decode()).families
+    assert {family.type for family in told.values()} == {"gauge"}
 
 
 async def test_a_held_run_that_falls_silent_shows_its_age(nats_server: NatsServer, tmp_path: Path) -> None:

@@ -253,6 +253,7 @@ async def test_a_run_that_nobody_takes_fails_at_its_deadline(service: RunsUnderT
     assert (letter.run_id, letter.reason) == (run_id, "deadline_exceeded")
     decisions = (await service.client.get(f"/runs/{run_id}/attempts")).json()["decisions"]
     assert [d["kind"] for d in decisions] == ["expire"]
+    assert await service.jobs() == []
 
 
 async def test_a_holder_that_goes_on_after_the_deadline_is_ended_by_the_service(

@@ -15,6 +15,7 @@ from fleet_kit.kv import Bucket
 from fleet_kit.log_events import service_call
 from fleet_kit.nats import NatsLink, WrongRevision
 
+from .queued_jobs import QueuedJobs
 from .views import RunViews
 
 logger = logging.getLogger(__name__)
@@ -28,12 +29,14 @@ class Cancellation:
         runs: Bucket,
         views: RunViews,
         names: WireNames,
+        jobs: QueuedJobs,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
         self._runs = runs
         self._views = views
         self._names = names
+        self._jobs = jobs
         self._clock = clock
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -85,10 +88,11 @@ class Cancellation:
             logger.info("the holder of run %s will see the cancel at its next heartbeat", snapshot.run_id)
 
     async def _end_waiting(self, snapshot: RunSnapshot, revision: int) -> None:
-        """Nobody has begun it, so nobody needs to stop it. Its job is dropped by whoever pulls it."""
+        """Nobody has begun it, so nobody needs to stop it."""
         ended = snapshot.finish(RunStatus.CANCELLED, now=self._clock())
         try:
             await self._runs.update(snapshot.run_id, ended.encode(), revision=revision)
+            await self._jobs.remove_of_ended(snapshot.run_id)
         except WrongRevision:
             logger.debug("run %s was ended by somebody else", snapshot.run_id)
         except NatsUnavailable:

@@ -31,6 +31,7 @@ from .documents import waiting_snapshot_of
 from .group_commit import GroupCommit
 from .history import Decided, DecisionKind
 from .metrics import RunsMetrics
+from .queued_jobs import QueuedJobs
 from .repairs import repairing
 from .waiting import iso
 
@@ -52,6 +53,7 @@ class Expiry:
         database: Database,
         commits: GroupCommit,
         names: WireNames,
+        jobs: QueuedJobs,
         metrics: RunsMetrics,
     ) -> None:
         self._link = link
@@ -59,6 +61,7 @@ class Expiry:
         self._database = database
         self._commits = commits
         self._names = names
+        self._jobs = jobs
         self._metrics = metrics
         self._advisories: Subscription | None = None
         self._working: set[asyncio.Task[None]] = set()
@@ -122,7 +125,7 @@ class Expiry:
         if rows and rows[0].job_sequence == sequence:
             await self._fail_exhausted(rows[0], sequence, deliveries)
         elif not rows or rows[0].job_sequence is not None:
-            await self._remove_job(sequence)  # there is no such run, or it has another job
+            await self._jobs.remove(sequence)  # there is no such run, or it has another job
         # Else a job is on its way, this one or another: the sweeper looks when it is known which.
 
     async def _fail_exhausted(
@@ -132,13 +135,7 @@ class Expiry:
         error = f"the job was delivered {often}, and no worker brought the run to an end"
         reason = DeadLetterReason.DELIVERIES_EXHAUSTED
         if await self._fail(row, reason, error, spare_holder=True, only_revision=revision):
-            await self._remove_job(sequence)
-
-    async def _remove_job(self, sequence: int) -> None:
-        try:
-            await self._link.jetstream.delete_msg(self._names.work_stream, sequence)
-        except (nats.errors.Error, nats.js.errors.Error):
-            logger.debug("job %d could not be removed", sequence, exc_info=True)
+            await self._jobs.remove(sequence)
 
     # The end -------------------------------------------------------------------------------------
 
@@ -181,6 +178,8 @@ class Expiry:
                     continue
                 if ack_subject:
                     await self._link.send(ack_subject, b"+ACK")
+                else:
+                    await self._jobs.remove_of_ended(row.run_id)
                 await self._tell(ended, reason, error)
             return True
 

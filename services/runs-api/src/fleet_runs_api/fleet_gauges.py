@@ -12,7 +12,7 @@ import nats.js.errors
 from fleet_contracts.names import kv_stream, kv_subject
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError
-from fleet_kit.metrics import OTHER, BoundedNames
+from fleet_kit.metrics import OTHER
 from fleet_kit.nats import NatsLink
 from fleet_kit.streams import messages_of
 
@@ -51,7 +51,6 @@ class FleetGauges:
         self._workers = workers
         self._dead_letters = dead_letters
         self._metrics = metrics
-        self._tags = BoundedNames(_MOST_TAGS)
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
 
@@ -98,8 +97,8 @@ class FleetGauges:
 
     async def _show_backlog(self) -> None:
         now = time.time()
-        held = await self._database.fetch(queries.oldest_heartbeat())
-        self._metrics.oldest_heartbeat.set(max(now - held[0].heartbeat_at, 0.0) if held else 0.0)
+        held = await self._database.fetch(queries.heard_of_longest_ago())
+        self._metrics.oldest_heartbeat.set(max(now - held[0].changed_at, 0.0) if held else 0.0)
         (due,) = await self._database.fetch(queries.count_due(now, most=_MOST_DUE))
         self._metrics.outbox_due.set(due[0])
         (first,) = await self._database.fetch(queries.next_due())
@@ -130,23 +129,28 @@ class FleetGauges:
         info = await self._link.jetstream.stream_info(names.work_stream, subjects_filter=names.work_subject("*"))
         prefix = names.work_subject("")
         in_stream = {subject.removeprefix(prefix): count for subject, count in (info.state.subjects or {}).items()}
-        tags = sorted({*in_stream, *self._workers.tags(now=now)})
-        named = [tag for tag in tags if self._tags.label(tag) == tag]
-        looked = await asyncio.gather(*(self._look_at(tag, in_stream.get(tag, 0)) for tag in named))
+        served = self._workers.tags(now=now)
+        # Chosen anew each time: whoever invents tags must not push out those that somebody serves.
+        tags = sorted({*in_stream, *served}, key=lambda tag: (tag not in served, -in_stream.get(tag, 0), tag))
+        named, rest = tags[:_MOST_TAGS], tags[_MOST_TAGS:]
+        capacities = {tag: self._workers.capacity(tag, now=now) for tag in tags}
+        looked = await asyncio.gather(
+            *(self._look_at(tag, in_stream.get(tag, 0), held=capacities[tag].held) for tag in named)
+        )
         metrics = self._metrics
         metrics.forget_tags()
         for tag, (waiting, taken, age) in zip(named, looked, strict=True):
             metrics.queue_jobs.labels(tag, "waiting").set(waiting)
             metrics.queue_jobs.labels(tag, "taken").set(taken)
             metrics.queue_oldest.labels(tag).set(age)
-            capacity = self._workers.capacity(tag, now=now)
-            metrics.queue_workers.labels(tag).set(capacity.workers)
-            metrics.queue_free_slots.labels(tag).set(capacity.free_slots)
-        if rest := sum(count for tag, count in in_stream.items() if tag not in named):
-            # Who takes them is not known one by one; that they are there is.
-            metrics.queue_jobs.labels(OTHER, "waiting").set(rest)
+            metrics.queue_workers.labels(tag).set(capacities[tag].workers)
+            metrics.queue_free_slots.labels(tag).set(capacities[tag].free_slots)
+        if rest:
+            # Who takes them is not known one by one; that they are there is, and whether one of them has nobody.
+            metrics.queue_jobs.labels(OTHER, "waiting").set(sum(in_stream.get(tag, 0) for tag in rest))
+            metrics.queue_workers.labels(OTHER).set(min(capacities[tag].workers for tag in rest))
 
-    async def _look_at(self, tag: str, jobs: int) -> tuple[int, int, float]:
+    async def _look_at(self, tag: str, jobs: int, *, held: int) -> tuple[int, int, float]:
         """How many jobs of a tag wait, how many are in some worker's hands, how long the oldest has waited."""
         names = self._settings
         try:
@@ -154,8 +158,9 @@ class FleetGauges:
         except nats.js.errors.NotFoundError:
             taken, delivered = 0, 0  # no worker has ever served it
         else:
-            taken = queue.num_ack_pending or 0
-            delivered = queue.delivered.stream_seq if queue.delivered is not None else 0
+            # JetStream counts what was handed back among what is out, until somebody gets it again.
+            taken = min(queue.num_ack_pending or 0, held)
+            delivered = queue.delivered.stream_seq if queue.delivered is not None and taken else 0
         waiting = max(jobs - taken, 0)
         age = await self._age(names.work_stream, names.work_subject(tag), after=delivered) if waiting else None
         return waiting, taken, age or 0.0

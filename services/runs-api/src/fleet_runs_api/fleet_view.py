@@ -19,6 +19,8 @@ class Capacity:
     workers: int
     draining: int
     free_slots: int
+    # What all of them have in their hands, of this tag or of another that they serve.
+    held: int
 
 
 class FleetView:
@@ -57,6 +59,7 @@ class FleetView:
             workers=len(taking),
             draining=len(serving) - len(taking),
             free_slots=sum(max(r.slots - len(r.current_run_ids), 0) for r in taking),
+            held=sum(len(r.current_run_ids) for r in serving),
         )
 
     def _on_change(self, key: str, value: bytes | None) -> None:

@@ -11,16 +11,14 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.metrics import OTHER, BoundedNames, new_registry
 
-# Names of samples, as the client library chooses by them.
+# Names of samples, as the client library chooses by them. Nothing that one replica counts and another does not:
+# whoever asks through the gateway is answered by any of them.
 _OF_FLEET = (
     "pyoco_build_info",
     "pyoco_runs_total",
     "pyoco_workers_alive_total",
     "pyoco_dlq_messages_total",
     "pyoco_dlq_open_letters",
-    "pyoco_runs_submitted_total",
-    "pyoco_runs_ingested_changes_total",
-    "pyoco_runs_repairs_total",
 )
 # What the sweeper repairs: known from the start, so that a first repair is seen as a rise and not as a new series.
 REPAIRS = (

@@ -54,6 +54,11 @@ def unsent_first_dispatch(run_id: str) -> Select[Any]:
     )
 
 
+def job_place(run_id: str) -> Select[Any]:
+    """Where in the work stream the latest job of a run lies."""
+    return select(_runs.c.job_sequence).where(_runs.c.run_id == run_id)
+
+
 def next_due() -> Select[Any]:
     """When the outbox wants to be looked at again."""
     return select(func.min(_outbox.c.due_at).label("due_at"))
@@ -65,14 +70,14 @@ def count_due(now: float, *, most: int) -> Select[Any]:
     return select(func.count()).select_from(due)
 
 
-def oldest_heartbeat() -> Select[Any]:
-    """Of the runs that some worker holds, the one heard of longest ago."""
-    return select(_runs.c.heartbeat_at).where(HELD).order_by(_runs.c.heartbeat_at).limit(1)
+def heard_of_longest_ago() -> Select[Any]:
+    """When, by the ledger's own clock, it last heard of the held run that it has not heard of for longest."""
+    return select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1)
 
 
 def held_runs(*, limit: int) -> Select[Any]:
     """Runs that some worker holds, those heard of longest ago first."""
-    return select(_runs.c.run_id, _runs.c.revision).where(HELD).order_by(_runs.c.heartbeat_at).limit(limit)
+    return select(_runs.c.run_id, _runs.c.revision).where(HELD).order_by(_runs.c.changed_at).limit(limit)
 
 
 def unchecked_runs(before: float, *, limit: int) -> Select[Any]:

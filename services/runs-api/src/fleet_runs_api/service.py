@@ -27,6 +27,7 @@ from .group_commit import GroupCommit
 from .ingest import Ingest
 from .lists.listing import Listing
 from .metrics import RunsMetrics
+from .queued_jobs import QueuedJobs
 from .queues import Queues
 from .relay import Relay
 from .retention import Retention
@@ -81,12 +82,14 @@ class RunsService:
         self._dead_letter_ingest = DeadLetterIngest(
             link=self.link, commits=self._commits, settings=settings, metrics=metrics
         )
+        jobs = QueuedJobs(link=self.link, database=self._database, names=settings)
         self._expiry = Expiry(
             link=self.link,
             runs=runs,
             database=self._database,
             commits=self._commits,
             names=settings,
+            jobs=jobs,
             metrics=self.metrics,
         )
         self._retention = Retention(settings=settings, link=self.link, database=self._database, commits=self._commits)
@@ -98,6 +101,7 @@ class RunsService:
             commits=self._commits,
             relay=relay,
             expiry=self._expiry,
+            jobs=jobs,
             metrics=self.metrics,
         )
         self.submission = Submission(
@@ -113,7 +117,7 @@ class RunsService:
         self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
         self.timeline = Timeline(link=self.link, names=settings, views=self.views)
         self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
-        self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings)
+        self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings, jobs=jobs)
         self.dead_letters = DeadLetters(
             link=self.link,
             runs=runs,

@@ -9,16 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import orjson
-
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import NATS_MSG_ID, WireNames, kv_stream
+from fleet_contracts.names import WireNames, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError
 from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink, WrongRevision
-from fleet_kit.streams import stored_message
 
 from . import ledger, queries
 from .database import Database
@@ -26,6 +23,7 @@ from .expiry import Expiry
 from .group_commit import GroupCommit
 from .ledger import Observation, Redispatch
 from .metrics import RunsMetrics
+from .queued_jobs import QueuedJobs
 from .relay import Relay
 from .repairs import repairing
 from .settings import RunsSettings
@@ -48,6 +46,7 @@ class Sweeper:
         commits: GroupCommit,
         relay: Relay,
         expiry: Expiry,
+        jobs: QueuedJobs,
         metrics: RunsMetrics,
     ) -> None:
         self._settings = settings
@@ -58,6 +57,7 @@ class Sweeper:
         self._commits = commits
         self._relay = relay
         self._expiry = expiry
+        self._jobs = jobs
         self._metrics = metrics
         # Revision of each held run and since when (by our own clock) it has not moved.
         self._unmoved: dict[str, tuple[int, float]] = {}
@@ -162,6 +162,8 @@ class Sweeper:
                 return  # the holder lives after all
             if snapshot.ack_subject:
                 await self._link.send(snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
+            elif cancelled:
+                await self._jobs.remove_of_ended(run_id)
         self._metrics.repairs.labels(reason).inc()
         logger.warning(
             "run %s of %s is %s",
@@ -210,23 +212,13 @@ class Sweeper:
 
     async def _check_queue(self, row: Any, entry: Entry) -> None:
         """A run that waits has a job that somebody will get."""
-        if await self._has_job(row):
+        if await self._jobs.has(row.run_id, row.job_sequence):
             await self._expiry.end_if_exhausted(row, entry.revision)
             return
         # Look once more: the job may have been taken and finished between the two looks.
         again = await self._runs.get(row.run_id, surely=True)
         if again is not None and again.revision == entry.revision:
             await self._send_again(row, "job_lost", forgotten=False)
-
-    async def _has_job(self, row: Any) -> bool:
-        if not row.job_sequence:
-            return False
-        message = await stored_message(self._link, self._names.work_stream, row.job_sequence, surely=True)
-        if message is None:
-            return False
-        # After a wipe another job may lie at this place.
-        message_id = message.headers.get(NATS_MSG_ID, "")
-        return message_id.startswith(f"{row.run_id}:") or orjson.loads(message.data).get("run_id") == row.run_id
 
     async def _send_again(self, row: Any, reason: str, *, forgotten: bool) -> None:
         wanted = Redispatch(

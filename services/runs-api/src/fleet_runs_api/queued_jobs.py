@@ -1,0 +1,49 @@
+"""The jobs of single runs in the work stream: is it there, and away with it."""
+
+import logging
+
+import nats.errors
+import nats.js.errors
+import orjson
+
+from fleet_contracts.names import NATS_MSG_ID, WireNames
+from fleet_kit.errors import FleetError
+from fleet_kit.nats import NatsLink
+from fleet_kit.streams import stored_message
+
+from . import queries
+from .database import Database
+
+logger = logging.getLogger(__name__)
+
+
+class QueuedJobs:
+    def __init__(self, *, link: NatsLink, database: Database, names: WireNames) -> None:
+        self._link = link
+        self._database = database
+        self._names = names
+
+    async def has(self, run_id: str, sequence: int | None) -> bool:
+        """Does the job of this run lie at that place? After a wipe of the stream it may be another one's."""
+        if not sequence:
+            return False
+        message = await stored_message(self._link, self._names.work_stream, sequence, surely=True)
+        if message is None:
+            return False
+        message_id = message.headers.get(NATS_MSG_ID, "")
+        return message_id.startswith(f"{run_id}:") or orjson.loads(message.data).get("run_id") == run_id
+
+    async def remove_of_ended(self, run_id: str) -> None:
+        """Nobody is to wait for a worker that would only drop it. What stays all the same, a worker does drop."""
+        try:
+            rows = await self._database.fetch(queries.job_place(run_id))
+            if rows and await self.has(run_id, rows[0].job_sequence):
+                await self.remove(rows[0].job_sequence)
+        except FleetError as error:
+            logger.debug("the job of run %s stays where it is: %s", run_id, error)
+
+    async def remove(self, sequence: int) -> None:
+        try:
+            await self._link.jetstream.delete_msg(self._names.work_stream, sequence)
+        except (nats.errors.Error, nats.js.errors.Error):
+            logger.debug("job %d could not be removed", sequence, exc_info=True)
