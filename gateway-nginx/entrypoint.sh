@@ -14,8 +14,26 @@ export PYOCO_GATEWAY_API_KEY_VARIABLE
 errors=${PYOCO_GATEWAY_TEMP_DIR:-/tmp}/errors
 rm -f "$errors" && mkfifo "$errors"
 offset=$(date +%z | sed 's/..$/:&/')
-LC_ALL=C sed -u -E -f /errors.sed -e "s#@OFFSET@#$offset#; s#@NOW@#$(date +%Y-%m-%dT%H:%M:%S)$offset#" <"$errors" &
+# The image's sed keeps lines back until it ends: so one for what there is at a time, be it a line or a thousand. A line
+# is one write of nginx, and one read takes all that a pipe can hold: none is torn.
+follow_errors() {
+  while dd bs=128k count=1 2>/dev/null >"$errors.now" && [ -s "$errors.now" ]; do
+    now=$(date +%Y-%m-%dT%H:%M:%S)$offset
+    LC_ALL=C sed -E "$(sed "s#@OFFSET@#$offset#; s#@NOW@#$now#" /errors.sed)" "$errors.now" || :
+  done
+}
+follow_errors <"$errors" &
+follower=$!
 exec 2>"$errors"
+
+# What the image says about its own steps is no JSON, and nobody needs it.
+export NGINX_ENTRYPOINT_QUIET_LOGS=1
+# Fills the templates. What nginx says when it cannot start would end with the container, before it is read.
+if ! /docker-entrypoint.sh nginx -t -q; then
+  exec 2>/dev/null
+  wait "$follower"
+  exit 1
+fi
 
 # nginx asks for the addresses of its upstreams once; a service that is started anew or scaled gets others.
 addresses() {
@@ -36,6 +54,4 @@ follow_addresses() {
 }
 follow_addresses &
 
-# What the image says about its own steps is no JSON, and nobody needs it.
-export NGINX_ENTRYPOINT_QUIET_LOGS=1
-exec /docker-entrypoint.sh "$@"
+exec "$@"

@@ -1,5 +1,5 @@
-# nginx's error log as lines of the log contract: sed -u -E -f errors.sed, in the C locale. @OFFSET@ is the time zone,
-# @NOW@ stands for the time of a line that tells none. Any sed that knows -E and -u will do: the image has no more.
+# nginx's error log as lines of the log contract, for any sed -E in the C locale: GNU's and BusyBox's. Where it is used,
+# @OFFSET@ becomes the time zone and @NOW@ the time for a line that tells none.
 
 # One line of printable characters, without the queries of requests and the secrets of keys, fit for JSON.
 s/[^ -~]/./g

@@ -78,9 +78,10 @@ def test_the_image_looks_for_the_key_where_the_embedded_stack_does(header: str) 
     ],
 )
 def test_the_error_log_is_made_of_lines_of_the_contract(text: str, level: str, message: str, ts: str) -> None:
-    filled = "s#@OFFSET@#+01:00#; s#@NOW@#2026-01-01T00:00:00+01:00#"
+    """By this machine's sed; tests/containers has the same done by that of the image."""
+    program = (ROOM / "errors.sed").read_text()
     done = subprocess.run(
-        ["sed", "-u", "-E", "-f", str(ROOM / "errors.sed"), "-e", filled],
+        ["sed", "-E", program.replace("@OFFSET@", "+01:00").replace("@NOW@", "2026-01-01T00:00:00+01:00")],
         input=text.encode() + b"\n",
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         capture_output=True,
