@@ -1,6 +1,9 @@
 """What the runs service does for a run is told in one trace: that of the request that asked for it."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from opentelemetry.trace import SpanKind
@@ -9,8 +12,10 @@ from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.streams import StoredMessage, last_message, stored_message
-from fleet_kit.tracing import span
+from fleet_kit.tracing import current, span
+from fleet_runs_api.relay import Relay
 from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
 from fleet_testkit.waiting import eventually
 
@@ -23,6 +28,27 @@ CLIENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", tr
 def spans() -> Iterator[RecordedSpans]:
     with recorded_spans() as recorded:
         yield recorded
+
+
+TracesTold = Callable[[str], set[str | None]]
+
+
+@pytest.fixture
+def traces_told() -> Iterator[TracesTold]:
+    """The traces in which lines were logged that hold these words."""
+    lines: list[tuple[str, str | None]] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append((record.getMessage(), trace.trace_id if (trace := current()) else None))
+
+    room = logging.getLogger("fleet_runs_api")
+    level, listener = room.level, Listener()
+    room.addHandler(listener)
+    room.setLevel(logging.INFO)
+    yield lambda words: {trace_id for message, trace_id in lines if words in message}
+    room.removeHandler(listener)
+    room.setLevel(level)
 
 
 async def job_at(service: RunsUnderTest, sequence: int) -> StoredMessage:
@@ -150,7 +176,9 @@ async def test_a_rerun_belongs_to_the_trace_of_its_own_request(service: RunsUnde
     assert snapshot.trace_id != (await service.snapshot(first)).trace_id
 
 
-async def test_a_dead_letter_is_told_in_the_trace_of_its_run(service: RunsUnderTest, spans: RecordedSpans) -> None:
+async def test_a_dead_letter_is_told_in_the_trace_of_its_run(
+    service: RunsUnderTest, spans: RecordedSpans, traces_told: TracesTold
+) -> None:
     await service.submit(timeout_sec=0.2)
     await eventually(lambda: "dead_letter.ingest" in spans.names, within=15, what="the dead letter")
     published, ingested = spans.named("dead_letter.publish"), spans.named("dead_letter.ingest")
@@ -159,3 +187,21 @@ async def test_a_dead_letter_is_told_in_the_trace_of_its_run(service: RunsUnderT
     assert ids_of(published)[0] == ids_of(spans.named("POST /runs"))[0]
     assert ingested.attributes is not None
     assert ingested.attributes["pyoco.reason"] == "deadline_exceeded"
+    assert traces_told("(deadline_exceeded) entered") == {ids_of(published)[0]}
+
+
+TRACED_JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=2e9, traceparent=CLIENT.traceparent)
+
+
+# A withdrawn run has no job any more.
+@pytest.mark.parametrize(("job", "trace_id"), [(TRACED_JOB.encode().decode(), CLIENT.trace_id), (None, None)])
+def test_what_could_not_be_sent_is_told_in_the_trace_of_its_run(
+    job: str | None, trace_id: str | None, traces_told: TracesTold
+) -> None:
+    absent: Any = SimpleNamespace()
+    metrics: Any = SimpleNamespace(relay_failures=SimpleNamespace(inc=lambda: None))
+    relay = Relay(
+        link=absent, runs=absent, database=absent, commits=absent, names=absent, retry_sec=1.0, metrics=metrics
+    )
+    relay._say_later(SimpleNamespace(run_id="r1", job=job), NatsUnavailable())
+    assert traces_told("could not send run r1") == {trace_id}

@@ -158,14 +158,14 @@ class Relay:
                 with (sending := self._sending(job, dispatch=1)).active():
                     flying.append((row, sending, new, *await self._send_nowait(new)))
         except NatsUnavailable as error:
-            self._say_later(rows[len(flying)].run_id, error)
+            self._say_later(rows[len(flying)], error)
         marks = []
         for row, sending, new, written, queued in flying:
             try:
                 with sending:
                     sequence = await self._confirm(new, written, queued)
             except NatsUnavailable as error:
-                self._say_later(row.run_id, error)
+                self._say_later(row, error)
             else:
                 marks.append(self._commits.write_soon(ledger.mark_sent, Sent(row.run_id, 1, sequence)))
         await asyncio.gather(*marks)
@@ -205,7 +205,7 @@ class Relay:
                     sequence = (await self._link.wait_ack(queued)).sequence
             await self._commits.write(ledger.mark_sent, Sent(row.run_id, row.dispatch, sequence))
         except NatsUnavailable as error:
-            self._say_later(row.run_id, error)
+            self._say_later(row, error)
 
     def _sending(self, job: Job, *, dispatch: int) -> Span:
         """In the trace of the request that asked for the run, however long ago and whoever took it."""
@@ -218,14 +218,16 @@ class Relay:
         }
         return span(spans.RUN_RELAY, about, kind=Kind.PRODUCER, parent=job.trace_context)
 
-    def _say_later(self, run_id: str, error: NatsUnavailable) -> None:
+    def _say_later(self, row: Any, error: NatsUnavailable) -> None:
         self._metrics.relay_failures.inc()
-        logger.warning(
-            "could not send run %s, trying again: %s",
-            run_id,
-            error,
-            extra={"run_id": run_id, **problem_fields(Problem.NATS_UNAVAILABLE)},
-        )
+        trace = None if row.job is None else Job.decode(row.job.encode()).trace_context
+        with Span(trace):
+            logger.warning(
+                "could not send run %s, trying again: %s",
+                row.run_id,
+                error,
+                extra={"run_id": row.run_id, **problem_fields(Problem.NATS_UNAVAILABLE)},
+            )
 
     async def _purge(self, run_id: str) -> None:
         await self._runs.purge(run_id)

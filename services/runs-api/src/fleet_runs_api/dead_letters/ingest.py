@@ -16,7 +16,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
-from fleet_kit.tracing import Kind, is_recording, span
+from fleet_kit.tracing import Kind, Span, is_recording, span
 
 from ..errors import LedgerUnavailable
 from ..group_commit import GroupCommit
@@ -90,13 +90,15 @@ class DeadLetterIngest:
         # One by one into the same commit: there, a letter that the database refuses fails alone.
         writes = [self._commits.write_soon(dead_letter_ledger.enter, letter) for letter in letters]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        for outcome in outcomes:
+        for msg, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, Moved):
-                outcome.tell(LetterMove.ENTERED)
+                with _in_trace_of(msg):
+                    outcome.tell(LetterMove.ENTERED)
                 self._metrics.count_letter(outcome.reason)
-        for letter, outcome in zip(letters, outcomes, strict=True):
+        for msg, letter, outcome in zip(messages, letters, outcomes, strict=True):
             if isinstance(outcome, DataError | IntegrityError):
-                logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)
+                with _in_trace_of(msg):
+                    logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
         if is_recording():
@@ -133,6 +135,11 @@ class DeadLetterIngest:
         # A full page means that there may be more: the next round goes on.
         if await self._commits.write(dead_letter_ledger.forget, wanted) < _FORGET_PAGE:
             self._forgotten_at = time.monotonic()
+
+
+def _in_trace_of(msg: Msg) -> Span:
+    """Lines about a letter are those of the run that it is about."""
+    return Span(TraceContext.of_headers(msg.headers))
 
 
 def _tell_trace(msg: Msg, letter: Letter, begun_at: float) -> None:
