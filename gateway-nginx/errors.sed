@@ -18,8 +18,8 @@ t level
 s#^(.*)$#warn @NOW@ \1#
 
 :level
-s#^(emerg|alert|crit) #CRITICAL "status":"failed","meta":{"error_code":"INTERNAL_ERROR","exception_type":null,"retryable":false} #
-s#^error #ERROR "status":"failed","meta":{"error_code":"INTERNAL_ERROR","exception_type":null,"retryable":false} #
+s#^(emerg|alert|crit) #CRITICAL "status":"failed","meta":{"error_code":"INTERNAL_ERROR","exception_type":"unknown","retryable":false} #
+s#^error #ERROR "status":"failed","meta":{"error_code":"INTERNAL_ERROR","exception_type":"unknown","retryable":false} #
 s#^warn #WARNING "status":"completed","meta":{} #
 s#^(notice|info) #INFO "status":"completed","meta":{} #
 s#^debug #DEBUG "status":"completed","meta":{} #

@@ -33,6 +33,8 @@ REQUEST = {"event": "request", "meta": {"method": "GET", "path": "/runs", "statu
 FAILED = {"status": "failed", "level": "ERROR"}
 NATS_AWAY = {"error_code": "DEPENDENCY_ERROR", "provider": "nats", "dependency_status": "away", "retryable": True}
 
+CRASH = {"error_code": "INTERNAL_ERROR", "exception_type": "KeyError", "retryable": False}
+
 
 def test_the_file_is_what_the_module_says() -> None:
     how = "./fleet run python -m fleet_contracts.log_events > observability/log-line.schema.json"
@@ -46,7 +48,10 @@ def test_the_file_is_what_the_module_says() -> None:
         REQUEST,
         {"run_id": "r1", "entity_id": "run:r1", "trace_id": "0" * 32, "span_id": "0" * 16},
         {**FAILED, "meta": NATS_AWAY},
-        {**FAILED, "meta": {"error_code": "INTERNAL_ERROR", "exception_type": "KeyError", "retryable": False}},
+        {**FAILED, "meta": CRASH},
+        {**FAILED, "meta": {"error_code": "VALIDATION_ERROR", "fields": ["tag"], "detail": "invalid request"}},
+        {**FAILED, "meta": {"error_code": "NOT_FOUND", "resource": "/runs/r1"}},
+        {**FAILED, "meta": {"error_code": "CONFLICT"}},
         {"event": "dlq.transition", "status": "entered", "meta": {"job_type": "hello", "reason": "invalid_job"}},
         {"event": "feature_flag", "status": "updated", "meta": {"flag": "f", "value": None, "source": "default"}},
     ],
@@ -73,6 +78,12 @@ def test_a_whole_line_is_valid(changes: dict[str, Any]) -> None:
         {**FAILED, "meta": {"error_code": "BAD_LUCK"}},
         {**FAILED, "meta": {"error_code": "DEPENDENCY_ERROR", "provider": "nats"}},
         {**FAILED, "meta": {"error_code": "INTERNAL_ERROR"}},
+        {**FAILED, "meta": {**CRASH, "retryable": True}},
+        {**FAILED, "meta": {**CRASH, "exception_type": None}},
+        {**FAILED, "meta": {"error_code": "VALIDATION_ERROR", "fields": ["tag"]}},
+        {**FAILED, "meta": {"error_code": "VALIDATION_ERROR", "detail": "invalid request"}},
+        {**FAILED, "meta": {"error_code": "VALIDATION_ERROR", "fields": [{"field": "tag"}], "detail": "no"}},
+        {**FAILED, "meta": {"error_code": "NOT_FOUND"}},
         {**REQUEST, "status": "failed"},
         {"event": "dlq.transition", "meta": {"job_type": "hello", "reason": "invalid_job"}},
     ],

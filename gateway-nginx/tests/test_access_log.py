@@ -91,6 +91,23 @@ def test_a_service_that_is_down_is_logged_as_an_error(gateway):
     assert line["meta"]["retryable"] is True
 
 
+def test_what_is_not_there_is_named(shared_gateway):
+    with shared_gateway.client() as client:
+        client.get("/nowhere?secret=1", headers={"X-Request-Id": "log-8"})
+    (line,) = shared_gateway.log_lines("log-8")
+    assert (line["meta"]["error_code"], line["meta"]["resource"]) == ("NOT_FOUND", "/nowhere")
+    assert check_log_lines([json.dumps(line)], of="access log") == 1
+
+
+def test_a_refused_request_tells_why(gateway):
+    gateway.services["runs"].answer = lambda exchange: exchange.reply(422)
+    with gateway.client() as client:
+        client.post("/runs", json={}, headers={"X-Request-Id": "log-9"})
+    (line,) = gateway.log_lines("log-9")
+    assert (line["meta"]["error_code"], line["meta"]["fields"]) == ("VALIDATION_ERROR", [])
+    assert line["meta"]["detail"] == "the request cannot be handled"
+
+
 def test_a_failing_auth_is_named(gateway):
     gateway.services["auth"].stop()
     with gateway.client() as client:

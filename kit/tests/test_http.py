@@ -7,7 +7,7 @@ from typing import Annotated
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, Query
+from fastapi import APIRouter, FastAPI, HTTPException, Query
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError, NatsUnavailable, code_of_status
@@ -23,6 +23,29 @@ class TeapotEmpty(FleetError):
     """The teapot is empty."""
 
     status = 409
+
+
+class KettleUnusable(FleetError):
+    """The kettle cannot be used."""
+
+    problem = Problem.INVALID_LIST_QUERY
+
+
+class StoveCold(FleetError):
+    """The stove is cold."""
+
+    status = 422
+    wrong_fields = ("gas",)
+
+
+class CupNotFound(FleetError):
+    """There is no such cup."""
+
+    status = 404
+
+
+class PotBroken(FleetError):
+    """The pot is broken."""
 
 
 @router.get("/limited")
@@ -44,6 +67,32 @@ async def outage() -> None:
 @router.get("/teapot")
 async def teapot() -> None:
     raise TeapotEmpty(cups=0)
+
+
+@router.get("/kettle")
+async def kettle() -> None:
+    faults = [{"field": field, "reason": "hunter2"} for field in ("water", "tea.hunter2", "tea")]
+    raise KettleUnusable("hunter2 is no water", fields=faults)
+
+
+@router.get("/stove")
+async def stove() -> None:
+    raise StoveCold("hunter2 does not burn")
+
+
+@router.get("/unreadable")
+async def unreadable() -> None:
+    raise HTTPException(400, "hunter2 cannot be read")
+
+
+@router.get("/cups/{cup_id}")
+async def cup(cup_id: str) -> None:
+    raise CupNotFound()
+
+
+@router.get("/broken")
+async def broken() -> None:
+    raise PotBroken()
 
 
 @router.get("/crash")
@@ -152,6 +201,32 @@ async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
     assert "Traceback" not in answer.text
     told = [record for record in caplog.records if record.exc_info]
     assert [str(record.exc_info[1]) for record in told if record.exc_info] == ["a secret detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("/limited?limit=hunter2", {"fields": ["query.limit"], "detail": "invalid request"}),
+        ("/kettle", {"fields": ["water", "tea"], "detail": "invalid list query"}),
+        ("/stove", {"fields": ["gas"], "detail": "The stove is cold."}),
+        ("/unreadable", {"fields": [], "detail": "invalid request"}),
+        ("/cups/c1", {"resource": "/cups/c1"}),
+        ("/nowhere", {"resource": "/nowhere"}),
+        ("/crash", {"exception_type": "RuntimeError", "retryable": False}),
+        ("/broken", {"exception_type": "PotBroken", "retryable": False}),
+        ("/outage", {"provider": "nats", "dependency_status": "connection lost", "retryable": True}),
+        ("/teapot", {}),
+    ],
+)
+async def test_a_failed_request_tells_in_its_line_what_the_taxonomy_asks_for(
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, told: dict[str, object]
+) -> None:
+    with caplog.at_level(logging.INFO, "fleet_kit.http"):
+        answer = await client.get(path)
+    asked = {"method": "GET", "path": path.partition("?")[0], "status_code": answer.status_code}
+    meta = caplog.records[-1].__dict__["meta"]
+    assert meta == {**asked, "error_code": code_of_status(answer.status_code), **told}
+    assert "hunter2" not in str(meta)
 
 
 async def test_what_is_away_is_logged_with_the_exception_but_without_its_traceback(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fleet_contracts.log_events import LetterMove
-from fleet_kit.errors import NatsUnavailable
+from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.log_events import log_dlq_transition, log_feature_flags, log_integration_call, service_call
 from fleet_kit.logging import configure_logging
 from fleet_kit.settings import FleetSettings
@@ -57,6 +57,20 @@ def test_a_use_case_tells_why_it_has_failed(written: Written) -> None:
     [line] = written()
     assert (line["status"], line["entity_id"], line["level"]) == ("failed", "run:r1", "INFO")
     assert line["meta"]["error_code"] == "DEPENDENCY_ERROR"
+
+
+class ShelfNotFound(FleetError):
+    """There is no such shelf."""
+
+    status = 404
+
+
+@pytest.mark.parametrize(("entity_id", "resource"), [("shelf:s1", "shelf:s1"), ("", "runs")])
+def test_a_use_case_tells_what_was_not_there(written: Written, entity_id: str, resource: str) -> None:
+    with pytest.raises(ShelfNotFound), service_call(logger, "runs", "tidy", entity_id=entity_id):
+        raise ShelfNotFound
+    [line] = written()
+    assert (line["meta"]["error_code"], line["meta"]["resource"]) == ("NOT_FOUND", resource)
 
 
 def test_a_quiet_use_case_says_nothing(written: Written) -> None:

@@ -223,8 +223,19 @@ def test_a_failure_tells_its_code_and_what_that_code_asks_for(written: Written) 
         fail()
     except ValueError:
         logger.exception("broken")
-    plain, away, tried, broken = (line["meta"] for line in written())
-    assert plain == {"error_code": "INTERNAL_ERROR", "exception_type": None, "retryable": False}
+    logger.error("no flow", extra={"run_id": "r1", **problem_fields(Problem.FLOW_NOT_FOUND)})
+    logger.error("no job", extra=problem_fields(Problem.INVALID_JOB))
+    raised = {"exc_type": "KeyError", **problem_fields(Problem.EXECUTION_FAILED)}
+    logger.error("elsewhere", extra=raised)
+    plain, away, tried, broken, no_flow, no_job, elsewhere = (line["meta"] for line in written())
+    assert plain == {"error_code": "INTERNAL_ERROR", "exception_type": "unknown", "retryable": False}
+    assert elsewhere == {"error_code": "INTERNAL_ERROR", "exception_type": "KeyError", "retryable": False}
+    assert no_flow == {"error_code": "NOT_FOUND", "resource": "run:r1"}
+    assert no_job == {
+        "error_code": "VALIDATION_ERROR",
+        "fields": ["job"],
+        "detail": "an invalid job was received",
+    }
     dependency = {"error_code": "DEPENDENCY_ERROR", "provider": "nats", "retryable": True}
     assert away == {**dependency, "dependency_status": "unavailable"}
     assert tried == {**dependency, "dependency_status": "refused"}

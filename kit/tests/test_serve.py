@@ -44,16 +44,19 @@ def test_what_the_library_of_traces_complains_about_is_a_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "sentence"),
+    ("env", "sentence", "fields"),
     [
-        ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9999"}, "max_export_batch_size"),
-        ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "-1"}, "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"),
-        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER='zipkin' is not allowed"),
-        ({"PYOCO_PORT": "0"}, "PYOCO_PORT='0' is not allowed"),
+        ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9999"}, "max_export_batch_size", []),
+        ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "-1"}, "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", []),
+        ({"OTEL_TRACES_EXPORTER": "zipkin"}, "'zipkin' is not allowed", ["OTEL_TRACES_EXPORTER"]),
+        ({"PYOCO_PORT": "0"}, "PYOCO_PORT='0' is not allowed", ["PYOCO_PORT"]),
     ],
 )
-def test_settings_that_cannot_be_used_end_it_with_one_line(env: dict[str, str], sentence: str) -> None:
+def test_settings_that_cannot_be_used_end_it_with_one_line(
+    env: dict[str, str], sentence: str, fields: list[str]
+) -> None:
     status, [line] = started_with(env)
     assert status == 1
-    assert (line["level"], line["meta"]["error_code"]) == ("CRITICAL", "VALIDATION_ERROR")
+    assert (line["level"], line["exc_type"]) == ("CRITICAL", "SettingsError")
+    assert (line["meta"]["error_code"], line["meta"]["fields"]) == ("VALIDATION_ERROR", fields)
     assert sentence in line["message"]

@@ -99,7 +99,7 @@ def test_every_event_of_the_contract_is_told_with_its_meta(talkative: Stack, tmp
     ]
     assert job[1]["duration_ms"] >= 1000
     [failed] = log_lines(talkative.log("worker-1"), event="worker_job", run_id=lost, status="failed")
-    assert failed["meta"]["error_code"] == "NOT_FOUND"
+    assert (failed["meta"]["error_code"], failed["meta"]["resource"]) == ("NOT_FOUND", "flow:no-such-flow")
 
 
 def test_one_request_id_leads_from_the_gateway_to_the_worker(talkative: Stack, tmp_path: Path) -> None:

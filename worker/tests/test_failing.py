@@ -62,6 +62,9 @@ async def test_an_unknown_flow_fails_and_names_the_known_ones(desk: Desk, start_
     assert (letter.worker_id, letter.num_delivered, letter.attempt) == ("w1", 1, 1)
     [line] = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0006"]
     assert (line["run_id"], line["service"], line["level"]) == (run_id, "pyoco-server:worker", "ERROR")
+    assert line["meta"] == {"error_code": "NOT_FOUND", "resource": "flow:no-such-flow"}
+    [ended] = [line for line in worker.log_lines if line["event"] == "worker_job" and line["status"] == "failed"]
+    assert line["meta"].items() <= ended["meta"].items()
 
 
 async def test_an_exception_is_recorded_and_its_traceback_logged(desk: Desk, start_worker: StartWorker) -> None:
@@ -80,6 +83,17 @@ async def test_an_exception_is_recorded_and_its_traceback_logged(desk: Desk, sta
     assert "it broke" not in worker.log
     assert "tiny.py" in line["exc_origin"]
     assert line["exc_origin"].endswith("in raise_an_error")
+
+
+async def test_every_line_about_a_failed_flow_names_what_it_raised(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1")
+    run_id = await desk.submit("broken", message="it broke")
+    await desk.wait_ended(run_id)
+    await desk.wait_queue_empty()
+    about = [line for line in worker.log_lines if line.get("run_id") == run_id and line["status"] == "failed"]
+    failed, ended = (line["meta"] for line in about)
+    assert failed == {"error_code": "INTERNAL_ERROR", "exception_type": "ValueError", "retryable": False}
+    assert failed.items() <= ended.items()
 
 
 async def test_dead_letters_of_execution_errors_can_be_switched_off(desk: Desk, start_worker: StartWorker) -> None:

@@ -48,6 +48,7 @@ async def test_a_failed_flow_waits_for_its_retry_and_leaves_no_dead_letter(
     assert await desk.dead_letters() == []
     [line] = [line for line in worker.log_lines if line["event"] == "worker_job" and line["status"] == "failed"]
     assert (line["run_id"], line["meta"]["failures"]) == (run_id, 1)
+    assert (line["meta"]["exception_type"], line["meta"]["retryable"]) == ("ValueError", False)
     assert 47 <= line["meta"]["delay_seconds"] <= 73
     told = [event.status for batch in await desk.events(run_id) for event in batch.events if event.kind == "run"]
     assert told == ["RUNNING", "PENDING"]

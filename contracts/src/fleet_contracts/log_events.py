@@ -77,6 +77,10 @@ class LogEvent(StrEnum):
 
 
 _TEXT, _NUMBER, _ANY = {"type": "string"}, {"type": "integer", "minimum": 0}, True
+_SAID = {"type": "string", "minLength": 1}
+
+# Instead of what a failure must tell and nobody knows: the gateway cannot look into a service, for example.
+UNKNOWN = "unknown"
 
 # What `meta` must tell; an event that is not named here may tell nothing.
 REQUIRED_META: Mapping[LogEvent, Mapping[str, Any]] = {
@@ -91,13 +95,15 @@ REQUIRED_META: Mapping[LogEvent, Mapping[str, Any]] = {
 }
 # What `meta` must tell about a failure, by its `error_code`.
 REQUIRED_OF_FAILURES: Mapping[ErrorCode, Mapping[str, Any]] = {
+    # Names of fields, never what was in them.
+    ErrorCode.VALIDATION_ERROR: {"fields": {"type": "array", "items": _TEXT}, "detail": _SAID},
+    ErrorCode.NOT_FOUND: {"resource": _SAID},
     ErrorCode.DEPENDENCY_ERROR: {
         "provider": _TEXT,
         "dependency_status": {"type": ["string", "integer"]},
         "retryable": {"type": "boolean"},
     },
-    # The gateway cannot know what has happened in a service.
-    ErrorCode.INTERNAL_ERROR: {"exception_type": {"type": ["string", "null"]}, "retryable": {"type": "boolean"}},
+    ErrorCode.INTERNAL_ERROR: {"exception_type": _SAID, "retryable": {"const": False}},
 }
 
 _REQUIRED: Mapping[str, Any] = {

@@ -46,6 +46,8 @@ class FleetError(Exception):
     status: int | None = None
     # Who has let us down, if it was somebody else's fault.
     provider = "nats"
+    # What of the request is wrong, unless `fields` of the meta tell.
+    wrong_fields: tuple[str, ...] = ()
 
     def __init__(self, message: str | None = None, **meta: Any) -> None:
         self.message = message or (self.__doc__ or "").strip()
@@ -59,6 +61,12 @@ class FleetError(Exception):
         if self.problem is not None and self.problem.http_status is not None:
             return self.problem.http_status
         return 500
+
+    @property
+    def field_names(self) -> list[str]:
+        """Of the fields that are wrong; what they hold is nobody's business but the caller's."""
+        told = [str(fault["field"]).partition(".")[0] for fault in self.meta.get("fields", ())]
+        return list(dict.fromkeys(told or self.wrong_fields))
 
     def envelope(self, request_id: str | None) -> dict[str, Any]:
         return envelope(

@@ -40,6 +40,10 @@ _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 # Asked several times a second while something is away: their answers are no news.
 _PROBES = ("/health", "/ready")
 
+# Where a field may be, besides the body.
+_PLACES = ("query", "path", "header", "cookie")
+_LONGEST_NAME = 64
+
 # What a request is about, by the name of the parameter in its path.
 _ENTITIES = {"run_id": "run", "worker_id": "worker", "wheel_name": "wheel", "key_id": "key", "letter_id": "letter"}
 
@@ -90,7 +94,8 @@ def create_app(
         sentence = "; ".join(f"{f['field'] or 'body'}: {f['reason']}" for f in fields)
         problem = getattr(request.scope.get("endpoint"), "invalid_request", invalid_request)
         # The names only: what was sent is nobody's business but the caller's.
-        _note_for_log(request, detail=problem.message, fields=[f["field"].partition(".")[0] for f in fields])
+        names = list(dict.fromkeys(_field_name(f["field"]) for f in fields))
+        _note_for_log(request.scope, {"detail": problem.message, "fields": names})
         return error_response(
             request, status=problem.http_status or 422, problem=problem, message=sentence, fields=fields
         )
@@ -106,10 +111,10 @@ def create_app(
 
     async def on_fleet_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, FleetError)
+        meta = failure_meta(error, resource=request.scope["path"])
+        _note_for_log(request.scope, meta)
         if error.http_status >= 500:
             ids = problem_fields(error.problem) if error.problem else {}
-            meta = failure_meta(error)
-            _note_for_log(request, **meta)
             # While something is away, the way to where each request has met with that is no news.
             is_news = error.http_status != 503
             told = {**ids, **({} if is_news else exception_fields(error)), "meta": {**error.meta, **meta}}
@@ -246,7 +251,8 @@ class RequestMiddleware:
         with log_context(request_id=request_id), traced:
             try:
                 await self._app(scope, receive, send_with_id)
-            except Exception:
+            except Exception as error:
+                _note_for_log(scope, failure_meta(error))
                 logger.exception("unexpected failure of %s %s", scope["method"], scope["path"])
                 if status == 0:
                     body = envelope(status=500, message="internal error", request_id=request_id, retryable=False)
@@ -314,18 +320,23 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _note_for_log(request: Request, **meta: Any) -> None:
+def _field_name(place: str) -> str:
+    """`tags` of `tags.0`, and `query.limit` as it is: what is further inside may be made of what was sent."""
+    first, _, rest = place.partition(".")
+    name = f"{first}.{rest.partition('.')[0]}" if first in _PLACES and rest else first
+    return name[:_LONGEST_NAME]
+
+
+def _note_for_log(scope: Scope, meta: dict[str, Any]) -> None:
     """For the request's own line."""
-    request.scope["fleet_log_meta"] = meta
+    scope["fleet_log_meta"] = meta
 
 
 def _failure_meta(scope: Scope, status: int) -> dict[str, Any]:
     if status < 400:
         return {}
     code = ErrorCode(code_of_status(status))
-    meta = meta_of_code(code, provider="unknown", dependency_status=str(status))
-    if code is ErrorCode.NOT_FOUND:
-        meta["resource"] = scope["path"]
+    meta = meta_of_code(code, dependency_status=str(status), resource=scope["path"])
     return {**meta, **scope.get("fleet_log_meta", {})}
 
 

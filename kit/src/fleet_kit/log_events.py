@@ -62,7 +62,8 @@ def service_call(
     try:
         yield told
     except Exception as error:
-        status, failure = LogStatus.FAILED, failure_meta(error)
+        about = told.get("entity_id", entity_id) or service
+        status, failure = LogStatus.FAILED, failure_meta(error, resource=about)
         raise
     finally:
         logger.log(
@@ -110,7 +111,7 @@ def log_integration_call(
             "status": LogStatus.COMPLETED if error is None else LogStatus.FAILED,
             "duration_ms": elapsed_ms(begun),
             "entity_id": entity_id,
-            "meta": meta if error is None else failure_meta(error) | meta,
+            "meta": meta if error is None else failure_meta(error, resource=entity_id) | meta,
         },
         stacklevel=_CALLER,
     )

@@ -86,7 +86,9 @@ class _Formatter(logging.Formatter):
         )
         meta = given.pop("meta", {})
         if status == LogStatus.FAILED and "error_code" not in meta:
-            meta = failure_meta(error, err_id=given.get("err_id"), exc_type=given.get("exc_type")) | meta
+            about = given.get("entity_id") or _entity_id(given)
+            failure = failure_meta(error, err_id=given.get("err_id"), exc_type=given.get("exc_type"), resource=about)
+            meta = failure | meta
         line: dict[str, Any] = {
             "ts": self._timestamp(record.created),
             "service": self._service,

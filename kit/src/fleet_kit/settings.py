@@ -22,6 +22,10 @@ _GATEWAY_SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 class SettingsError(Exception):
     """A setting has a value that is not allowed."""
 
+    def __init__(self, sentence: str, *names: str) -> None:
+        super().__init__(sentence)
+        self.names = names
+
 
 class FleetSettings(BaseSettings):
     """The settings of every process. A field `nats_url` is the environment variable PYOCO_NATS_URL."""
@@ -94,8 +98,9 @@ class FleetSettings(BaseSettings):
             return cls(_env_file=_env_file(), **given)
         except ValidationError as error:
             sentences = "; ".join(cls._sentences(error))
+            names = [f"PYOCO_{str(problem['loc'][0]).upper()}" for problem in error.errors() if problem["loc"]]
         # Not as its cause: what the library says holds the values, secrets among them.
-        raise SettingsError(sentences)
+        raise SettingsError(sentences, *names)
 
     @classmethod
     def only_of_logging(cls) -> "FleetSettings":
@@ -174,5 +179,5 @@ def _env_file() -> str | None:
     if flag in ("0", "false", "no", "off"):
         return None
     if flag not in ("", "1", "true", "yes", "on"):
-        raise SettingsError(f"PYOCO_LOAD_DOTENV={flag!r} is not allowed: use 0 or 1")
+        raise SettingsError(f"PYOCO_LOAD_DOTENV={flag!r} is not allowed: use 0 or 1", "PYOCO_LOAD_DOTENV")
     return os.environ.get("PYOCO_ENV_FILE") or ".env"

@@ -94,12 +94,13 @@ def _wanted_exporter() -> "Callable[[], SpanExporter] | None":
         case "otlp":
             for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
                 if (protocol := _env(name)) and protocol.lower() != _SPOKEN:
-                    raise SettingsError(f"{name}={protocol!r} is not allowed: only {_SPOKEN} is spoken here")
+                    raise SettingsError(f"{name}={protocol!r} is not allowed: only {_SPOKEN} is spoken here", name)
                 if protocol:
                     break
             return _otlp
         case other:
-            raise SettingsError(f"OTEL_TRACES_EXPORTER={other!r} is not allowed: use otlp, console or none")
+            name = "OTEL_TRACES_EXPORTER"
+            raise SettingsError(f"{name}={other!r} is not allowed: use otlp, console or none", name)
 
 
 def _env(name: str) -> str:

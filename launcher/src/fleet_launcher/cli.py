@@ -12,7 +12,7 @@ import typer
 from fleet_contracts.log_events import SERVICE_LAUNCHER
 from fleet_contracts.problems import Problem
 from fleet_kit.log_text import is_coloured
-from fleet_kit.logging import configure_logging
+from fleet_kit.logging import configure_logging, exception_fields
 from fleet_kit.settings import FleetSettings, SettingsError
 
 from .console import Console
@@ -177,7 +177,7 @@ def up(
         report.failed(str(error))
         if not in_background:
             raise
-        logger.critical("%s", error)
+        logger.critical("%s", error, extra=exception_fields(error))
         code = 1
     raise typer.Exit(code)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from fleet_contracts.log_events import ErrorCode, LogEvent, LogStatus
+from fleet_kit.log_failures import meta_of_code
 
 from .console import Console
 from .state import PartPhase, PartState
@@ -40,7 +41,7 @@ class LogConsole(Console):
                 level = logging.WARNING
             case PartPhase.RESTARTING:
                 level, status = logging.ERROR, LogStatus.FAILED
-                failure = {"error_code": ErrorCode.INTERNAL_ERROR, "exception_type": None, "retryable": True}
+                failure = meta_of_code(ErrorCode.INTERNAL_ERROR)
         reason = f": {part.reason}" if part.reason else ""
         logger.log(
             level,

@@ -15,7 +15,7 @@ from fleet_contracts.log_events import SERVICE_WORKER
 from fleet_contracts.nats_roles import WORKER_API
 from fleet_contracts.problems import Problem
 from fleet_kit.log_events import log_feature_flags
-from fleet_kit.logging import configure_logging
+from fleet_kit.logging import configure_logging, exception_fields
 from fleet_kit.monitor import MonitorUnusable, monitored
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_metrics import NatsMetrics
@@ -96,7 +96,7 @@ def work(
         except _UNUSABLE as error:
             if sys.stderr.isatty():
                 raise  # somebody reads it
-            logger.critical("%s", error)
+            logger.critical("%s", error, extra=exception_fields(error))
             raise typer.Exit(1) from error
         finally:
             if tracing is not None:

@@ -283,7 +283,8 @@ class Execution:
         if deaths >= self._services.settings.runner_crash_limit:
             times = f" {deaths} times" if deaths > 1 else ""
             reason = DeadLetterReason.EXECUTION_ERROR
-            return await self._conclude(lease, self._last_told(RunStatus.FAILED, f"{death}{times}", reason))
+            last_told = self._last_told(RunStatus.FAILED, f"{death}{times}", reason)
+            return await self._conclude(lease, last_told, exc_type=type(death).__name__)
         self.log.say(logging.WARNING, f"{death} in mid-run; the run is handed back")
         return await self._hand_back(lease, interrupted=True, retry_seconds=_CRASH_RETRY_SECONDS)
 
@@ -297,20 +298,29 @@ class Execution:
             task_records=self._progress.get("task_records"),
         )
 
-    async def _conclude(self, lease: Lease, conclusion: Conclusion, failure: dict[str, str] | None = None) -> Outcome:
+    async def _conclude(
+        self,
+        lease: Lease,
+        conclusion: Conclusion,
+        failure: dict[str, str] | None = None,
+        *,
+        exc_type: str | None = None,
+    ) -> Outcome:
         """The attempt is over: the run ends, or waits to be tried again."""
+        if failure is not None:
+            exc_type = failure["exc_type"]
         if conclusion.status is RunStatus.FAILED:
-            self.log.failed(conclusion.error, conclusion.reason, failure)
+            self.log.failed(conclusion.error, conclusion.reason, failure, exc_type)
         now, chance = time.time(), random.random()  # noqa: S311 - spreads retries, guards nothing
         last = await self._let_go(lease, lambda snapshot: conclude(snapshot, conclusion, now=now, chance=chance))
         if not isinstance(last, RunSnapshot):
             return last
         took_ms = int((now - (last.start_time or now)) * 1000)
         if last.is_terminal:
-            self.log.ended(last, duration_ms=took_ms)
+            self.log.ended(last, duration_ms=took_ms, exc_type=exc_type)
             return Ended(last.status, last.error, conclusion.reason if last.status is conclusion.status else None)
         delay = (last.not_before or now) - now
-        self.log.tried_again(last, delay_seconds=delay, duration_ms=took_ms)
+        self.log.tried_again(last, delay_seconds=delay, duration_ms=took_ms, exc_type=exc_type)
         return RetryScheduled()
 
     async def _hand_back(self, lease: Lease, *, interrupted: bool, retry_seconds: float) -> Outcome:

@@ -47,25 +47,36 @@ class RunLog:
             meta = self._meta(attempt)
             self._tell(logging.DEBUG, "run begun", LogEvent.WORKER_JOB, LogStatus.IN_PROGRESS, meta)
 
-    def ended(self, last: RunSnapshot, *, duration_ms: int) -> None:
+    def ended(self, last: RunSnapshot, *, duration_ms: int, exc_type: str | None = None) -> None:
         status, meta = LogStatus.COMPLETED, self._meta(last.attempt) | {"run_status": last.status}
         if last.status is RunStatus.FAILED:
             is_late = last.reason == DeadLetterReason.DEADLINE_EXCEEDED
             status = LogStatus.TIMEOUT if is_late else LogStatus.FAILED
-            meta |= failure_meta(err_id=_problem_of(last.reason).err_id)
+            meta |= self._failure_meta(last.reason, exc_type)
         self._tell(logging.INFO, f"run ended {last.status}", LogEvent.WORKER_JOB, status, meta, duration_ms)
 
-    def tried_again(self, last: RunSnapshot, *, delay_seconds: float, duration_ms: int) -> None:
-        meta = self._meta(last.attempt) | failure_meta(err_id=Problem.EXECUTION_FAILED.err_id)
+    def tried_again(
+        self, last: RunSnapshot, *, delay_seconds: float, duration_ms: int, exc_type: str | None = None
+    ) -> None:
+        meta = self._meta(last.attempt) | self._failure_meta(DeadLetterReason.EXECUTION_ERROR, exc_type)
         meta |= {"run_status": last.status, "delay_seconds": round(delay_seconds, 3), "failures": last.failures}
         message = f"the run is tried again in {delay_seconds:.1f} s; its flow has failed {last.failures} times"
         self._tell(logging.INFO, message, LogEvent.WORKER_JOB, LogStatus.FAILED, meta, duration_ms)
 
     def failed(
-        self, error: str | None, reason: DeadLetterReason | None, failure: dict[str, str] | None = None
+        self,
+        error: str | None,
+        reason: DeadLetterReason | None,
+        failure: dict[str, str] | None = None,
+        exc_type: str | None = None,
     ) -> None:
         """`failure` is what the flow has raised: where is told, what it said only at DEBUG."""
-        fields: dict[str, Any] = {**self.about, "reason": reason, **problem_fields(_problem_of(reason))}
+        fields: dict[str, Any] = {
+            **self.about,
+            "reason": reason,
+            **problem_fields(_problem_of(reason)),
+            "meta": self._failure_meta(reason, exc_type),
+        }
         if failure is None:
             logger.error("run failed: %s", error, extra=fields, stacklevel=2)
             return
@@ -85,6 +96,10 @@ class RunLog:
 
     def _meta(self, attempt: int) -> dict[str, Any]:
         return {"job_type": self._job.flow_name, "attempt": attempt, "queue": self._job.tag}
+
+    def _failure_meta(self, reason: str | None, exc_type: str | None) -> dict[str, Any]:
+        resource = f"flow:{self._job.flow_name}"
+        return failure_meta(err_id=_problem_of(reason).err_id, exc_type=exc_type, resource=resource)
 
     def _tell(
         self,

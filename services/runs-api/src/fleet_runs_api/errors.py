@@ -60,16 +60,20 @@ class InvalidTimes(FleetError):
     """The times of the run contradict each other."""
 
     problem = Problem.INVALID_REQUEST
+    wrong_fields = ("deadline_at",)
 
 
 class InvalidListQuery(FleetError):
     """The list cannot be asked for in this way."""
 
     problem = Problem.INVALID_LIST_QUERY
+    wrong_fields: tuple[str, ...] = ("since", "until")
 
 
 class InvalidCursor(InvalidListQuery):
     """The cursor is not valid for this query; start again without it."""
+
+    wrong_fields = ("cursor",)
 
 
 class DeadLetterNotFound(FleetError):

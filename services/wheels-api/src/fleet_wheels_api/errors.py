@@ -26,6 +26,7 @@ class UploadAbandoned(FleetError):
 
     problem = Problem.INVALID_REQUEST
     status = 400
+    wrong_fields = ("body",)
 
 
 class UploadNotKept(FleetError):
