@@ -18,7 +18,9 @@ pytestmark = pytest.mark.timeout(1800)
 
 IMAGE = f"pyoco-fleet/gateway:{IMAGES_TAG}"
 NGINX = ("nginx", "-g", "daemon off;")
-WITH_BUSYBOX = 'mkdir /tmp/bin; busybox --install -s /tmp/bin; PATH=/tmp/bin:$PATH exec busybox sh /entrypoint.sh "$@"'
+WITH_BUSYBOX = (
+    'mkdir /tmp/bin; busybox --install -s /tmp/bin; PATH=/tmp/bin:$PATH exec busybox sh /entrypoint.sh "$@"'
+)
 TOOLS = {
     "own": [IMAGE, *NGINX],
     "busybox": ["--entrypoint", "sh", IMAGE, "-c", WITH_BUSYBOX, "sh", *NGINX],
