@@ -188,6 +188,22 @@ def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
     )
 
 
+def test_an_error_that_the_database_cannot_hold_is_told_as_well_as_it_can(
+    stack: Fleet, flows_dir: Path, tmp_path: Path
+) -> None:
+    body = {"flow_name": "choking", "tag": "choking", "retry": {"max_attempts": 2, "base_seconds": 0}}
+    with WorkerProcess(stack.nats_url, tmp_path, "choking", tag="choking", flows_dir=flows_dir):
+        run_id = stack.client.post("/runs", json=body).json()["run_id"]
+        [ended] = wait_ended(stack.client, [run_id])
+    assert (ended["status"], ended["attempt"]) == ("FAILED", 2)
+    wait_until(
+        lambda: stack.client.get("/runs", params={"q": run_id}).json()[0]["status"] == "FAILED",
+        what="the run listed as FAILED",
+    )
+    [first, _] = stack.client.get(f"/runs/{run_id}/attempts").json()["attempts"]
+    assert "binary" in first["error"]
+
+
 def test_every_line_that_services_and_worker_log_is_json(stack: Fleet) -> None:
     run(stack, "dag", seconds=0.3)
     for part in ("auth", "runs-api", "workers-api", "wheels-api", "worker-1"):

@@ -91,6 +91,14 @@ speechless = Flow("speechless") >> unspeakable >> bottomless
 
 
 @task
+def choke():
+    raise ValueError("binary \0 output")
+
+
+choking = Flow("choking") >> choke
+
+
+@task
 def follow_script(marks, script):
     """The n-th execution does what the n-th word says: "fail", "hang", or anything else to return it."""
     _leave_mark(marks, "execution")

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
 from fleet_runs_api import ledger
 from fleet_runs_api.counting import settle_counts
@@ -195,3 +196,36 @@ async def test_only_runs_of_the_own_tenant_are_run_again(service: RunsUnderTest)
     acme = {"X-Pyoco-Tenant-Id": "acme", "X-Pyoco-Scopes": "runs:write"}
     assert (await service.client.post(f"/runs/{run_id}/rerun", headers=acme)).status_code == 404
     assert (await service.client.post("/runs/nonsense/rerun")).status_code == 404
+
+
+async def test_a_repeated_submit_takes_the_place_of_one_that_is_withdrawn_meanwhile(
+    service: RunsUnderTest, new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Withdrawn after the repeated one was told of it, and before that one has looked how it fares."""
+    inner = service.app.state.service.submission
+    use = KeyUse("anonymous", KEY, "f" * 64, (new_run.job.run_id,), time.time())
+    assert await inner._commits.write(ledger.accept, Acceptance([new_run], use)) is None
+    fetch = inner._database.fetch
+
+    async def withdrawn_first(query: object) -> object:
+        monkeypatch.setattr(inner._database, "fetch", fetch)
+        withdrawal = Withdrawal(new_run.job.run_id, time.time(), use)
+        assert await inner._commits.write(ledger.withdraw, withdrawal) is True
+        return await fetch(query)
+
+    monkeypatch.setattr(inner._database, "fetch", withdrawn_first)
+    answer = await service.client.post("/runs", json={"flow_name": "hello"}, headers={"Idempotency-Key": KEY})
+    assert answer.status_code == 200, answer.text
+    run_id = answer.json()["run_id"]
+    assert run_id != new_run.job.run_id
+    assert [row.run_id for row in service.rows("SELECT run_id FROM runs")] == [run_id]
+
+
+async def test_a_key_outlives_its_run(service: RunsUnderTest) -> None:
+    headers = {"Idempotency-Key": KEY}
+    first = (await service.client.post("/runs", json={"flow_name": "hello"}, headers=headers)).json()["run_id"]
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    with service.database.writer.begin() as connection:
+        connection.execute(text("DELETE FROM runs"))
+    again = await service.client.post("/runs", json={"flow_name": "hello"}, headers=headers)
+    assert (again.status_code, again.json()["run_id"]) == (200, first)

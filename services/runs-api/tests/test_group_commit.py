@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 
 from fleet_runs_api.database import Database
 from fleet_runs_api.errors import LedgerUnavailable
@@ -71,6 +71,19 @@ async def test_an_unreachable_ledger_has_a_name() -> None:
         await commits.write(lambda connection, items: items, 1)
     with pytest.raises(LedgerUnavailable):
         await asyncio.to_thread(database.read, lambda connection: None)
+    await commits.stop()
+
+
+async def test_a_ledger_that_is_away_is_tried_once_for_all_that_wait_for_it() -> None:
+    database = Database("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
+    tried: list[None] = []
+    event.listen(database.writer, "do_connect", lambda *_: tried.append(None))
+    commits = GroupCommit(database.writer)
+    commits.start()
+    writes = [commits.write_soon(lambda connection, items: items, number) for number in range(50)]
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {LedgerUnavailable}
+    assert len(tried) < 10
     await commits.stop()
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Select, text
 from sqlmodel import SQLModel
 
 from fleet_contracts.job import Job
+from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger, migrations, queries
@@ -84,6 +85,32 @@ def test_the_migrations_make_exactly_the_tables_of_the_models(database: Database
     with database.writer.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, SQLModel.metadata) == []
+
+
+def test_whatever_a_flow_says_of_its_failure_can_be_kept(database: Database) -> None:
+    """PostgreSQL stores no NUL, and columns have an end."""
+    run = new_run()
+    run = NewRun(
+        job=run.job.model_copy(update={"retry": RetryPolicy(max_attempts=2)}),
+        job_text=run.job_text,
+        tags_text="[]",
+        send_at=run.send_at,
+    )
+    accept(database, run)
+    said = "binary \0 output " * 1000
+    held = running(run)
+    tried = held.retry_later(now=3.0, not_before=3.0, error=said, reason=None)
+    ended = tried.claim(worker_id="w\0" * 300, worker_instance_id="i", ack_subject=None, now=4.0).finish(
+        RunStatus.FAILED, now=5.0, error=said, reason="r" * 100
+    )
+    assert observe(database, (held, 1)) == [True]
+    assert observe(database, (tried, 2)) == [True]
+    assert observe(database, (ended, 3)) == [True]
+    (row,) = database.read(lambda c: c.execute(text("SELECT status, error, reason, worker_id FROM runs")).all())
+    assert (row.status, row.error[:15], len(row.reason)) == ("FAILED", "binary \ufffd output", 64)
+    assert "\0" not in row.worker_id
+    attempts = database.read(lambda c: c.execute(text("SELECT error FROM attempts")).scalars().all())
+    assert [error[:15] for error in attempts] == ["binary \ufffd output"]
 
 
 def test_the_newest_migration_is_the_one_the_service_expects() -> None:

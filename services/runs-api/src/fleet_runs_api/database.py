@@ -13,6 +13,28 @@ from .errors import LedgerUnavailable
 from .migrations import HEAD
 from .pipelining import pipeline_writes
 
+# A server that vanishes is noticed within seconds, and one that is cut off lets go of its locks.
+_CONNECTION = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+_WRITER_OPTIONS = (
+    # Everything is written by key: no plan that reads a table through gets better when the table has grown.
+    "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
+    # A process that hangs in the middle of a transaction does not hold up the others for long.
+    "-c lock_timeout=5s -c idle_in_transaction_session_timeout=15s"
+)
+# For migrations none of that holds.
+_PLAIN = {
+    "enable_seqscan": "on",
+    "enable_hashjoin": "on",
+    "enable_mergejoin": "on",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
 _MIGRATION_LOCK = 0x5079_6F63_6F31  # any number that nobody else locks on
 
 
@@ -31,12 +53,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         self.is_sqlite = make_url(url).get_backend_name() == "sqlite"
-        # Everything is written by key: no plan that reads a table through gets better when the table has grown.
-        self.writer = self._engine(
-            "BEGIN IMMEDIATE",
-            pool_size=1,
-            options="-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off",
-        )
+        self.writer = self._engine("BEGIN IMMEDIATE", pool_size=1, options=_WRITER_OPTIONS)
         if not self.is_sqlite:
             pipeline_writes(self.writer)
         # A plan made for any tenant alike would be a bad one for the smallest.
@@ -62,6 +79,8 @@ class Database:
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         with unavailable_if_away(), self.writer.begin() as connection:
             if not self.is_sqlite:
+                for setting, value in _PLAIN.items():
+                    connection.execute(text(f"SET LOCAL {setting} TO {value}"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
@@ -93,7 +112,7 @@ class Database:
                 max_overflow=0,
                 pool_pre_ping=True,
                 hide_parameters=True,
-                connect_args={"options": f"-c synchronous_commit=on {options}", "connect_timeout": 5},
+                connect_args={**_CONNECTION, "options": f"-c synchronous_commit=on {options}"},
             )
         engine = create_engine(
             self.url,

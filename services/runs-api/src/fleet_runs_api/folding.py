@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
+from .texts import fitting
+
 _LONGEST_ERROR = 2000
+_LONGEST_NAME = 255
+_LONGEST_REASON = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,9 @@ def fold(known: Known, snapshot: RunSnapshot, revision: int) -> Change | None:
         status=snapshot.status,
         attempt=attempt,
         revision=revision,
-        worker_id=snapshot.worker_id,
-        error=snapshot.error[:_LONGEST_ERROR] if snapshot.error else None,
-        reason=snapshot.reason,
+        worker_id=fitting(snapshot.worker_id, _LONGEST_NAME),
+        error=fitting(snapshot.error, _LONGEST_ERROR),
+        reason=fitting(snapshot.reason, _LONGEST_REASON),
         updated_at=snapshot.updated_at,
         heartbeat_at=snapshot.heartbeat_at,
         started_at=snapshot.start_time,

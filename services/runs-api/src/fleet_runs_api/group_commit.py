@@ -32,8 +32,9 @@ _CROWD = 3
 _LINGER_SECONDS = 0.001
 _MANY_PATIENT = 64
 _ATTEMPTS = 3
-# PostgreSQL's word for two transactions that wait for each other, or that cannot both be right.
-_WORTH_ANOTHER_TRY = ("40P01", "40001")
+# PostgreSQL's words for transactions that wait for each other, or for too long, or that cannot both be right.
+_WORTH_ANOTHER_TRY = ("40P01", "40001", "55P03")
+_UNSURE = "fleet.unsure"
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class _Waiting(Generic[I, R]):
     future: "asyncio.Future[R]"
     result: R | None = None
     error: BaseException | None = None
+    # Tried before on a connection that died: nobody knows whether that was committed.
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +120,8 @@ class GroupCommit:
 
     def _work(self) -> None:
         try:
-            while (group := self._gather()) or not self._ended:
-                if group:
+            while (groups := self._gather()) or not self._ended:
+                for group in groups:
                     self._commit(group)
                     assert self._loop is not None
                     if not self._loop.is_closed():
@@ -126,8 +129,12 @@ class GroupCommit:
         finally:
             self._disconnect()
 
-    def _gather(self) -> list[_Waiting[Any, Any]]:
-        """What is to be written now: all that somebody waits for, with patient items when they are due or many."""
+    def _gather(self) -> list[list[_Waiting[Any, Any]]]:
+        """What is to be written now: all that somebody waits for, with patient items when they are due or many.
+
+        One transaction on SQLite. On PostgreSQL patient items have their own: both lock rows of runs, each kind in
+        order, and together two processes might wait for each other in a circle.
+        """
         group: list[_Waiting[Any, Any]] = []
         while not group and not self._ended and not self._patient_are_due():
             self._take(group, wait=True)
@@ -137,9 +144,11 @@ class GroupCommit:
         while len(group) < _MOST_PER_COMMIT and self._take(group, wait=False):
             pass
         self._crowded = len(group) >= _CROWD
+        patient: list[_Waiting[Any, Any]] = []
         if self._ended or self._patient_are_due():
-            group += [self._patient.popleft() for _ in range(len(self._patient))]
-        return group
+            patient = [self._patient.popleft() for _ in range(len(self._patient))]
+        groups = [group + patient] if self._engine.dialect.name == "sqlite" else [group, patient]
+        return [group for group in groups if group]
 
     def _patient_are_due(self) -> bool:
         count = len(self._patient)
@@ -168,8 +177,9 @@ class GroupCommit:
         try:
             self._transact(group)
         except Exception as error:
-            if len(group) == 1:
-                group[0].error = error
+            if len(group) == 1 or isinstance(error, LedgerUnavailable):
+                for waiting in group:
+                    waiting.error = error
                 return
             # One bad item must not fail its neighbours: each gets a transaction of its own.
             logger.warning("a shared commit of %d writes failed; trying them one by one", len(group), exc_info=True)
@@ -185,6 +195,9 @@ class GroupCommit:
                 self._on_commit(len(group), time.perf_counter() - begun)
                 return
             except LedgerUnavailable as error:
+                if _has_lost_connection(error):
+                    for waiting in group:
+                        waiting.unsure = True
                 if not _is_worth_another_try(error) or attempt == _ATTEMPTS:
                     raise
                 logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
@@ -212,6 +225,7 @@ class GroupCommit:
         for waiting in group:
             by_batch.setdefault(waiting.batch, []).append(waiting)
         with unavailable_if_away(), self._connect() as connection, connection.begin():
+            connection.info[_UNSURE] = any(waiting.unsure for waiting in group)
             for batch, members in by_batch.items():
                 results = batch(connection, [member.item for member in members])
                 for member, result in zip(members, results, strict=True):
@@ -220,12 +234,19 @@ class GroupCommit:
                 self._before_commit(connection)
 
 
+def may_be_committed(connection: Connection) -> bool:
+    """Asked by a batch that must not be done twice: the same was tried before, and its COMMIT may have arrived."""
+    return bool(connection.info.get(_UNSURE))
+
+
+def _has_lost_connection(error: LedgerUnavailable) -> bool:
+    return isinstance(error.__cause__, DBAPIError) and error.__cause__.connection_invalidated
+
+
 def _is_worth_another_try(error: LedgerUnavailable) -> bool:
     """It gave way to another process's commit, or the connection had died since the commit before."""
-    cause = error.__cause__
-    if not isinstance(cause, DBAPIError):
-        return False
-    return cause.connection_invalidated or getattr(cause.orig, "sqlstate", None) in _WORTH_ANOTHER_TRY
+    sqlstate = getattr(error.__cause__.orig, "sqlstate", None) if isinstance(error.__cause__, DBAPIError) else None
+    return _has_lost_connection(error) or sqlstate in _WORTH_ANOTHER_TRY
 
 
 def _resolve(group: list[_Waiting[Any, Any]]) -> None:

@@ -16,6 +16,7 @@ from fleet_contracts.wheel import WheelInUse
 from .prepared import Inserting
 from .tables import attempts as _attempts
 from .tables import decisions as _decisions
+from .texts import fitting
 
 
 class DecisionKind(StrEnum):
@@ -36,6 +37,8 @@ class Decided:
     reason: str
 
 
+_LONGEST_NAME = 255
+_LONGEST_TEXT = 4000
 _WHEELS = TypeAdapter(list[WheelInUse])
 _INSERT_DECISION = Inserting(_decisions, ("run_id", "at", "kind", "attempt", "reason"))
 _INSERT_ATTEMPT = {
@@ -51,7 +54,8 @@ def decide(connection: Connection, decided: Sequence[Decided]) -> Sequence[None]
 
 
 def note_decisions(connection: Connection, decided: Sequence[Decided]) -> None:
-    _INSERT_DECISION.execute(connection, [(d.run_id, d.at, d.kind.value, d.attempt, d.reason) for d in decided])
+    rows = [(d.run_id, d.at, d.kind.value, d.attempt, fitting(d.reason, _LONGEST_TEXT)) for d in decided]
+    _INSERT_DECISION.execute(connection, rows)
 
 
 def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
@@ -63,10 +67,10 @@ def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
                 run_id=snapshot.run_id,
                 attempt=record.attempt,
                 outcome=record.outcome.value,
-                worker_id=record.worker_id,
+                worker_id=fitting(record.worker_id, _LONGEST_NAME),
                 started_at=record.start_time,
                 ended_at=record.end_time,
-                error=record.error,
+                error=fitting(record.error, _LONGEST_TEXT),
                 wheels=_WHEELS.dump_json(record.wheels).decode() if record.wheels else None,
             )
         ).first()

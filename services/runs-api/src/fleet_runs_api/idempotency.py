@@ -32,6 +32,19 @@ class Earlier:
 
 def take_key(connection: Connection, use: KeyUse) -> Earlier | None:
     """Take the key for this submit, or tell what took it earlier. A concurrent submit is waited for."""
+    while True:
+        if _insert(connection, use):
+            return None
+        row = connection.execute(
+            select(_keys.c.fingerprint, _keys.c.run_ids).where(
+                _keys.c.tenant_id == use.tenant_id, _keys.c.key == use.key
+            )
+        ).first()
+        if row is not None:  # else another process has just made it free
+            return Earlier(row.fingerprint, tuple(orjson.loads(row.run_ids)))
+
+
+def _insert(connection: Connection, use: KeyUse) -> bool:
     dialect_insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
     taken = connection.execute(
         dialect_insert(_keys)
@@ -45,12 +58,7 @@ def take_key(connection: Connection, use: KeyUse) -> Earlier | None:
         .on_conflict_do_nothing()
         .returning(_keys.c.key)
     ).first()
-    if taken is not None:
-        return None
-    row = connection.execute(
-        select(_keys.c.fingerprint, _keys.c.run_ids).where(_keys.c.tenant_id == use.tenant_id, _keys.c.key == use.key)
-    ).one()
-    return Earlier(row.fingerprint, tuple(orjson.loads(row.run_ids)))
+    return taken is not None
 
 
 def forget_key(connection: Connection, use: KeyUse) -> None:

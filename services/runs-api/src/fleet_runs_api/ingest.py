@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from nats.aio.msg import Msg
 from nats.js import api
@@ -97,7 +98,7 @@ class Ingest:
         begun_at = time.time()
         observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
         if observations:
-            changed = await self._commits.write(ledger.record, observations)
+            changed = await self._record(observations)
             self._metrics.note_changes(seen.snapshot for seen in changed)
             for seen in observations:
                 self._metrics.snapshot_bytes.observe(len(seen.text))
@@ -108,6 +109,25 @@ class Ingest:
                 _tell_traces(observations, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
+
+    async def _record(self, observations: Sequence[Observation]) -> Sequence[Observation]:
+        """Together; if that fails one by one, so that one that the ledger cannot take does not hold up the others."""
+        try:
+            return await self._commits.write(ledger.record, observations)
+        except LedgerUnavailable:
+            raise
+        except Exception:
+            logger.warning("%d snapshots could not be folded in together", len(observations), exc_info=True)
+        changed: list[Observation] = []
+        for seen in observations:
+            try:
+                changed += await self._commits.write(ledger.record, [seen])
+            except LedgerUnavailable:
+                raise
+            except Exception:
+                run_id = seen.snapshot.run_id
+                logger.exception("a snapshot of run %s cannot be folded in", run_id, extra={"run_id": run_id})
+        return changed
 
 
 def _observation(msg: Msg) -> Observation | None:

@@ -15,6 +15,7 @@ from fleet_contracts.trace_context import TraceContext
 
 from .counting import Kind, count
 from .folding import Change, Known, fold
+from .group_commit import may_be_committed
 from .history import Decided, DecisionKind, note_attempts, note_decisions
 from .idempotency import Earlier, KeyUse, forget_key, take_key
 from .prepared import Deleting, Inserting, Updating
@@ -131,8 +132,11 @@ def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequenc
 
     The result is None, or what was accepted earlier under the same key.
     """
-    earlier = [take_key(connection, wanted.key) if wanted.key else None for wanted in acceptances]
+    earlier = [_taken_earlier(connection, wanted) for wanted in acceptances]
     new = [run for wanted, before in zip(acceptances, earlier, strict=True) if before is None for run in wanted.runs]
+    if may_be_committed(connection):
+        there = _those_of(connection, [run.job.run_id for run in new])
+        new = [run for run in new if run.job.run_id not in there]
     pending = RunStatus.PENDING.value
     # Read inside the transaction: whoever follows changes relies on it.
     changed_at = time.time()
@@ -154,8 +158,20 @@ def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequenc
     return earlier
 
 
+def _taken_earlier(connection: Connection, wanted: Acceptance) -> Earlier | None:
+    if wanted.key is None or (before := take_key(connection, wanted.key)) is None:
+        return None
+    # Perhaps it was this very acceptance, whose commit had arrived after all.
+    return None if may_be_committed(connection) and before.run_ids == wanted.key.run_ids else before
+
+
+def _those_of(connection: Connection, run_ids: Sequence[str]) -> set[str]:
+    return set(connection.execute(select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids))).scalars())
+
+
 def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
     """The dispatch has reached JetStream: nothing is left to send."""
+    sent = sorted(sent, key=lambda s: s.run_id)
     _DELETE_SENT.execute(connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
     _NOTE_SENT.execute(connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
     return [None] * len(sent)
@@ -173,7 +189,8 @@ def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Seque
             .where(_runs.c.run_id == withdrawal.run_id, _runs.c.status == RunStatus.PENDING, _runs.c.attempt == 0)
             .returning(_runs.c.tenant_id, _runs.c.flow_name, _runs.c.tag)
         ).first()
-        results.append(gone is not None)
+        # Not there at all: it was withdrawn before, by a commit that nobody had heard of.
+        results.append(gone is not None or not _those_of(connection, [withdrawal.run_id]))
         if gone is None:
             continue
         connection.execute(delete(_documents).where(_documents.c.run_id == withdrawal.run_id))
@@ -347,7 +364,7 @@ def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequ
 
 
 def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
-    _NOTE_CHECKED.execute(connection, [(at, run_id) for run_id, at in checks])
+    _NOTE_CHECKED.execute(connection, [(at, run_id) for run_id, at in sorted(checks)])
     return [None] * len(checks)
 
 

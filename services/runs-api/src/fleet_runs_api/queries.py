@@ -45,13 +45,14 @@ def outbox_rows(ids: Sequence[int]) -> Select[Any]:
     )
 
 
-def unsent_first_dispatch(run_id: str) -> Select[Any]:
-    """A row if the run was accepted to be sent at once, and nobody has noted yet that it was."""
-    return (
+def first_dispatch(run_id: str) -> Select[Any]:
+    """A row if there is the run; `unsent` if it was to be sent at once, and nobody has noted yet that it was."""
+    unsent = (
         select(_outbox.c.id)
-        .join(_runs, _runs.c.run_id == _outbox.c.run_id)
         .where(_outbox.c.run_id == run_id, _outbox.c.dispatch == 1, _runs.c.not_before.is_(None))
+        .exists()
     )
+    return select(unsent.label("unsent")).select_from(_runs).where(_runs.c.run_id == run_id)
 
 
 def job_place(run_id: str) -> Select[Any]:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import orjson
 from pydantic_core import to_json
@@ -49,6 +50,14 @@ class Receipt:
     @property
     def run_id(self) -> str:
         return self.run_ids[0]
+
+
+class _Fate(Enum):
+    """Of the run that was accepted earlier under the same key."""
+
+    UNDECIDED = auto()
+    DECIDED = auto()
+    GONE = auto()
 
 
 class Submission:
@@ -171,12 +180,16 @@ class Submission:
         if earlier is None or use is None:
             return None
         deadline = time.monotonic() + self._settings.nats_request_timeout_sec
-        while await self._is_undecided(earlier):
+        while (fate := await self._fate_of(earlier)) is not _Fate.DECIDED:
             if time.monotonic() > deadline:
                 raise SubmitUndecided()
-            await asyncio.sleep(_LOOK_SECONDS)
+            if fate is _Fate.UNDECIDED:
+                await asyncio.sleep(_LOOK_SECONDS)
+            before = earlier
             if (earlier := await self._commits.write(ledger.accept, acceptance)) is None:
                 return None  # the first request was withdrawn: this one takes its place
+            if fate is _Fate.GONE and earlier == before:
+                break  # it was not withdrawn, or its key would be free: it has ended, and that was long ago
         if earlier.fingerprint != use.fingerprint:
             raise IdempotencyConflict(
                 f"the idempotency key {use.key} was used for another request; use a new key for a new request",
@@ -185,11 +198,14 @@ class Submission:
             )
         return Receipt(earlier.run_ids, replayed=True)
 
-    async def _is_undecided(self, earlier: Earlier) -> bool:
-        """The first request may still be withdrawn: it was accepted a moment ago and not sent yet."""
+    async def _fate_of(self, earlier: Earlier) -> "_Fate":
+        """The first request may still be withdrawn if it was accepted a moment ago and not sent yet."""
         if len(earlier.run_ids) > 1:
-            return False  # a batch is never withdrawn
-        return bool(await self._database.fetch(queries.unsent_first_dispatch(earlier.run_ids[0])))
+            return _Fate.DECIDED  # a batch is never withdrawn
+        rows = await self._database.fetch(queries.first_dispatch(earlier.run_ids[0]))
+        if not rows:
+            return _Fate.GONE
+        return _Fate.UNDECIDED if rows[0].unsent else _Fate.DECIDED
 
     async def _announce(self, new: Dispatch) -> None:
         """A run that waits for its time is accepted, whatever NATS says: it is announced now or when it is due."""

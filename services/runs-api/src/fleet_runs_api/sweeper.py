@@ -208,7 +208,7 @@ class Sweeper:
             await self._commits.write(ledger.forget_revision, (row.run_id, row.revision))
         if not await self._record(snapshot, entry) and not snapshot.is_terminal and not snapshot.is_held:
             await self._check_queue(row, entry)
-        await self._commits.write(ledger.note_checked, (row.run_id, time.time()))
+        await self._commits.write_soon(ledger.note_checked, (row.run_id, time.time()), patient=True)
 
     async def _check_queue(self, row: Any, entry: Entry) -> None:
         """A run that waits has a job that somebody will get."""

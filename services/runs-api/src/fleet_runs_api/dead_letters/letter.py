@@ -11,6 +11,8 @@ from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
 from fleet_kit.log_events import log_dlq_transition
 
+from ..texts import fitting
+
 logger = logging.getLogger(__name__)
 
 # A message of the stream that is no dead letter at all; whoever may publish there may send anything.
@@ -93,16 +95,16 @@ def read_letter(arrived: Arrived, *, tag: str) -> Letter:
         message_id=_message_id(arrived, run_id),
         # By the server's clock: a publisher's own may say anything.
         at=arrived.stored_at,
-        reason=_fitting(said.reason, 64) or INVALID_LETTER,
-        error=_fitting(said.error, _LONGEST_ERROR),
-        tenant_id=_fitting(said.tenant_id, 128),
+        reason=fitting(said.reason, 64) or INVALID_LETTER,
+        error=fitting(said.error, _LONGEST_ERROR),
+        tenant_id=fitting(said.tenant_id, 128),
         run_id=run_id,
-        flow_name=_fitting(said.flow_name, 200),
-        tag=_fitting(said.tag or tag, 64),
-        worker_id=_fitting(said.worker_id, 255),
+        flow_name=fitting(said.flow_name, 200),
+        tag=fitting(said.tag or tag, 64),
+        worker_id=fitting(said.worker_id, 255),
         attempt=_countable(said.attempt),
         num_delivered=_countable(said.num_delivered),
-        subject=_fitting(said.subject or arrived.subject, 255),
+        subject=fitting(said.subject or arrived.subject, 255),
     )
 
 
@@ -130,11 +132,6 @@ def _message_id(arrived: Arrived, run_id: str | None) -> str:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _fitting(text: str | None, longest: int) -> str | None:
-    # PostgreSQL stores no NUL.
-    return text.replace("\0", "\ufffd")[:longest] if text else None
 
 
 def _countable(number: int | None) -> int | None:

@@ -1,0 +1,117 @@
+"""A COMMIT that arrived and whose answer did not: what is tried again is not done twice, and is told as it is."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import OperationalError
+
+from fleet_runs_api import ledger
+from fleet_runs_api.counting import settle_counts
+from fleet_runs_api.database import Database
+from fleet_runs_api.errors import LedgerUnavailable
+from fleet_runs_api.group_commit import GroupCommit
+from fleet_runs_api.idempotency import Earlier, KeyUse
+from fleet_runs_api.ledger import Acceptance, NewRun, Withdrawal
+
+pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+async def commits(database: Database) -> AsyncIterator[GroupCommit]:
+    commits = GroupCommit(database.writer, before_commit=settle_counts)
+    commits.start()
+    yield commits
+    await commits.stop()
+
+
+class Loss:
+    """Of the answer to the next commit, and of the connection with it."""
+
+    def __init__(self, database: Database) -> None:
+        self.happened = False
+        event.listen(database.writer, "commit", self._commit)
+
+    def _commit(self, connection: Connection) -> None:
+        if self.happened:
+            return
+        self.happened = True
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        driver.commit()
+        connection.invalidate()
+        raise OperationalError(None, None, psycopg.OperationalError("gone"), connection_invalidated=True)
+
+
+def rows(database: Database, query: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in database.read(lambda connection: connection.execute(text(query)).all())]
+
+
+def key_of(run: NewRun) -> KeyUse:
+    return KeyUse("anonymous", "order:1:1700000000000", "f" * 64, (run.job.run_id,), time.time())
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_a_run_is_accepted_once(database: Database, commits: GroupCommit, new_run: NewRun, keyed: bool) -> None:
+    loss = Loss(database)
+    assert await commits.write(ledger.accept, Acceptance([new_run], key_of(new_run) if keyed else None)) is None
+    assert loss.happened
+    assert rows(database, "SELECT run_id FROM runs") == [(new_run.job.run_id,)]
+    assert rows(database, "SELECT kind, dispatch FROM outbox") == [("dispatch", 1)]
+    assert rows(database, "SELECT status, total FROM run_counts") == [("PENDING", 1)]
+
+
+async def test_a_key_that_another_has_taken_stays_taken(
+    database: Database, commits: GroupCommit, new_run: NewRun
+) -> None:
+    use = key_of(new_run)
+    assert await commits.write(ledger.accept, Acceptance([new_run], use)) is None
+    loss = Loss(database)
+    job = new_run.job.model_copy(update={"run_id": "another"})
+    other = NewRun(job=job, job_text=new_run.job_text, tags_text="[]", send_at=new_run.send_at)
+    earlier = await commits.write(ledger.accept, Acceptance([other], key_of(other)))
+    assert loss.happened
+    assert earlier == Earlier(use.fingerprint, use.run_ids)
+
+
+async def test_a_run_is_withdrawn_once(database: Database, commits: GroupCommit, new_run: NewRun) -> None:
+    use = key_of(new_run)
+    await commits.write(ledger.accept, Acceptance([new_run], use))
+    loss = Loss(database)
+    assert await commits.write(ledger.withdraw, Withdrawal(new_run.job.run_id, time.time(), use)) is True
+    assert loss.happened
+    assert rows(database, "SELECT run_id FROM runs") == []
+    assert rows(database, "SELECT key FROM idempotency_keys") == []
+    assert rows(database, "SELECT kind FROM outbox") == [("withdraw",)]
+    assert rows(database, "SELECT status, total FROM run_counts") == [("PENDING", 0)]
+
+
+async def test_a_run_that_a_worker_has_is_not_withdrawn(
+    database: Database, commits: GroupCommit, new_run: NewRun
+) -> None:
+    await commits.write(ledger.accept, Acceptance([new_run]))
+    with database.reader.begin() as connection:
+        connection.execute(text("UPDATE runs SET status = 'RUNNING', attempt = 1"))
+    assert await commits.write(ledger.withdraw, Withdrawal(new_run.job.run_id, time.time())) is False
+
+
+async def test_a_process_that_hangs_with_locks_does_not_stop_the_others(
+    database: Database, commits: GroupCommit, new_run: NewRun
+) -> None:
+    """A lock that is not let go of is an unavailable ledger for whoever needs it, and soon."""
+    await commits.write(ledger.accept, Acceptance([new_run]))
+
+    def hurry(connection: Connection, items: Sequence[None]) -> Sequence[None]:
+        shown = connection.execute(text("SHOW lock_timeout")).scalar_one()
+        assert shown == "5s"
+        connection.execute(text("SET LOCAL lock_timeout = '100ms'"))
+        connection.execute(text("UPDATE runs SET attempt = 1"))
+        return items
+
+    with database.reader.connect() as hanging, hanging.begin():
+        hanging.execute(text("SELECT * FROM runs FOR UPDATE"))
+        with pytest.raises(LedgerUnavailable):
+            await commits.write(hurry, None)
+    await commits.write(hurry, None)
