@@ -138,7 +138,7 @@ async def test_a_change_written_inside_a_trace_is_ingested_in_it_and_a_heartbeat
 
 
 async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
-    service: RunsUnderTest, spans: RecordedSpans
+    service: RunsUnderTest, spans: RecordedSpans, traces_told: TracesTold
 ) -> None:
     await service.submit()
     await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
@@ -149,6 +149,7 @@ async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
     assert (ids_of(repair)[0], parent_id_of(repair)) == (trace_id, request_id)
     assert repair.attributes is not None
     assert repair.attributes["pyoco.reason"] == "job_lost"
+    assert traces_told("JetStream had lost run") == {trace_id}
     again = [one for one in spans.all if one.name == "run.relay"][-1]
     assert (ids_of(again)[0], parent_id_of(again)) == (trace_id, request_id)
     assert again.attributes is not None
@@ -156,7 +157,7 @@ async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
 
 
 async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
-    service: RunsUnderTest, spans: RecordedSpans
+    service: RunsUnderTest, spans: RecordedSpans, traces_told: TracesTold
 ) -> None:
     run_id = await service.submit()
     await service.claim(run_id, worker_id="gone")
@@ -166,6 +167,7 @@ async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
     assert repair.attributes is not None
     assert (repair.attributes["pyoco.reason"], repair.attributes["pyoco.worker.id"]) == ("worker_lost", "gone")
     assert parent_id_of(ingest) == ids_of(repair)[1]
+    assert traces_told("of vanished worker gone") == {ids_of(repair)[0]}
 
 
 async def test_a_rerun_belongs_to_the_trace_of_its_own_request(service: RunsUnderTest, spans: RecordedSpans) -> None:

@@ -164,14 +164,14 @@ class Sweeper:
                 await self._link.send(snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
             elif cancelled:
                 await self._jobs.remove_of_ended(run_id)
-        self._metrics.repairs.labels(reason).inc()
-        logger.warning(
-            "run %s of %s is %s",
-            run_id,
-            f"vanished worker {snapshot.worker_id}" if snapshot.is_held else "nobody",
-            "cancelled" if cancelled else "handed to another",
-            extra={"run_id": run_id, "worker_id": snapshot.worker_id, "reason": reason},
-        )
+            self._metrics.repairs.labels(reason).inc()
+            logger.warning(
+                "run %s of %s is %s",
+                run_id,
+                f"vanished worker {snapshot.worker_id}" if snapshot.is_held else "nobody",
+                "cancelled" if cancelled else "handed to another",
+                extra={"run_id": run_id, "worker_id": snapshot.worker_id, "reason": reason},
+            )
 
     # Runs that JetStream forgot ------------------------------------------------------------------
 
@@ -225,8 +225,8 @@ class Sweeper:
             row.run_id, expected_dispatch=row.dispatch, forgotten=forgotten, now=time.time(), reason=reason
         )
         with await repairing(self._database, row.run_id, reason):
-            done = await self._commits.write(ledger.redispatch, wanted)
-        if done:
+            if not await self._commits.write(ledger.redispatch, wanted):
+                return
             self._metrics.repairs.labels(reason).inc()
             self._relay.wake()
             logger.warning(
