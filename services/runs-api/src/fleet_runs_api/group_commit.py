@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from .database import unavailable_if_away
 from .errors import LedgerUnavailable
+from .second_tries import note_second_try
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,6 @@ _MANY_PATIENT = 64
 _ATTEMPTS = 3
 # PostgreSQL's words for transactions that wait for each other, or for too long, or that cannot both be right.
 _WORTH_ANOTHER_TRY = ("40P01", "40001", "55P03")
-_UNSURE = "fleet.unsure"
 
 
 @dataclass(slots=True)
@@ -225,18 +225,13 @@ class GroupCommit:
         for waiting in group:
             by_batch.setdefault(waiting.batch, []).append(waiting)
         with unavailable_if_away(), self._connect() as connection, connection.begin():
-            connection.info[_UNSURE] = any(waiting.unsure for waiting in group)
+            note_second_try(connection, unsure=any(waiting.unsure for waiting in group))
             for batch, members in by_batch.items():
                 results = batch(connection, [member.item for member in members])
                 for member, result in zip(members, results, strict=True):
                     member.result = result
             if self._before_commit is not None:
                 self._before_commit(connection)
-
-
-def may_be_committed(connection: Connection) -> bool:
-    """Asked by a batch that must not be done twice: the same was tried before, and its COMMIT may have arrived."""
-    return bool(connection.info.get(_UNSURE))
 
 
 def _has_lost_connection(error: LedgerUnavailable) -> bool:

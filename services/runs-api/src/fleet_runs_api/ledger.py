@@ -15,10 +15,10 @@ from fleet_contracts.trace_context import TraceContext
 
 from .counting import Kind, count
 from .folding import Change, Known, fold
-from .group_commit import may_be_committed
 from .history import Decided, DecisionKind, note_attempts, note_decisions
 from .idempotency import Earlier, KeyUse, forget_key, take_key
 from .prepared import Deleting, Inserting, Updating
+from .second_tries import may_be_committed
 from .tables import attempts as _attempts
 from .tables import decisions as _decisions
 from .tables import documents as _documents
