@@ -39,7 +39,8 @@ def test_a_container_is_nobody_and_can_write_nothing_of_its_own(composed: Compos
 
 
 def test_a_flow_reaches_nats_and_the_gateway_and_nothing_else_of_the_fleet(composed: ComposedFleet) -> None:
-    doors = {"nats": 4222, "gateway": 8000, "runs-api": 8000, "workers-api": 8000, "auth": 8000, "postgres": 5432}
+    services = ("gateway", "runs-api", "workers-api", "wheels-api", "auth")
+    doors = {"nats": 4222, "postgres": 5432} | dict.fromkeys(services, 8000)
     addresses = {
         f"{service}:{network['IPAddress']}:{port}"
         for service, port in [*doors.items(), ("nats", 8222)]

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from fleet_contracts.status import RunStatus
-from fleet_testkit.compose import IMAGES_TAG, ComposedFleet
+from fleet_testkit.compose import IMAGES_REVISION, IMAGES_TAG, ComposedFleet
 from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.waiting import wait_until
 
@@ -60,17 +60,17 @@ def test_an_image_tells_its_version_its_user_and_how_to_ask_for_its_health(
     image = json.loads(composed.docker("image", "inspect", f"pyoco-fleet/{service}:{IMAGES_TAG}"))[0]["Config"]
     labels = {name.rpartition(".")[2]: value for name, value in image["Labels"].items()}
     assert labels["version"] == IMAGES_TAG
-    assert labels["revision"]
+    assert labels["revision"] == IMAGES_REVISION
     if service != "gateway":
         # Its metrics tell the same.
-        assert f"PYOCO_REVISION={labels['revision']}" in image["Env"]
+        assert f"PYOCO_REVISION={IMAGES_REVISION}" in image["Env"]
     assert labels["title"] == f"pyoco-fleet {service}"
     assert image["User"] == "10001:10001"
     assert image["Healthcheck"]["Test"]
 
 
 def test_no_container_shows_a_secret(composed: ComposedFleet) -> None:
-    """Not in its description, not in its log, and each has only its own."""
+    """Not in its description, not in its log; each part has only its own, a worker those of workers."""
     texts = ["sh", "secrets", "-c", "for f in $(find /secrets -type f ! -name '*.conf'); do cat $f; done"]
     secrets = set(composed.run("run", "--rm", "--no-deps", "-T", "--entrypoint", *texts).split())
     assert len(secrets) > 20

@@ -3,6 +3,7 @@
 import statistics
 import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -54,26 +55,29 @@ class Load:
         self._flow_name = flow_name
         self._params = params
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(clients)]
+        self._pool = ThreadPoolExecutor(max_workers=clients)
+        self._numbers = range(clients)
+        self._clients: list[Future[None]] = []
         self._lock = threading.Lock()
         self.answers: list[Answer] = []
         self._begun = self._ended = 0.0
 
     def __enter__(self) -> "Load":
         self._begun = time.monotonic()
-        for thread in self._threads:
-            thread.start()
+        self._clients = [self._pool.submit(self._submit, number) for number in self._numbers]
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:
+        """Raises what a client could not make sense of: it has submitted nothing since."""
         if not self._stop.is_set():
             self._stop.set()
-            for thread in self._threads:
-                thread.join()
+            self._pool.shutdown()
             self._ended = time.monotonic()
+            for client in self._clients:
+                client.result()
 
     @property
     def accepted(self) -> list[Answer]:
