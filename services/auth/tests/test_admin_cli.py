@@ -160,6 +160,14 @@ def test_a_nats_that_is_away_is_one_sentence_within_seconds() -> None:
     assert "hush" not in err
 
 
+def test_a_nats_that_does_not_answer_in_time_is_one_sentence() -> None:
+    late = "import fleet_auth.admin_cli as cli\ndef late(**_): raise TimeoutError\ncli.app = late\ncli.main()"
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "NATS did not answer in time; try again" in done.stderr
+    assert "ERR-PYOCO-0003" in done.stderr
+
+
 def test_ctrl_c_ends_it_with_130() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         process = start("api-key", "list", "--nats-url", f"nats://127.0.0.1:{silent.getsockname()[1]}")

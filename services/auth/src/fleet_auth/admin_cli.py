@@ -38,6 +38,7 @@ _PROGRAM = "pyoco-server-admin"
 _EXAMPLE = f"{_PROGRAM} api-key create --tenant acme"
 _PATIENCE_SECONDS = 5.0
 _WIDTH_OF_A_PIPE = 400
+_AWAY = Problem.NATS_UNAVAILABLE
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 api_key = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Issue, list and revoke API keys.")
@@ -153,6 +154,11 @@ def main() -> None:
         code = _fail(f"there is no key {error.meta['key_id']}; see `{_PROGRAM} api-key list --all`")
     except (BadBackup, NotEmpty) as error:
         code = _fail(str(error))
+    except TimeoutError:
+        # Before OSError, of which it is one.
+        code = _fail(
+            "NATS did not answer in time; try again: a cluster that has lost a server needs some seconds", _AWAY
+        )
     except OSError as error:
         code = _fail(f"{error.filename}: {error.strerror}")
     except FleetError as error:
