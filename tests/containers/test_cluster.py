@@ -5,12 +5,16 @@ completed, what was refused is not there.
 """
 
 import json
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -18,10 +22,11 @@ import httpx
 import pytest
 
 from fleet_contracts.status import RunStatus
-from fleet_testkit.compose import IMAGES_TAG, ComposedFleet
+from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet, run_command
 from fleet_testkit.load import Load
 from fleet_testkit.runs import read, submit, wait_ended
 from fleet_testkit.waiting import wait_until
+from fleet_testkit.wheels import build_wheel, upload_of
 
 # The images may have to be built first, from nothing.
 pytestmark = pytest.mark.timeout(1800)
@@ -115,6 +120,12 @@ class Cluster(ComposedFleet):
         finally:
             for network in networks:
                 self.docker("network", "connect", "--alias", alias, network, container)
+
+    def alone(self) -> ComposedFleet:
+        """The same fleet without the layer: one of each."""
+        other = copy(self)
+        other.env = {**self.env, "COMPOSE_FILE": str(ROOT / "compose.yaml")}
+        return other
 
     def ledger(self, query: str) -> list[list[str]]:
         [postgres] = self.containers("postgres")
@@ -316,6 +327,42 @@ def test_without_a_majority_everything_is_refused_until_it_is_back(trial: Trial)
         assert cluster.client.get("/runs").status_code == httpx.codes.OK
     first_after = trial.more_accepted()
     trial.settle("no majority for a while", **{"accepting again after": f"{first_after:.1f} s"})
+
+
+# The last one: it takes the cluster away.
+def test_a_cluster_becomes_one_server_again_by_a_backup(cluster: Cluster, tmp_path: Path) -> None:
+    def data_of(fleet: ComposedFleet) -> set[str]:
+        [nats] = fleet.containers("nats")
+        return {mount["Name"] for mount in fleet.inspect(nats)["Mounts"] if mount["Destination"] == "/data"}
+
+    cluster.wait_whole()
+    wheel = build_wheel(tmp_path, "kept")
+    cluster.client.post("/wheels", files=upload_of(wheel)).raise_for_status()
+    tries = (tmp_path / f"backup-{number}" for number in count())
+    with cluster.killed(cluster.nats("nats-1")):
+        # Whichever server is lost, the next one is asked; streams that it led have no leader for some seconds.
+        backup = wait_until(lambda: backed_up(cluster, next(tries)), within=PATIENCE_SECONDS, what="a backup")
+    # A server that begins alone must not find what it had in a cluster, nor the other way round.
+    assert data_of(cluster) == {f"{cluster.project}_nats-1"}
+    cluster.remove()
+    alone = cluster.alone()
+    try:
+        run_command(["ops/restore", str(backup)], alone.env)
+        assert data_of(alone) == {f"{cluster.project}_nats"}
+        assert alone.client.get(f"/wheels/{wheel.name}").content == wheel.read_bytes()
+        [ended] = wait_ended(alone.client, [submit(alone.client, "marked", marks=MARKS, label="alone")], within=60)
+        assert ended["status"] == "COMPLETED"
+    finally:
+        alone.remove()
+
+
+def backed_up(cluster: Cluster, folder: Path) -> Path | None:
+    command = ["ops/backup", str(folder)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0 or "ERR-PYOCO-0003" in done.stderr, done.stderr
+    return None if done.returncode else folder
 
 
 def _watch(cluster: Cluster, run_id: str, begun: Event) -> list[str]:

@@ -83,7 +83,9 @@ def backed_up(fleet: ComposedFleet, folder: Path) -> Path:
     return backup
 
 
-def test_a_fleet_that_was_lost_comes_back_from_its_backup(kept: ComposedFleet, tmp_path: Path) -> None:
+def test_a_fleet_that_was_lost_comes_back_from_its_backup(
+    kept: ComposedFleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     possessions = Possessions(kept, tmp_path, "lost")
     backup = backed_up(kept, tmp_path)
     occupied = operate(kept, "ops/restore", str(backup))
@@ -92,7 +94,8 @@ def test_a_fleet_that_was_lost_comes_back_from_its_backup(kept: ComposedFleet, t
     begun = time.monotonic()
     done = operate(kept, "ops/restore", str(backup))
     assert done.returncode == 0, done.stderr
-    print(f"\n[figures] a fleet restored in {time.monotonic() - begun:.0f} s")
+    with capsys.disabled():
+        print(f"\n[figures] a fleet restored in {time.monotonic() - begun:.0f} s")
     possessions.are_there()
 
 
@@ -155,6 +158,16 @@ def test_an_upgrade_under_load_loses_no_answered_run(engine: None, capsys: pytes
         assert not [image for image in images if image.endswith(before)]
         with capsys.disabled():
             print(f"\n[figures] upgrade in {upgraded - begun:.0f} s under load: {load.figures()}")
+
+
+def test_workers_with_other_tags_are_let_in_by_the_next_start(composed: ComposedFleet) -> None:
+    tagged = composed.layered(PYOCO_TAGS="default,gpu")
+    tagged.up()
+    try:
+        [ended] = wait_ended(composed.client, [submit(composed.client, "hello", tag="gpu", name="tagged")], within=60)
+        assert ended["status"] == "COMPLETED"
+    finally:
+        composed.up()
 
 
 def test_a_worker_elsewhere_is_let_in_with_its_own_tags_and_sent_away(
