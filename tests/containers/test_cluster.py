@@ -329,6 +329,30 @@ def test_without_a_majority_everything_is_refused_until_it_is_back(trial: Trial)
     trial.settle("no majority for a while", **{"accepting again after": f"{first_after:.1f} s"})
 
 
+def test_the_services_are_upgraded_one_after_the_other(trial: Trial) -> None:
+    """From images of one tag to those of another; what is inside is the same here."""
+    cluster = trial.cluster
+    after = f"{IMAGES_TAG}-after"
+
+    def nats_started() -> list[str]:
+        return [cluster.inspect(cluster.nats(server))["State"]["StartedAt"] for server in NATS]
+
+    for image in (*SERVICES, "gateway", "worker"):
+        cluster.docker("tag", f"pyoco-fleet/{image}:{IMAGES_TAG}", f"pyoco-fleet/{image}:{after}")
+    before = nats_started()
+    begun = time.monotonic()
+    cluster.env["PYOCO_VERSION"] = after
+    run_command(["ops/upgrade"], cluster.env)
+    took = time.monotonic() - begun
+    trial.more_accepted()
+    images = {cluster.inspect(part["ID"])["Config"]["Image"] for part in cluster.described()}
+    assert not [image for image in images if image.endswith(f":{IMAGES_TAG}")]
+    assert {service: len(cluster.containers(service)) for service in SERVICES} == dict.fromkeys(SERVICES, 2)
+    # NATS has gone on.
+    assert nats_started() == before
+    trial.settle("a cluster upgraded", **{"in": f"{took:.0f} s"})
+
+
 # The last one: it takes the cluster away.
 def test_a_cluster_becomes_one_server_again_by_a_backup(cluster: Cluster, tmp_path: Path) -> None:
     def data_of(fleet: ComposedFleet) -> set[str]:
