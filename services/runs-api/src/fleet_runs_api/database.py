@@ -2,17 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Row, Select, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from .errors import LedgerUnavailable
 from .migrations import HEAD
 from .pipelining import pipeline_writes
 
+T = TypeVar("T")
+
+_READERS = 4
+# Every read is a page through an index. A database that needs longer hangs, and so would whoever waits for it.
+_READ_SECONDS = 10.0
 # A server that vanishes is noticed within seconds, and one that is cut off lets go of its locks.
 _CONNECTION = {
     "connect_timeout": 5,
@@ -26,6 +33,12 @@ _WRITER_OPTIONS = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
     # A process that hangs in the middle of a transaction does not hold up the others for long.
     "-c lock_timeout=5s -c idle_in_transaction_session_timeout=15s"
+)
+_READER_OPTIONS = (
+    # A plan made for any tenant alike would be a bad one for the smallest.
+    "-c plan_cache_mode=force_custom_plan "
+    # Whoever asked has given up by then.
+    f"-c statement_timeout={_READ_SECONDS:.0f}s"
 )
 # For migrations none of that holds.
 _PLAIN = {
@@ -45,6 +58,8 @@ def unavailable_if_away() -> Iterator[None]:
         yield
     except OperationalError as error:
         raise LedgerUnavailable(reason=str(error.orig).strip()) from error
+    except NoConnectionFree as error:
+        raise LedgerUnavailable(reason="all connections wait for an answer") from error
 
 
 class Database:
@@ -56,8 +71,9 @@ class Database:
         self.writer = self._engine("BEGIN IMMEDIATE", pool_size=1, options=_WRITER_OPTIONS)
         if not self.is_sqlite:
             pipeline_writes(self.writer)
-        # A plan made for any tenant alike would be a bad one for the smallest.
-        self.reader = self._engine("BEGIN", pool_size=4, options="-c plan_cache_mode=force_custom_plan")
+        self.reader = self._engine("BEGIN", pool_size=_READERS, options=_READER_OPTIONS)
+        # Of their own: if the database hangs, they hang, and nobody else's threads do.
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="ledger-reader")
 
     def migrate(self) -> None:
         """Bring the schema up to date; safe when several processes start at once."""
@@ -93,14 +109,24 @@ class Database:
             return version
 
     async def fetch(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        """All rows of a query, read in a thread so that the event loop goes on meanwhile."""
-        return await asyncio.to_thread(self.read, lambda connection: connection.execute(query).all())
+        """All rows of a query."""
+        return await self.look(lambda connection: connection.execute(query).all())
 
-    def read(self, query: Callable[[Connection], Any]) -> Any:
+    async def look(self, query: Callable[[Connection], T]) -> T:
+        """Read in a thread, so that the event loop goes on meanwhile, and not for ever."""
+        reading = asyncio.get_running_loop().run_in_executor(self._readers, self.read, query)
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                return await reading
+        except TimeoutError as error:
+            raise LedgerUnavailable(reason=f"no answer within {_READ_SECONDS:.0f} s") from error
+
+    def read(self, query: Callable[[Connection], T]) -> T:
         with unavailable_if_away(), self.reader.connect() as connection:
             return query(connection)
 
     def dispose(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
         self.writer.dispose()
         self.reader.dispose()
 

@@ -213,13 +213,11 @@ class DeadLetters:
     async def _page(
         self, wanted: LetterFilter, *, limit: int, position: int | None, oldest_first: bool
     ) -> LetterPage:
-        page: LetterPage = await asyncio.to_thread(
-            self._database.read,
+        return await self._database.look(
             lambda connection: dead_letter_queries.read_page(
                 connection, wanted, limit=limit, position=position, oldest_first=oldest_first
-            ),
+            )
         )
-        return page
 
     def _position(self, cursor: str | None, scope: bytes) -> int | None:
         """The id of the letter that was the last one looked at."""

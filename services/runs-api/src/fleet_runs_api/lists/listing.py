@@ -1,6 +1,5 @@
 """Listing runs: the newest, a walk through all of them, or what has changed. A page costs a page."""
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
@@ -79,9 +78,7 @@ class Listing:
             raise InvalidCursor()
 
         page = Page()
-        rows, following = await asyncio.to_thread(
-            self._database.read, lambda connection: self._read(connection, query, start, page)
-        )
+        rows, following = await self._database.look(lambda connection: self._read(connection, query, start, page))
         page.items = self._in_full(rows) if query.in_full else self._summaries(rows)
         page.next_cursor = self._signer.encode(following, scope=scope) if following else None
         return page
