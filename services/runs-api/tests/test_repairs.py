@@ -79,6 +79,21 @@ async def test_a_lost_job_of_a_waiting_run_is_queued_again(service: RunsUnderTes
     assert await repairs(service, "job_lost") == 1
 
 
+async def test_a_job_is_lost_also_where_something_else_lies_in_its_place(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    await service.link.jetstream.delete_stream("PYOCO_WORK")
+    await service.link.jetstream.add_stream(name="PYOCO_WORK", subjects=["pyoco.work.>"], retention="workqueue")
+    await service.link.publish("pyoco.work.default", b"[not a job")
+
+    async def is_back() -> bool:
+        return (await service.link.stream_info("PYOCO_WORK")).state.messages == 2
+
+    await eventually(is_back, within=20, what="the job being sent again")
+    assert await repairs(service, "job_lost") == 1
+    assert (await service.snapshot(run_id)).status is RunStatus.PENDING
+
+
 async def test_a_vanished_workers_run_is_revoked_and_its_job_delivered_again_at_once(
     service: RunsUnderTest, nats_server: NatsServer, tmp_path: Path
 ) -> None:

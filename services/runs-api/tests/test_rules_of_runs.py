@@ -25,6 +25,7 @@ from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.database import Database
 from fleet_runs_api.ledger import Acceptance, NewRun, NotReopened, Observation, Reopening
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually, wait_until
 
 from .conftest import RunsUnderTest, runs_running, runs_settings
@@ -253,7 +254,25 @@ async def test_a_run_that_nobody_takes_fails_at_its_deadline(service: RunsUnderT
     assert (letter.run_id, letter.reason) == (run_id, "deadline_exceeded")
     decisions = (await service.client.get(f"/runs/{run_id}/attempts")).json()["decisions"]
     assert [d["kind"] for d in decisions] == ["expire"]
-    assert await service.jobs() == []
+
+    async def gone() -> bool:
+        return await service.jobs() == []
+
+    await eventually(gone, what="the job leaving the queue")
+
+
+async def test_a_job_stays_until_the_letter_of_its_run_is_out(service: RunsUnderTest) -> None:
+    """Whoever gets it sees to the letter."""
+    await service.link.jetstream.delete_stream("PYOCO_DLQ")
+    run_id = await service.submit(timeout_sec=0.5)
+    await service.until_listed(run_id, status="FAILED")
+
+    async def was_told() -> bool:
+        seen = Scrape((await service.client.get("/metrics")).text)
+        return seen.value("pyoco_runs_repairs_total", reason="deadline_exceeded") == 1
+
+    await eventually(was_told, what="the end being told")
+    assert await service.jobs() == [run_id]
 
 
 async def test_a_holder_that_goes_on_after_the_deadline_is_ended_by_the_service(

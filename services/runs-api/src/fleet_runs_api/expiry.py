@@ -168,6 +168,8 @@ class Expiry:
             ack_subject = snapshot.ack_subject
             status = RunStatus.CANCELLED if snapshot.status is RunStatus.CANCELLING else RunStatus.FAILED
             ended = snapshot.finish(status, now=time.time(), error=error, reason=reason)
+            # Looked for now: once the letter is out, the run may be tried again and have another job.
+            job = None if ack_subject else await self._jobs.place_of(row.run_id)
             with await repairing(self._database, row.run_id, reason.value):
                 try:
                     if entry is None:
@@ -176,11 +178,12 @@ class Expiry:
                         await self._runs.update(row.run_id, ended.encode(), revision=revision)
                 except WrongRevision:
                     continue
+                # The job goes last: as long as it is there, a worker that gets it sees to a missing letter.
+                await self._tell(ended, reason, error)
                 if ack_subject:
                     await self._link.send(ack_subject, b"+ACK")
-                else:
-                    await self._jobs.remove_of_ended(row.run_id)
-                await self._tell(ended, reason, error)
+                elif job is not None:
+                    await self._jobs.remove(job)
             return True
 
     async def _tell(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
@@ -189,9 +192,11 @@ class Expiry:
             "run %s was ended: %s", ended.run_id, error, extra={"run_id": ended.run_id, "reason": reason.value}
         )
         decided = Decided(ended.run_id, time.time(), DecisionKind.EXPIRE, ended.attempt, error)
+        if ended.status is RunStatus.FAILED:
+            await self._send_letter(ended, reason, error)
         await self._commits.write(history.decide, decided)
-        if ended.status is not RunStatus.FAILED:
-            return
+
+    async def _send_letter(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
         letter = DeadLetter(
             timestamp=time.time(),
             reason=reason,

@@ -2,13 +2,13 @@
 
 import logging
 
-import nats.errors
 import nats.js.errors
 import orjson
 
 from fleet_contracts.names import NATS_MSG_ID, WireNames
 from fleet_kit.errors import FleetError
 from fleet_kit.nats import NatsLink
+from fleet_kit.nats_outages import OUTAGES
 from fleet_kit.streams import stored_message
 
 from . import queries
@@ -31,19 +31,34 @@ class QueuedJobs:
         if message is None:
             return False
         message_id = message.headers.get(NATS_MSG_ID, "")
-        return message_id.startswith(f"{run_id}:") or orjson.loads(message.data).get("run_id") == run_id
+        return message_id.startswith(f"{run_id}:") or _run_id_of(message.data) == run_id
 
-    async def remove_of_ended(self, run_id: str) -> None:
-        """Nobody is to wait for a worker that would only drop it. What stays all the same, a worker does drop."""
+    async def place_of(self, run_id: str) -> int | None:
+        """Where the latest job of a run lies; None if it does not, or nobody can tell."""
         try:
             rows = await self._database.fetch(queries.job_place(run_id))
             if rows and await self.has(run_id, rows[0].job_sequence):
-                await self.remove(rows[0].job_sequence)
+                return int(rows[0].job_sequence)
         except FleetError as error:
             logger.debug("the job of run %s stays where it is: %s", run_id, error)
+        return None
+
+    async def remove_of_ended(self, run_id: str) -> None:
+        """Nobody is to wait for a worker that would only drop it. What stays all the same, a worker does drop."""
+        if (sequence := await self.place_of(run_id)) is not None:
+            await self.remove(sequence)
 
     async def remove(self, sequence: int) -> None:
         try:
             await self._link.jetstream.delete_msg(self._names.work_stream, sequence)
-        except (nats.errors.Error, nats.js.errors.Error):
+        except (*OUTAGES, nats.js.errors.Error):
             logger.debug("job %d could not be removed", sequence, exc_info=True)
+
+
+def _run_id_of(data: bytes) -> str | None:
+    """A peer's job has no message id; whatever else may lie there has no run id."""
+    try:
+        job = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return job.get("run_id") if isinstance(job, dict) else None
