@@ -218,8 +218,8 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
 
 
 PAGES = {
-    "held": (queries.held_runs(limit=100), "ix_runs_held"),
-    "heard of longest ago": (queries.heard_of_longest_ago(), "ix_runs_held"),
+    "held": (queries.held_runs(limit=100), "ix_runs_held_changed"),
+    "heard of longest ago": (queries.heard_of_longest_ago(), "ix_runs_held_changed"),
     "unchecked": (queries.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
 }
 

@@ -27,7 +27,7 @@ class Run(SQLModel, table=True):
         Index("ix_runs_tenant_flow", "tenant_id", "flow_name", "seq"),
         Index("ix_runs_tenant_tag", "tenant_id", "tag", "seq"),
         Index("ix_runs_unfinished", "checked_at", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
-        Index("ix_runs_held", "changed_at", sqlite_where=HELD, postgresql_where=HELD),
+        Index("ix_runs_held_changed", "changed_at", sqlite_where=HELD, postgresql_where=HELD),
         Index("ix_runs_tenant_changed", "tenant_id", "changed_at", "seq"),
         Index("ix_runs_tenant_submitted", "tenant_id", "submitted_at"),
         Index(

@@ -12,13 +12,14 @@ _HELD = sa.text("status IN ('RUNNING', 'CANCELLING')")
 
 
 def upgrade() -> None:
-    _index_by("changed_at")
+    _replace("ix_runs_held", "ix_runs_held_changed", by="changed_at")
 
 
 def downgrade() -> None:
-    _index_by("heartbeat_at")
+    _replace("ix_runs_held_changed", "ix_runs_held", by="heartbeat_at")
 
 
-def _index_by(column: str) -> None:
-    op.drop_index("ix_runs_held", "runs")
-    op.create_index("ix_runs_held", "runs", [column], sqlite_where=_HELD, postgresql_where=_HELD)
+def _replace(old: str, new: str, *, by: str) -> None:
+    # The drop comes last: from then on nobody can read, and that is not to last as long as it takes to read all runs.
+    op.create_index(new, "runs", [by], sqlite_where=_HELD, postgresql_where=_HELD)
+    op.drop_index(old, "runs")
