@@ -10,6 +10,7 @@ from sqlalchemy import Connection, event, text
 from fleet_runs_api.database import Database
 from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.group_commit import GroupCommit
+from fleet_testkit.waiting import wait_until
 
 
 async def test_items_that_arrive_during_a_commit_are_written_together_by_the_next(database: Database) -> None:
@@ -112,6 +113,57 @@ async def test_two_processes_that_wait_for_each_other_both_get_through(postgres_
     for one, database in zip(commits, databases, strict=True):
         await one.stop()
         database.dispose()
+
+
+async def test_a_row_that_somebody_else_has_locked_holds_up_nobody_who_does_not_want_it(postgres_url: str) -> None:
+    database, other = Database(postgres_url), Database(postgres_url)
+    with database.writer.begin() as connection:
+        connection.execute(text("CREATE TABLE pair (name TEXT PRIMARY KEY, n INTEGER)"))
+        connection.execute(text("INSERT INTO pair VALUES ('a', 0), ('b', 0), ('c', 0)"))
+
+    def add(connection: Connection, names: Sequence[str]) -> Sequence[None]:
+        connection.execute(text("SET LOCAL lock_timeout TO '200ms'"))
+        for name in names:
+            connection.execute(text("UPDATE pair SET n = n + 1 WHERE name = :name"), {"name": name})
+        return [None] * len(names)
+
+    commits = GroupCommit(database.writer)
+    with other.writer.begin() as connection:
+        connection.execute(text("UPDATE pair SET n = 7 WHERE name = 'b'"))
+        commits.start()
+        writes = [commits.write_soon(add, name) for name in "abc"]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), LedgerUnavailable, type(None)]
+    rows = database.read(lambda c: c.execute(text("SELECT n FROM pair ORDER BY name")).all())
+    assert [row.n for row in rows] == [1, 7, 1]
+    await commits.stop()
+    database.dispose()
+    other.dispose()
+
+
+async def test_a_transaction_that_was_idle_for_too_long_is_done_again(postgres_url: str) -> None:
+    database = Database(postgres_url)
+    commits = GroupCommit(database.writer)
+    commits.start()
+    tried: list[int] = []
+
+    def sleep_once(connection: Connection, items: Sequence[None]) -> Sequence[None]:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        tried.append(pid)
+        if len(tried) == 1:
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout TO '50ms'"))
+            backend = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+            wait_until(
+                lambda: database.read(lambda c: c.execute(backend, {"pid": pid}).scalar_one()) == 0,
+                what="PostgreSQL ending the connection",
+            )
+        connection.execute(text("SELECT 1"))
+        return [None for _ in items]
+
+    await commits.write(sleep_once, None)
+    assert len(set(tried)) == 2
+    await commits.stop()
+    database.dispose()
 
 
 async def test_a_connection_that_died_meanwhile_is_replaced(postgres_url: str) -> None:

@@ -8,13 +8,15 @@ import pytest
 from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import OperationalError
 
+from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger
-from fleet_runs_api.counting import settle_counts
+from fleet_runs_api.counting import Kind, count, settle_counts
 from fleet_runs_api.database import Database
 from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.group_commit import GroupCommit
 from fleet_runs_api.idempotency import Earlier, KeyUse
 from fleet_runs_api.ledger import Acceptance, NewRun, Withdrawal
+from fleet_testkit.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 
@@ -61,6 +63,36 @@ async def test_a_run_is_accepted_once(database: Database, commits: GroupCommit, 
     assert rows(database, "SELECT run_id FROM runs") == [(new_run.job.run_id,)]
     assert rows(database, "SELECT kind, dispatch FROM outbox") == [("dispatch", 1)]
     assert rows(database, "SELECT status, total FROM run_counts") == [("PENDING", 1)]
+
+
+async def test_a_first_try_that_is_still_under_way_is_waited_for(
+    database: Database, commits: GroupCommit, new_run: NewRun, postgres_url: str
+) -> None:
+    """What the server has of it goes on after the connection has died."""
+    elsewhere = Database(postgres_url)
+    acceptance = Acceptance([new_run], None)
+    under_way = elsewhere.writer.connect()
+    first_try = under_way.begin()
+    ledger.accept(under_way, [acceptance])
+    under_way.execute(text("SELECT 1"))  # so that it has been sent
+
+    tries: list[None] = []
+
+    def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequence[Earlier | None]:
+        tries.append(None)
+        if len(tries) == 1:
+            connection.invalidate()
+            raise OperationalError(None, None, psycopg.OperationalError("gone"), connection_invalidated=True)
+        return ledger.accept(connection, acceptances)
+
+    accepting = commits.write_soon(accept, acceptance)
+    waiting = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    await eventually(lambda: rows(elsewhere, waiting), what="the second try waiting for the first")
+    first_try.commit()
+    under_way.close()
+    assert await accepting is None
+    assert rows(database, "SELECT run_id FROM runs") == [(new_run.job.run_id,)]
+    elsewhere.dispose()
 
 
 async def test_a_key_that_another_has_taken_stays_taken(
@@ -115,3 +147,18 @@ async def test_a_process_that_hangs_with_locks_does_not_stop_the_others(
         with pytest.raises(LedgerUnavailable):
             await commits.write(hurry, None)
     await commits.write(hurry, None)
+
+
+async def test_what_is_not_looked_at_locks_nothing_before_the_commit(
+    database: Database, commits: GroupCommit, new_run: NewRun, postgres_url: str
+) -> None:
+    """A process may be stopped at any moment, and no timer of PostgreSQL's runs in the middle of a pipeline."""
+    await commits.write(ledger.accept, Acceptance([new_run]))
+    elsewhere = Database(postgres_url)
+    with elsewhere.writer.connect() as stopped, stopped.begin():
+        count(stopped, [(Kind("anonymous", "hello", "default"), RunStatus.PENDING, 1)])
+        settle_counts(stopped)
+        with database.reader.connect() as other, other.begin():
+            other.execute(text("SET LOCAL lock_timeout = '100ms'"))
+            other.execute(text("UPDATE run_counts SET total = total"))
+    elsewhere.dispose()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Row, Select, create_engine, event, inspect, make_url, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from .errors import LedgerUnavailable
@@ -20,7 +20,7 @@ T = TypeVar("T")
 _READERS = 4
 # Every read is a page through an index. A database that needs longer hangs, and so would whoever waits for it.
 _READ_SECONDS = 10.0
-# A server that vanishes is noticed within seconds, and one that is cut off lets go of its locks.
+# A server that vanishes is noticed within seconds.
 _CONNECTION = {
     "connect_timeout": 5,
     "keepalives_idle": 5,
@@ -28,6 +28,8 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
+# And a server notices a client that vanishes, whose locks it would keep otherwise.
+_KEEPALIVES = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"
 _WRITER_OPTIONS = (
     # Everything is written by key: no plan that reads a table through gets better when the table has grown.
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
@@ -48,6 +50,7 @@ _PLAIN = {
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+_READ_ONLY = "25006"
 _MIGRATION_LOCK = 0x5079_6F63_6F31  # any number that nobody else locks on
 
 
@@ -56,10 +59,21 @@ def unavailable_if_away() -> Iterator[None]:
     """Turn the driver's complaint about a missing or locked database into a failure with a name."""
     try:
         yield
-    except OperationalError as error:
+    except DBAPIError as error:
+        if not _is_away(error):
+            raise
         raise LedgerUnavailable(reason=str(error.orig).strip()) from error
     except NoConnectionFree as error:
         raise LedgerUnavailable(reason="all connections wait for an answer") from error
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """The driver has another class for some ways to end a connection, and for a standby that takes no writes."""
+    return (
+        isinstance(error, OperationalError)
+        or error.connection_invalidated
+        or getattr(error.orig, "sqlstate", None) == _READ_ONLY
+    )
 
 
 class Database:
@@ -138,7 +152,7 @@ class Database:
                 max_overflow=0,
                 pool_pre_ping=True,
                 hide_parameters=True,
-                connect_args={**_CONNECTION, "options": f"-c synchronous_commit=on {options}"},
+                connect_args={**_CONNECTION, "options": f"-c synchronous_commit=on {_KEEPALIVES} {options}"},
             )
         engine = create_engine(
             self.url,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from .database import unavailable_if_away
 from .errors import LedgerUnavailable
@@ -33,6 +33,8 @@ _CROWD = 3
 _LINGER_SECONDS = 0.001
 _MANY_PATIENT = 64
 _ATTEMPTS = 3
+# So long are the members of a group tried one by one after somebody else's lock has failed them together.
+_APART_SECONDS = 15.0
 # PostgreSQL's words for transactions that wait for each other, or for too long, or that cannot both be right.
 _WORTH_ANOTHER_TRY = ("40P01", "40001", "55P03")
 
@@ -173,21 +175,30 @@ class GroupCommit:
             group.append(waiting)
         return True
 
-    def _commit(self, group: list[_Waiting[Any, Any]]) -> None:
+    def _commit(self, group: list[_Waiting[Any, Any]], *, attempts: int = _ATTEMPTS) -> None:
         try:
-            self._transact(group)
+            self._transact(group, attempts=attempts)
         except Exception as error:
-            if len(group) == 1 or isinstance(error, LedgerUnavailable):
+            if len(group) == 1 or _is_away(error):
                 for waiting in group:
                     waiting.error = error
                 return
             # One bad item must not fail its neighbours: each gets a transaction of its own.
             logger.warning("a shared commit of %d writes failed; trying them one by one", len(group), exc_info=True)
-            for waiting in group:
-                self._commit([waiting])
+            self._commit_apart(group, error)
 
-    def _transact(self, group: list[_Waiting[Any, Any]]) -> None:
-        for attempt in range(1, _ATTEMPTS + 1):
+    def _commit_apart(self, group: list[_Waiting[Any, Any]], error: Exception) -> None:
+        """If it is a lock of something that all of them want, nobody waits for it as often as there are members."""
+        held_up = isinstance(error, LedgerUnavailable)
+        ends_at = time.monotonic() + _APART_SECONDS if held_up else float("inf")
+        for waiting in group:
+            if time.monotonic() > ends_at:
+                waiting.error = error
+            else:
+                self._commit([waiting], attempts=1 if held_up else _ATTEMPTS)
+
+    def _transact(self, group: list[_Waiting[Any, Any]], *, attempts: int) -> None:
+        for attempt in range(1, attempts + 1):
             self._begun_at = time.time()
             begun = time.perf_counter()
             try:
@@ -198,9 +209,14 @@ class GroupCommit:
                 if _has_lost_connection(error):
                     for waiting in group:
                         waiting.unsure = True
-                if not _is_worth_another_try(error) or attempt == _ATTEMPTS:
+                if not _is_worth_another_try(error) or attempt == attempts:
                     raise
                 logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
+            except IntegrityError:
+                # Perhaps an earlier try, whose answer was lost, was committed only while this one was under way.
+                if attempt == attempts or not any(waiting.unsure for waiting in group):
+                    raise
+                logger.info("a commit of %d writes is tried again: it may be there already", len(group))
             finally:
                 self._begun_at = None
 
@@ -238,10 +254,19 @@ def _has_lost_connection(error: LedgerUnavailable) -> bool:
     return isinstance(error.__cause__, DBAPIError) and error.__cause__.connection_invalidated
 
 
+def _gave_way(error: LedgerUnavailable) -> bool:
+    """To another process's transaction, which may concern only some of the writes."""
+    cause = error.__cause__
+    return isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) in _WORTH_ANOTHER_TRY
+
+
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, LedgerUnavailable) and not _gave_way(error)
+
+
 def _is_worth_another_try(error: LedgerUnavailable) -> bool:
-    """It gave way to another process's commit, or the connection had died since the commit before."""
-    sqlstate = getattr(error.__cause__.orig, "sqlstate", None) if isinstance(error.__cause__, DBAPIError) else None
-    return _has_lost_connection(error) or sqlstate in _WORTH_ANOTHER_TRY
+    """It gave way, or the connection had died since the commit before."""
+    return _has_lost_connection(error) or _gave_way(error)
 
 
 def _resolve(group: list[_Waiting[Any, Any]]) -> None:
