@@ -64,6 +64,7 @@ RULED = JOB.model_copy(
         "idempotency_key": "orders:4711:1760000000250",
     }
 )
+SCHEDULED = JOB.model_copy(update={"not_before": 1760003600.25})
 TRACED = JOB.model_copy(
     update={
         "request_id": "4f1c2b7a9d3e",
@@ -104,6 +105,9 @@ GOLDEN: dict[str, Message] = {
     "job_traced": TRACED,
     "snapshot_pending": PENDING,
     "snapshot_traced": RunSnapshot.pending(TRACED, now=1760000000.5),
+    "snapshot_scheduled": RunSnapshot.pending(SCHEDULED, now=1760000000.5).claim(
+        worker_id="w1", worker_instance_id="w1-7f3a", ack_subject=None, now=1760003601.0
+    ),
     "snapshot_waiting_for_retry": RETRYING,
     "snapshot_reopened": FAILED.reopen(now=1760000003.0),
     "snapshot_running": RUNNING,

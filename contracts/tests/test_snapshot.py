@@ -64,6 +64,15 @@ def test_a_claim_begins_a_new_attempt_with_a_clean_slate() -> None:
     assert (second.worker_id, second.start_time, second.interruptions) == ("w2", 4.0, 1)
 
 
+def test_an_attempt_keeps_when_it_was_due_also_after_its_end() -> None:
+    scheduled = RunSnapshot.pending(JOB.model_copy(update={"not_before": 60.0}), now=1.0)
+    ended = claimed(scheduled, now=61.0).finish(RunStatus.COMPLETED, now=62.0)
+    assert (ended.not_before, ended.due_at) == (None, 60.0)
+    again = claimed(claimed(scheduled, now=61.0).hand_back(now=62.0, interrupted=True), now=63.0)
+    assert again.due_at is None
+    assert b"due_at" not in again.encode()
+
+
 def test_a_superseded_holder_no_longer_holds_the_run() -> None:
     first = claimed(PENDING)
     assert first.is_held_by("w1-1", attempt=1)

@@ -92,6 +92,8 @@ class RunSnapshot(Document):
     earlier_attempts: list[AttemptRecord] = Field(default_factory=list)
     # Nobody may begin before: a schedule, or the wait before a retry.
     not_before: float | None = None
+    # What it was when the attempt in hand was claimed; missing: that one might begin at once.
+    due_at: float | None = Field(None, exclude_if=is_missing)
     deadline_at: float | None = None
     # How often somebody has asked for an ended run to be tried once more.
     reopened: int = Field(0, ge=0)
@@ -163,6 +165,7 @@ class RunSnapshot(Document):
                 "error": None,
                 "reason": None,
                 "not_before": None,
+                "due_at": self.not_before,
                 "wheels": list(wheels),
                 "heartbeat_at": now,
                 "updated_at": now,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet_contracts.job import Job
 from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, WorkerState
@@ -83,7 +84,7 @@ def test_names_of_flows_make_no_more_series_than_allowed() -> None:
     metrics = RunsMetrics(max_flows=5)
     for number in range(300):
         run = RunSnapshot(
-            run_id=f"r{number}", flow_name=f"flow-{number}", status=RunStatus.COMPLETED, attempt=1,
+            run_id=f"r{number}", flow_name=f"flow-{number}", status=RunStatus.COMPLETED, attempt=1, worker_id="w1",
             heartbeat_at=3.0, updated_at=3.0, submitted_at=1.0, start_time=2.0, end_time=3.0,
         )  # fmt: skip
         metrics.note_changes([run])
@@ -92,6 +93,47 @@ def test_names_of_flows_make_no_more_series_than_allowed() -> None:
     for name in ("pyoco_runs_ended_total", "pyoco_run_duration_seconds_count", "pyoco_run_wait_seconds_count"):
         assert seen.label_values(name, "flow") == expected
     assert seen.value("pyoco_runs_ended_total", flow="other") == 295
+
+
+def told(*ended: RunSnapshot) -> Scrape:
+    metrics = RunsMetrics()
+    metrics.note_changes(ended)
+    return Scrape(render(metrics.registry).decode())
+
+
+def waiting(*, submitted_at: float = 1000.0, not_before: float | None = None) -> RunSnapshot:
+    job = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=submitted_at, not_before=not_before)
+    return RunSnapshot.pending(job, now=submitted_at)
+
+
+def begun(snapshot: RunSnapshot, *, now: float) -> RunSnapshot:
+    return snapshot.claim(worker_id="w1", worker_instance_id="i1", ack_subject=None, now=now)
+
+
+def test_the_time_until_a_scheduled_run_is_due_is_no_waiting() -> None:
+    seen = told(begun(waiting(not_before=4600.0), now=4600.5).finish(RunStatus.COMPLETED, now=4602.0))
+    assert seen.value("pyoco_run_wait_seconds_sum") == 0.5
+    assert seen.value("pyoco_run_duration_seconds_sum") == 1.5
+    at_once = told(begun(waiting(), now=1002.0).finish(RunStatus.COMPLETED, now=1003.0))
+    assert at_once.value("pyoco_run_wait_seconds_sum") == 2.0
+
+
+def test_a_run_that_ends_between_two_attempts_takes_none_of_that_time() -> None:
+    tried = begun(waiting(), now=1002.0).retry_later(now=1003.0, not_before=9000.0, error="x", reason=None)
+    seen = told(tried.request_cancel(by=None, now=5000.0).finish(RunStatus.CANCELLED, now=5000.0))
+    assert seen.value("pyoco_runs_ended_total", status="CANCELLED") == 1
+    assert not seen.value("pyoco_run_duration_seconds_count")
+    assert seen.value("pyoco_run_wait_seconds_sum") == 2.0
+    handed_back = begun(waiting(), now=1002.0).hand_back(now=1003.0, interrupted=True)
+    late = handed_back.finish(RunStatus.FAILED, now=5000.0, reason="deadline_exceeded")
+    assert not told(late).value("pyoco_run_duration_seconds_count")
+
+
+def test_the_first_attempt_of_a_run_that_was_reopened_is_not_measured_from_its_submit() -> None:
+    never_begun = waiting().finish(RunStatus.FAILED, now=2000.0, reason="deadline_exceeded")
+    seen = told(begun(never_begun.reopen(now=9000.0), now=9001.0).finish(RunStatus.COMPLETED, now=9002.0))
+    assert seen.value("pyoco_run_duration_seconds_sum") == 1.0
+    assert not seen.value("pyoco_run_wait_seconds_count")
 
 
 async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnderTest) -> None:

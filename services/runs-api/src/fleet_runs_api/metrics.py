@@ -124,7 +124,7 @@ class RunsMetrics:
         self.submitted = self._counter("pyoco_runs_submitted", "Runs accepted by this process.")
         self.ended = self._counter("pyoco_runs_ended", "Runs that ended, by flow and status.", "flow", "status")
         self.run_seconds = self._histogram(
-            "pyoco_run_duration_seconds", "How long the last attempts of ended runs took.", _RUN_BUCKETS, "flow"
+            "pyoco_run_duration_seconds", "How long the attempts took that ended runs.", _RUN_BUCKETS, "flow"
         )
         self.wait_seconds = self._histogram(
             "pyoco_run_wait_seconds",
@@ -161,9 +161,11 @@ class RunsMetrics:
         begun = snapshot.start_time
         if begun is None:
             return
-        self.run_seconds.labels(flow).observe(max((snapshot.end_time or snapshot.updated_at) - begun, 0.0))
-        if snapshot.attempt == 1 and snapshot.submitted_at is not None:
-            due = max(snapshot.submitted_at, snapshot.not_before or 0.0)
+        # A run that ended while it waited for another attempt still tells when the one before began.
+        if snapshot.worker_id is not None:
+            self.run_seconds.labels(flow).observe(max((snapshot.end_time or snapshot.updated_at) - begun, 0.0))
+        if snapshot.attempt == 1 and not snapshot.reopened and snapshot.submitted_at is not None:
+            due = snapshot.due_at or snapshot.submitted_at
             self.wait_seconds.labels(flow).observe(max(begun - due, 0.0))
 
     def forget_ledger(self) -> None:
