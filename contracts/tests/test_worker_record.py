@@ -44,6 +44,13 @@ def test_a_record_without_a_state_is_running_while_it_names_a_run() -> None:
     assert record(current_run_id="r1").state is WorkerState.RUNNING
 
 
+def test_a_record_that_knows_one_run_at_a_time_has_that_one_in_hand() -> None:
+    assert record(state="RUNNING", current_run_id="r1").current_run_ids == ["r1"]
+    assert record(state="RUNNING", current_run_id="r1", current_run_ids=[]).current_run_ids == ["r1"]
+    assert record(current_run_id="r2", current_run_ids=["r1", "r2"]).current_run_ids == ["r1", "r2"]
+    assert record(state="IDLE", current_run_id=None).current_run_ids == []
+
+
 def test_a_null_that_we_do_not_know_survives() -> None:
     assert json.loads(record(from_the_future=None).encode())["from_the_future"] is None
 

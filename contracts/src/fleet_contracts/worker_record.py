@@ -84,7 +84,7 @@ class WorkerRecord(Document):
     @model_validator(mode="before")
     @classmethod
     def _read_older_records(cls, data: Any) -> Any:
-        """Workers of v0 wrote little more than heartbeat_at, and null where a default is meant."""
+        """Workers of v0 wrote little more than heartbeat_at, null where a default is meant, and one run at a time."""
         if not isinstance(data, dict):
             return data
         record = {name: value for name, value in data.items() if value is not None or name not in cls.model_fields}
@@ -92,6 +92,8 @@ class WorkerRecord(Document):
         if (beat := next((beat for beat in beats if beat is not None), None)) is not None:
             record.setdefault("last_seen_at", beat)
             record.setdefault("last_heartbeat_at", beat)
+        if record.get("current_run_id") and not record.get("current_run_ids"):
+            record["current_run_ids"] = [record["current_run_id"]]
         record.setdefault("instance_id", "")
         record.setdefault("state", WorkerState.RUNNING if record.get("current_run_id") else WorkerState.IDLE)
         return record

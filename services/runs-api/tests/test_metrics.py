@@ -1,6 +1,7 @@
 """What runs-api tells to whoever scrapes the inside: every step of a run, the queues, and what is away."""
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import Callable
@@ -184,6 +185,34 @@ async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnd
     assert left.value("pyoco_queue_jobs", tag="served", state="taken") == 0
     assert left.value("pyoco_queue_workers", tag="served") == 0
     assert (left.value("pyoco_queue_oldest_waiting_seconds", tag="served") or 0) > 0
+
+
+async def test_a_worker_of_the_seed_spec_is_busy_with_the_one_run_that_it_tells(service: RunsUnderTest) -> None:
+    now = time.time()
+    record = {
+        "worker_id": "peer", "instance_id": "i", "state": "RUNNING", "hidden": False, "tags": ["peers"],
+        "last_seen_at": now, "last_heartbeat_at": now,
+    }  # fmt: skip
+    workers = Bucket(service.link, "pyoco_workers")
+    await workers.put("peer", json.dumps(record).encode())
+    run_id = await service.submit(tag="peers")
+    durable = WireNames().work_durable("peers")
+
+    async def is_made() -> bool:
+        return durable in [queue.name for queue in await service.link.jetstream.consumers_info("PYOCO_WORK")]
+
+    await eventually(is_made, what="the queue of the peer's tag")
+    pulled = await service.link.jetstream.pull_subscribe_bind(durable, stream="PYOCO_WORK")
+    await pulled.fetch(1, timeout=5)
+    await workers.put("peer", json.dumps(record | {"current_run_id": run_id}).encode())
+    seen = await until(
+        service, lambda s: s.value("pyoco_queue_jobs", tag="peers", state="taken") == 1, "the job in the peer's hands"
+    )
+    assert seen.value("pyoco_queue_jobs", tag="peers", state="waiting") == 0
+    assert seen.value("pyoco_queue_oldest_waiting_seconds", tag="peers") == 0
+    assert seen.value("pyoco_queue_free_slots", tag="peers") == 0
+    second = (await service.client.get(f"/runs/{await service.submit(tag='peers')}")).json()
+    assert second["waiting_detail"] == "all workers of tag peers are busy; it is in their queue"
 
 
 async def test_invented_tags_do_not_push_out_those_that_are_served(service: RunsUnderTest) -> None:

@@ -169,6 +169,15 @@ async def test_a_worker_that_is_gone_can_be_marked_for_the_time_when_it_comes_ba
     assert (answer.status_code, answer.json()["state"], answer.json()["draining"]) == (200, state, True)
 
 
+async def test_a_worker_of_the_seed_spec_has_one_slot_which_its_run_occupies(
+    service: httpx.AsyncClient, bucket: Bucket
+) -> None:
+    await bucket.put("w1", record("w1", state="RUNNING", current_run_id="r1"))
+    await until_listed(service, "w1")
+    worker = (await service.get("/workers/w1")).json()
+    assert (worker["slots"], worker["busy_slots"], worker["current_run_ids"]) == (1, 1, ["r1"])
+
+
 async def test_one_worker_is_shown_with_everything_that_is_known_of_it(
     service: httpx.AsyncClient, bucket: Bucket
 ) -> None:
