@@ -1,7 +1,9 @@
 """The ledger on both databases: what is accepted, counted, taken back, folded in and queued again."""
 
+import re
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +237,10 @@ def test_with_100000_runs_every_page_is_read_through_an_index(database: Database
             assert "SCAN runs" not in plan.replace("SCAN runs USING INDEX", ""), f"{name}: {plan}"
             assert "Seq Scan on runs" not in plan, f"{name}: {plan}"
             assert "TEMP B-TREE" not in plan, f"{name}: {plan}"
-        for query in (queries.count_due(5.0, most=100), queries.next_due()):
-            assert "ix_outbox_due" in explain(connection, query) or not database.is_sqlite
+        for query in (queries.count_due(5.0, most=100), queries.due_longest(), queries.next_due()):
+            plan = explain(connection, query)
+            assert "ix_outbox_due" in plan or not database.is_sqlite, plan
+            assert not re.search(r"SCAN outbox(?! USING)", plan), plan
         counts = explain(connection, queries.totals_by_status())
         assert "runs " not in counts.replace("run_counts", ""), counts
     assert totals(database) == {"COMPLETED": 97_990, "FAILED": 2_000}
@@ -259,6 +263,43 @@ def test_what_one_relay_has_taken_no_other_takes_until_it_is_due_again(database:
         assert set(first).isdisjoint(second)
         assert ledger.take_due(connection, [TakeDue(later + 5, until=later + 20, limit=9)]) == [[]]
         assert ledger.take_due(connection, [TakeDue(later + 10, until=later + 20, limit=9)]) == [first + second]
+
+
+def backlog(database: Database, now: float) -> tuple[int, float]:
+    """How many dispatches are due and not sent, and since when the first of them is."""
+    count = database.read(lambda c: c.execute(queries.count_due(now, most=10)).scalar_one())
+    (first,) = database.read(lambda c: c.execute(queries.due_longest()).all())
+    return count, min(moment for moment in first if moment is not None)
+
+
+def test_what_was_taken_and_not_sent_is_due_as_long_as_it_was(database: Database) -> None:
+    runs = [new_run() for _ in range(5)]
+    accept(database, *runs)
+    due_at = min(run.send_at for run in runs)
+    assert backlog(database, due_at - 1) == (0, due_at)
+    later = due_at + 60
+    assert backlog(database, later) == (5, due_at)
+    for now in (later, later + 10, later + 20):
+        with database.writer.begin() as connection:
+            assert len(ledger.take_due(connection, [TakeDue(now, until=now + 10, limit=3)])[0]) == 3
+        assert backlog(database, now + 5) == (5, due_at)
+    with database.writer.begin() as connection:
+        ledger.mark_sent(connection, [Sent(run.job.run_id, 1, 42) for run in runs[1:]])
+    assert backlog(database, later + 25) == (1, runs[0].send_at)
+
+
+def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: Database) -> None:
+    left, scheduled = new_run(), new_run()
+    scheduled = replace(scheduled, job=scheduled.job.model_copy(update={"not_before": scheduled.send_at}))
+    accept(database, left, scheduled)
+    now = left.send_at - 5
+    with database.writer.begin() as connection:
+        assert ledger.hasten_outbox(connection, [now]) == [None]
+    assert backlog(database, now) == (1, now)
+    assert [row.run_id for row in take_due(database, now)] == [left.job.run_id]
+    with database.writer.begin() as connection:
+        ledger.hasten_outbox(connection, [now + 1])
+    assert backlog(database, now + 1) == (1, now)
 
 
 def test_many_rows_in_one_statement_are_found_through_an_index(tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ async def finish(service: RunsUnderTest, run_id: str, status: RunStatus = RunSta
     await service.change(run_id, lambda s: s.finish(status, now=time.time()))
 
 
+async def refuse_jobs(service: RunsUnderTest) -> None:
+    """From now on the queue is too small for any job."""
+    info = await service.link.jetstream.stream_info("PYOCO_WORK")
+    info.config.max_msg_size = 10
+    await service.link.jetstream.update_stream(info.config)
+
+
 async def test_every_step_of_a_run_is_measured(service: RunsUnderTest) -> None:
     await finish(service, await service.submit("hello"))
     await finish(service, await service.submit("other-flow"), RunStatus.FAILED)
@@ -245,6 +252,28 @@ async def test_a_held_run_that_falls_silent_shows_its_age(nats_server: NatsServe
         await service.claim(await service.submit())
         await until(
             service, lambda s: (s.value("pyoco_runs_oldest_heartbeat_seconds") or 0) > 2, "the silence being seen"
+        )
+
+
+async def test_what_jetstream_does_not_take_is_told_however_often_it_was_tried(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    patient = runs_settings(nats_server, tmp_path, nats_request_timeout_sec=10)
+    async with runs_running(patient) as service:
+        await refuse_jobs(service)
+        batch = {"runs": [{"flow_name": "hello"}] * 7}
+        assert (await service.client.post("/runs/batch", json=batch)).status_code == 200
+        await eventually(
+            lambda: service.rows(f"SELECT * FROM outbox WHERE due_at < {time.time()}") == [], what="all being tried"
+        )
+        seen = await until(service, lambda s: s.value("pyoco_outbox_due_rows") == 7, "all of them being told")
+        await until(
+            service,
+            lambda s: (
+                (s.value("pyoco_outbox_oldest_due_seconds") or 0)
+                > (seen.value("pyoco_outbox_oldest_due_seconds") or 0) + 1
+            ),
+            "the backlog growing older",
         )
 
 

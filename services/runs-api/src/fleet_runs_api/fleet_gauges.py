@@ -101,8 +101,9 @@ class FleetGauges:
         self._metrics.oldest_heartbeat.set(max(now - held[0].changed_at, 0.0) if held else 0.0)
         (due,) = await self._database.fetch(queries.count_due(now, most=_MOST_DUE))
         self._metrics.outbox_due.set(due[0])
-        (first,) = await self._database.fetch(queries.next_due())
-        self._metrics.outbox_oldest.set(max(now - first.due_at, 0.0) if first.due_at is not None else 0.0)
+        (first,) = await self._database.fetch(queries.due_longest())
+        since = min((moment for moment in first if moment is not None), default=now)
+        self._metrics.outbox_oldest.set(max(now - since, 0.0))
 
     # From JetStream -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
@@ -357,7 +357,10 @@ def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequ
             .with_for_update(skip_locked=True)
         )
         rows = connection.execute(
-            update(_outbox).where(_outbox.c.id.in_(due)).values(due_at=item.until).returning(_outbox.c.id)
+            update(_outbox)
+            .where(_outbox.c.id.in_(due))
+            .values(due_at=item.until, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
+            .returning(_outbox.c.id)
         )
         taken.append(sorted(row.id for row in rows))
     return taken
@@ -405,11 +408,12 @@ def forget_old_keys(connection: Connection, moments: Sequence[float]) -> Sequenc
     return [None] * len(moments)
 
 
-def hasten_outbox(connection: Connection, items: Sequence[None]) -> Sequence[None]:
+def hasten_outbox(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
     """Make first dispatches due that wait for no time of their own: the process that meant to send them is gone."""
     scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
-    connection.execute(update(_outbox).where(~scheduled.exists()).values(due_at=0.0))
-    return list(items)
+    now = max(moments)
+    connection.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
+    return [None] * len(moments)
 
 
 def _tenant_of(job: Job) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Select, func, select, union_all
 
-from .tables import FINISHED, FINISHED_IN_KV, HELD, WITH_DEADLINE
+from .tables import FINISHED, FINISHED_IN_KV, HELD, TAKEN, WITH_DEADLINE
 from .tables import attempts as _attempts
 from .tables import counts as _counts
 from .tables import decisions as _decisions
@@ -66,9 +66,16 @@ def next_due() -> Select[Any]:
 
 
 def count_due(now: float, *, most: int) -> Select[Any]:
-    """How many outbox rows are due; counting ends at `most`."""
-    due = select(_outbox.c.id).where(_outbox.c.due_at <= now).limit(most).subquery()
-    return select(func.count()).select_from(due)
+    """How many outbox rows are due, also those that somebody has taken and not sent; counting ends at `most`."""
+    taken = select(_outbox.c.id).where(TAKEN)
+    untouched = select(_outbox.c.id).where(_outbox.c.due_at <= now, _outbox.c.due_since.is_(None))
+    return select(func.count()).select_from(union_all(taken, untouched).limit(most).subquery())
+
+
+def due_longest() -> Select[Any]:
+    """Since when the first outbox row is due, of those that somebody has taken and of all; each may be missing."""
+    taken = select(func.min(_outbox.c.due_since)).where(TAKEN).scalar_subquery()
+    return select(taken.label("due_since"), select(func.min(_outbox.c.due_at)).scalar_subquery().label("due_at"))
 
 
 def heard_of_longest_ago() -> Select[Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -201,7 +202,7 @@ class RunsService:
         self._commits.start()
         if self._database.is_sqlite:
             # Nobody else writes this file: what lies in the outbox was meant to be sent by a process that is gone.
-            await self._commits.write(ledger.hasten_outbox, None)
+            await self._commits.write(ledger.hasten_outbox, time.time())
         self._ledger_missing = None
 
     async def _cursor_secret(self) -> str:

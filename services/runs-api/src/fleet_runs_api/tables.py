@@ -15,6 +15,7 @@ FROM_YAML = text("workflow_yaml_sha256 IS NOT NULL")
 WITH_DEADLINE = text("finished_at IS NULL AND deadline_at IS NOT NULL")
 FINISHED = text("finished_at IS NOT NULL")
 FINISHED_IN_KV = text("finished_at IS NOT NULL AND kv_released = 0")
+TAKEN = text("due_since IS NOT NULL")
 
 
 class Run(SQLModel, table=True):
@@ -98,13 +99,19 @@ class Outbox(SQLModel, table=True):
     """What must still reach JetStream: a dispatch to send, or the traces of a withdrawn run to remove."""
 
     __tablename__ = "outbox"
-    __table_args__ = (Index("ix_outbox_due", "due_at"),)
+    __table_args__ = (
+        Index("ix_outbox_due", "due_at"),
+        Index("ix_outbox_due_since", "due_since", sqlite_where=TAKEN, postgresql_where=TAKEN),
+    )
 
     id: int | None = Field(default=None, sa_column=Column(_Serial, primary_key=True, autoincrement=True))
     kind: str = Field(sa_column=Column(String(16), nullable=False))
     run_id: str = Field(sa_column=Column(String(64), nullable=False, index=True))
     dispatch: int = Field(sa_column=Column(Integer, nullable=False))
+    # When the relay takes it: whoever has taken it puts that off for as long as nobody else shall send it.
     due_at: float = Field(sa_column=Column(Float(53), nullable=False))
+    # When that was at first; null: nobody has taken it yet.
+    due_since: float | None = Field(default=None, sa_column=Column(Float(53)))
 
 
 class Attempt(SQLModel, table=True):
