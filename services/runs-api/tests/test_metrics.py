@@ -277,6 +277,18 @@ async def test_what_jetstream_does_not_take_is_told_however_often_it_was_tried(
         )
 
 
+async def test_every_dispatch_is_timed_also_those_of_batches_schedules_and_retries(service: RunsUnderTest) -> None:
+    batch = {"runs": [{"flow_name": "hello"}] * 3}
+    assert (await service.client.post("/runs/batch", json=batch)).status_code == 200
+    run_id = await service.submit(delay_sec=0.1)
+    await until(service, lambda s: s.value("pyoco_relay_duration_seconds_count") == 4, "the batch and the schedule")
+    await service.claim(run_id)
+    await service.change(
+        run_id, lambda s: s.retry_later(now=time.time(), not_before=time.time(), error="x", reason=None)
+    )
+    await until(service, lambda s: s.value("pyoco_relay_duration_seconds_count") == 5, "the retry")
+
+
 async def test_without_nats_the_rest_is_still_told(service: RunsUnderTest, nats_server: NatsServer) -> None:
     await service.submit()
     await until(service, lambda s: s.value("pyoco_queue_jobs", state="waiting") == 1, "the job seen")

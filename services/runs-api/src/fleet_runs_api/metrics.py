@@ -89,7 +89,9 @@ class RunsMetrics:
             "pyoco_accept_duration_seconds", "How long it took until a submit was on disk.", _STEP_BUCKETS
         )
         self.relay_seconds = histogram(
-            "pyoco_relay_duration_seconds", "How long it took to send a submitted run to JetStream.", _STEP_BUCKETS
+            "pyoco_relay_duration_seconds",
+            "How long it took to send a dispatch to JetStream, its snapshot and its job.",
+            _STEP_BUCKETS,
         )
         self.relay_failures = counter("pyoco_relay_failures", "Dispatches that could not be sent at once.")
         self.commit_seconds = histogram(

@@ -150,23 +150,25 @@ class Relay:
 
     async def _send_fresh(self, rows: Sequence[Any]) -> None:
         """First dispatches, all in flight at once: snapshot and job of each, as a submit sends them."""
-        flying: list[tuple[Any, Span, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
+        flying: list[tuple[float, Any, Span, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
         try:
             for row in rows:
+                begun = time.perf_counter()
                 job = Job.decode(payload := row.job.encode())
                 new = Dispatch(job, payload, RunSnapshot.pending(job, now=row.updated_at))
                 with (sending := self._sending(job, dispatch=1)).active():
-                    flying.append((row, sending, new, *await self._send_nowait(new)))
+                    flying.append((begun, row, sending, new, *await self._send_nowait(new)))
         except NatsUnavailable as error:
             self._say_later(rows[len(flying)], error)
         marks = []
-        for row, sending, new, written, queued in flying:
+        for begun, row, sending, new, written, queued in flying:
             try:
                 with sending:
                     sequence = await self._confirm(new, written, queued)
             except NatsUnavailable as error:
                 self._say_later(row, error)
             else:
+                self._metrics.relay_seconds.observe(time.perf_counter() - begun)
                 marks.append(self._commits.write_soon(ledger.mark_sent, Sent(row.run_id, 1, sequence)))
         await asyncio.gather(*marks)
 
@@ -197,12 +199,14 @@ class Relay:
                 return
             sequence = 0  # withdrawn or ended meanwhile: there is nothing to send
             if row.job is not None and not RunStatus(row.status).is_terminal:
+                begun = time.perf_counter()
                 job = Job.decode(payload := row.job.encode())
                 with self._sending(job, dispatch=row.dispatch):
                     # One after the other: a job that comes before a reopened snapshot would be taken for done.
                     await self.announce(waiting_snapshot_of(row))
                     queued = await self._queue_nowait(job, payload, dispatch=row.dispatch)
                     sequence = (await self._link.wait_ack(queued)).sequence
+                self._metrics.relay_seconds.observe(time.perf_counter() - begun)
             await self._commits.write(ledger.mark_sent, Sent(row.run_id, row.dispatch, sequence))
         except NatsUnavailable as error:
             self._say_later(row, error)
