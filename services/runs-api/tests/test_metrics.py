@@ -289,6 +289,17 @@ async def test_every_dispatch_is_timed_also_those_of_batches_schedules_and_retri
     await until(service, lambda s: s.value("pyoco_relay_duration_seconds_count") == 5, "the retry")
 
 
+async def test_a_submit_that_is_taken_back_is_no_failure_of_the_relay(service: RunsUnderTest) -> None:
+    await refuse_jobs(service)
+    assert (await service.client.post("/runs", json={"flow_name": "hello"})).status_code == 503
+    seen = await until(service, lambda s: s.value("pyoco_runs_withdrawn_total") == 1, "the submit being counted")
+    assert seen.value("pyoco_relay_failures_total") == 0
+    batch = {"runs": [{"flow_name": "hello"}] * 3}
+    assert (await service.client.post("/runs/batch", json=batch)).status_code == 200
+    seen = await until(service, lambda s: s.value("pyoco_relay_failures_total") == 3, "all of the batch being tried")
+    assert seen.value("pyoco_runs_withdrawn_total") == 1
+
+
 async def test_without_nats_the_rest_is_still_told(service: RunsUnderTest, nats_server: NatsServer) -> None:
     await service.submit()
     await until(service, lambda s: s.value("pyoco_queue_jobs", state="waiting") == 1, "the job seen")

@@ -93,7 +93,9 @@ class RunsMetrics:
             "How long it took to send a dispatch to JetStream, its snapshot and its job.",
             _STEP_BUCKETS,
         )
-        self.relay_failures = counter("pyoco_relay_failures", "Dispatches that could not be sent at once.")
+        self.relay_failures = counter(
+            "pyoco_relay_failures", "Dispatches that could not be sent when they were due, and are tried again."
+        )
         self.commit_seconds = histogram(
             "pyoco_ledger_commit_duration_seconds", "How long transactions of the ledger took.", _STEP_BUCKETS
         )
@@ -124,6 +126,9 @@ class RunsMetrics:
 
     def _make_runs(self) -> None:
         self.submitted = self._counter("pyoco_runs_submitted", "Runs accepted by this process.")
+        self.withdrawn = self._counter(
+            "pyoco_runs_withdrawn", "Runs that could not be sent and were taken back: their submits got 503."
+        )
         self.ended = self._counter("pyoco_runs_ended", "Runs that ended, by flow and status.", "flow", "status")
         self.run_seconds = self._histogram(
             "pyoco_run_duration_seconds", "How long the attempts took that ended runs.", _RUN_BUCKETS, "flow"

@@ -69,13 +69,9 @@ class Relay:
         The server takes them in the order sent; a worker that is faster all the same waits for the snapshot.
         """
         begun = time.perf_counter()
-        try:
-            with self._sending(new.job, dispatch=1):
-                written, queued = await self._send_nowait(new)
-                sequence = await self._confirm(new, written, queued)
-        except NatsUnavailable:
-            self._metrics.relay_failures.inc()
-            raise
+        with self._sending(new.job, dispatch=1):
+            written, queued = await self._send_nowait(new)
+            sequence = await self._confirm(new, written, queued)
         self._metrics.relay_seconds.observe(time.perf_counter() - begun)
         return sequence
 
@@ -223,7 +219,8 @@ class Relay:
         return span(spans.RUN_RELAY, about, kind=Kind.PRODUCER, parent=job.trace_context)
 
     def _say_later(self, row: Any, error: NatsUnavailable) -> None:
-        self._metrics.relay_failures.inc()
+        if row.kind == ledger.DISPATCH:
+            self._metrics.relay_failures.inc()
         trace = None if row.job is None else Job.decode(row.job.encode()).trace_context
         with Span(trace):
             logger.warning(

@@ -239,6 +239,7 @@ class Submission:
             )
             raise error from None
         if withdrawn:
+            self._metrics.withdrawn.inc()
             # A NATS that hangs would only keep the caller waiting longer: the outbox does it later.
             if not isinstance(error, NatsSilent):
                 await self._relay.remove_traces(job.run_id)
