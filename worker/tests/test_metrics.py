@@ -59,5 +59,7 @@ async def test_a_worker_tells_of_runs_that_end_and_of_runners_that_die(
     assert seen.value("pyoco_worker_runner_deaths_total") == 3
     assert seen.value("pyoco_worker_jobs_total", outcome="handed_back") == 2
     assert seen.value("pyoco_worker_claim_duration_seconds_count") == 3
+    # What was delivered again was in our hands before, not in the queue.
+    assert seen.value("pyoco_worker_queue_wait_seconds_count") == 1
     assert (seen.value("pyoco_worker_snapshot_bytes_count") or 0) >= 6
     assert (seen.value("pyoco_worker_slots"), seen.value("pyoco_nats_up")) == (1, 1)

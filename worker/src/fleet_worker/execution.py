@@ -114,7 +114,9 @@ class Execution:
                 self.log.failed(claimed.error, claimed.reason)
             return claimed
         services.metrics.claim_seconds.observe(time.perf_counter() - begun)
-        services.metrics.queue_wait_seconds.observe(max(time.time() - self.deliveries[-1].stored_at, 0.0))
+        if (delivery := self.deliveries[-1]).num_delivered == 1:
+            # Until it is delivered again it is in somebody's hands, not in the queue.
+            services.metrics.queue_wait_seconds.observe(max(time.time() - delivery.stored_at, 0.0))
         claimed.on_cancel = self._cancel
         self._lease = lease = claimed
         self._events = RunEventBatches(

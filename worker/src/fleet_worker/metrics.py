@@ -70,7 +70,7 @@ class WorkerMetrics:
         )
         self.queue_wait_seconds = Histogram(
             "pyoco_worker_queue_wait_seconds",
-            "How long jobs had been in the queue when they were claimed.",
+            "How long jobs had been in the queue when they were claimed at their first delivery.",
             buckets=_RUN_BUCKETS,
             registry=registry,
         )
