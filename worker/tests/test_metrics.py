@@ -41,6 +41,30 @@ def test_every_way_a_job_can_go_has_a_name_of_its_own() -> None:
     assert len(seen.label_values("pyoco_worker_jobs_total", "outcome")) == len(OUTCOMES)
 
 
+def test_names_of_flows_that_nobody_found_use_up_no_names() -> None:
+    metrics = WorkerMetrics(max_flows=2)
+    for number in range(300):
+        metrics.note_run(f"invented-{number}", 0.1, found=False)
+    for flow in ("hello", "report", "third"):
+        metrics.note_run(flow, 0.1, found=True)
+    metrics.note_run("hello", 0.1, found=False)
+    seen = Scrape(render(metrics.registry).decode())
+    duration = "pyoco_worker_run_duration_seconds_count"
+    assert seen.label_values(duration, "flow") == {"hello", "report", "other"}
+    assert (seen.value(duration, flow="hello"), seen.value(duration, flow="other")) == (2, 301)
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_names_only_flows_that_it_has(desk: Desk, start_worker: Callable[..., WorkerProcess]) -> None:
+    port = free_port()
+    start_worker("w1", PYOCO_MONITOR_PORT=str(port), PYOCO_METRICS_MAX_FLOWS="1")
+    for flow in ("invented", "tiny"):
+        await desk.wait_ended(await desk.submit(flow))
+    async with httpx.AsyncClient() as client:
+        seen = Scrape((await client.get(f"http://127.0.0.1:{port}/metrics")).text)
+    assert seen.label_values("pyoco_worker_run_duration_seconds_count", "flow") == {"other", "tiny"}
+
+
 @pytest.mark.timeout(120)
 async def test_a_worker_tells_of_runs_that_end_and_of_runners_that_die(
     desk: Desk, start_worker: Callable[..., WorkerProcess]

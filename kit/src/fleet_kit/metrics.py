@@ -34,7 +34,7 @@ def render(registry: Collector) -> bytes:
 
 
 class BoundedNames:
-    """Names that callers choose, as values of a label: the first ones as they are, all others as one.
+    """Names that callers choose, as values of a label: the first known ones as they are, all others as one.
 
     Every value of a label is a series that is kept for ever, so nobody but us decides how many there are.
     """
@@ -43,10 +43,11 @@ class BoundedNames:
         self._most = most
         self._names: set[str] = set()
 
-    def label(self, name: str) -> str:
+    def label(self, name: str, *, known: bool = True) -> str:
+        """A name of which nobody knows yet whether it names anything takes no place; it may have one already."""
         if name in self._names:
             return name
-        if len(self._names) < self._most:
+        if known and len(self._names) < self._most:
             self._names.add(name)
             return name
         return OTHER

@@ -12,7 +12,7 @@ import pytest
 from fleet_contracts.job import Job
 from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_contracts.status import RunStatus, WorkerState
+from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.kv import Bucket
 from fleet_kit.metrics import render
@@ -24,6 +24,8 @@ from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually
 
 from .conftest import RunsUnderTest, runs_running, runs_settings
+
+NO_FLOW = ("flow_not_found", "callable_not_allowed", "reference_not_allowed")
 
 
 async def scrape(service: RunsUnderTest) -> Scrape:
@@ -45,7 +47,8 @@ async def until(service: RunsUnderTest, holds: Callable[[Scrape], bool], what: s
 
 async def finish(service: RunsUnderTest, run_id: str, status: RunStatus = RunStatus.COMPLETED) -> None:
     await service.claim(run_id)
-    await service.change(run_id, lambda s: s.finish(status, now=time.time()))
+    tasks = {"greet": TaskStatus.SUCCEEDED}
+    await service.change(run_id, lambda s: s.finish(status, now=time.time(), tasks=tasks))
 
 
 async def refuse_jobs(service: RunsUnderTest) -> None:
@@ -142,6 +145,40 @@ def test_the_first_attempt_of_a_run_that_was_reopened_is_not_measured_from_its_s
     seen = told(begun(never_begun.reopen(now=9000.0), now=9001.0).finish(RunStatus.COMPLETED, now=9002.0))
     assert seen.value("pyoco_run_duration_seconds_sum") == 1.0
     assert not seen.value("pyoco_run_wait_seconds_count")
+
+
+def test_names_of_flows_that_never_ran_use_up_no_names() -> None:
+    metrics = RunsMetrics(max_flows=1)
+    pending, failed = waiting(), RunStatus.FAILED
+    held = begun(pending, now=1002.0)
+    never_ran = [
+        *(held.finish(failed, now=1003.0, reason=reason) for reason in NO_FLOW),
+        held.request_cancel(by=None, now=1002.5).finish(RunStatus.CANCELLED, now=1003.0),
+        pending.request_cancel(by=None, now=1002.0).finish(RunStatus.CANCELLED, now=1002.0),
+        pending.finish(failed, now=1003.0, reason="deadline_exceeded"),
+    ]
+    for number, run in enumerate(never_ran):
+        metrics.note_changes([run.model_copy(update={"flow_name": f"invented-{number}"})])
+    metrics.note_changes([held.finish(failed, now=1003.0, reason="execution_error")])
+    # A known flow that some worker does not have is still that flow.
+    metrics.note_changes([never_ran[0]])
+    seen = Scrape(render(metrics.registry).decode())
+    assert seen.label_values("pyoco_runs_ended_total", "flow") == {"other", "hello"}
+    assert seen.value("pyoco_runs_ended_total", flow="hello") == 2
+    assert seen.value("pyoco_runs_ended_total", flow="other") == len(never_ran)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda run: run.finish(RunStatus.COMPLETED, now=1003.0),
+        lambda run: run.finish(RunStatus.CANCELLED, now=1003.0, tasks={"greet": TaskStatus.CANCELLED}),
+        lambda run: run.finish(RunStatus.FAILED, now=1003.0, reason="execution_error"),
+    ],
+)
+def test_a_flow_that_ran_is_named_however_it_ended(end: Callable[[RunSnapshot], RunSnapshot]) -> None:
+    seen = told(end(begun(waiting(), now=1002.0)))
+    assert seen.label_values("pyoco_runs_ended_total", "flow") == {"hello"}
 
 
 async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnderTest) -> None:

@@ -43,6 +43,8 @@ _REFUSALS_BEFORE_NAK = 6
 _MAX_BACKOFF_SECONDS = 2.0
 
 _MAY_COME_BY_WHEEL = {DeadLetterReason.FLOW_NOT_FOUND, DeadLetterReason.CALLABLE_NOT_ALLOWED}
+# With any other reason a runner says that it has found no flow to run.
+_HAS_RUN = {None, DeadLetterReason.EXECUTION_ERROR}
 
 
 class Ending(Enum):
@@ -201,7 +203,8 @@ class Execution:
                 with self.trace.executing():
                     done = await runner.run(request, self._on_progress)
                     self.trace.executed(done)
-                self._services.metrics.note_run(self._job.flow_name, time.perf_counter() - begun)
+                found = done.reason in _HAS_RUN
+                self._services.metrics.note_run(self._job.flow_name, time.perf_counter() - begun, found=found)
             except RunnerDied as death:
                 self._runner, self.needs_runner = None, False
                 await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -88,8 +88,9 @@ class WorkerMetrics:
         name = outcome.status.value.lower() if isinstance(outcome, Ended) else _OUTCOMES[type(outcome)]
         self._jobs.labels(name).inc()
 
-    def note_run(self, flow: str, seconds: float) -> None:
-        self._run_seconds.labels(self._flows.label(flow)).observe(seconds)
+    def note_run(self, flow: str, seconds: float, *, found: bool) -> None:
+        """`found`: there is such a flow; who names others must not use up the names."""
+        self._run_seconds.labels(self._flows.label(flow, known=found)).observe(seconds)
 
 
 class AgentState(Collector):

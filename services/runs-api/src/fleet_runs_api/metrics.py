@@ -162,7 +162,7 @@ class RunsMetrics:
                 self._note_end(snapshot)
 
     def _note_end(self, snapshot: RunSnapshot) -> None:
-        flow = self._flows.label(snapshot.flow_name)
+        flow = self._flows.label(snapshot.flow_name, known=_has_run(snapshot))
         self.ended.labels(flow, snapshot.status.value).inc()
         self.attempts.observe(snapshot.attempt)
         begun = snapshot.start_time
@@ -198,3 +198,9 @@ class RunsMetrics:
 
     def _histogram(self, name: str, description: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, description, labels, buckets=buckets, registry=self.registry)
+
+
+def _has_run(snapshot: RunSnapshot) -> bool:
+    """Some worker has found the run's flow; the name of any other may be invented."""
+    is_flows_failure = snapshot.reason == DeadLetterReason.EXECUTION_ERROR
+    return bool(snapshot.tasks) or snapshot.status is RunStatus.COMPLETED or is_flows_failure

@@ -48,7 +48,7 @@ class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, Dl
     # How long a submit under the same idempotency key is answered as the first one was.
     idempotency_key_ttl_sec: float = Field(86400.0, gt=0)
 
-    # So many flows have histograms of their own, the first that end a run here; all others share one.
+    # So many flows have histograms of their own, the first that are seen to run; all others share one.
     metrics_max_flows: int = Field(100, ge=0, le=1000)
 
     # Signs the cursors of lists. Not set: the replicas make one and keep it in the ledger.
