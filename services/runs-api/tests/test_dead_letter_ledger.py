@@ -197,6 +197,7 @@ def test_letters_of_one_kind_are_one_group_with_the_newest_error(database: Datab
     assert database.read(lambda c: c.execute(dead_letter_queries.newest_groups("acme", limit=9)).all()) == []
     assert database.read(lambda c: c.execute(dead_letter_queries.open_letters("anonymous")).scalar()) == 4
     assert database.read(lambda c: c.execute(dead_letter_queries.open_letters("acme")).scalar()) == 0
+    assert database.read(lambda c: c.execute(dead_letter_queries.count_open(most=100)).scalar()) == 4
 
 
 def test_requeueing_makes_the_run_wait_again_and_closes_all_its_letters(database: Database) -> None:
@@ -424,6 +425,8 @@ def test_a_page_looks_at_so_many_letters_and_no_more(database: Database) -> None
     assert len(ids_of(database, LetterFilter("anonymous", states=ALL_STATES), limit=200)) == 19_980
     left = dead_letter_queries.count_left(ANYBODY, position=100, most=1000)
     assert database.read(lambda c: c.execute(left).scalar()) == 1000
+    every = dead_letter_queries.count_open(most=5000)
+    assert database.read(lambda c: c.execute(every).scalar()) == 5000
 
 
 def test_with_100000_letters_every_page_is_read_through_an_index(database: Database) -> None:

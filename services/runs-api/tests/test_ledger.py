@@ -21,6 +21,7 @@ from fleet_contracts.status import RunStatus
 from fleet_runs_api import ledger, migrations, queries
 from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.database import Database
+from fleet_runs_api.dead_letters import queries as dead_letter_queries
 from fleet_runs_api.ledger import Acceptance, NewRun, Observation, Redispatch, Sent, TakeDue, Withdrawal
 from fleet_testkit.filling import fill_ledger
 
@@ -241,6 +242,9 @@ def test_with_100000_runs_every_page_is_read_through_an_index(database: Database
             plan = explain(connection, query)
             assert "ix_outbox_due" in plan or not database.is_sqlite, plan
             assert not re.search(r"SCAN outbox(?! USING)", plan), plan
+        plan = explain(connection, dead_letter_queries.count_open(most=100))
+        assert "ix_dead_letters_age" in plan or not database.is_sqlite, plan
+        assert "dead_letter_groups" not in plan, plan
         counts = explain(connection, queries.totals_by_status())
         assert "runs " not in counts.replace("run_counts", ""), counts
     assert totals(database) == {"COMPLETED": 97_990, "FAILED": 2_000}

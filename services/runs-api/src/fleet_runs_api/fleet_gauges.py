@@ -18,7 +18,7 @@ from fleet_kit.streams import messages_of
 
 from . import queries
 from .database import Database
-from .dead_letters.handling import DeadLetters
+from .dead_letters import queries as dead_letter_queries
 from .fleet_view import FleetView
 from .metrics import RunsMetrics
 from .settings import RunsSettings
@@ -30,7 +30,8 @@ _FRESH_SECONDS = 2.0
 # Whoever scrapes waits no longer; what has not answered by then is away.
 _PATIENCE_SECONDS = 3.0
 _MOST_TAGS = 100
-_MOST_DUE = 10_000
+# Where the help of a gauge says so.
+_MOST_COUNTED = 10_000
 _AWAY = (FleetError, nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError)
 
 
@@ -42,14 +43,12 @@ class FleetGauges:
         link: NatsLink,
         database: Database,
         workers: FleetView,
-        dead_letters: DeadLetters,
         metrics: RunsMetrics,
     ) -> None:
         self._settings = settings
         self._link = link
         self._database = database
         self._workers = workers
-        self._dead_letters = dead_letters
         self._metrics = metrics
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
@@ -93,13 +92,14 @@ class FleetGauges:
         for row in await self._database.fetch(queries.totals_by_status()):
             totals[RunStatus(row.status)] += row.total
         self._metrics.show_totals(totals)
-        self._metrics.open_letters.set(await self._dead_letters.total_open())
+        (letters,) = await self._database.fetch(dead_letter_queries.count_open(most=_MOST_COUNTED))
+        self._metrics.open_letters.set(letters[0])
 
     async def _show_backlog(self) -> None:
         now = time.time()
         held = await self._database.fetch(queries.heard_of_longest_ago())
         self._metrics.oldest_heartbeat.set(max(now - held[0].changed_at, 0.0) if held else 0.0)
-        (due,) = await self._database.fetch(queries.count_due(now, most=_MOST_DUE))
+        (due,) = await self._database.fetch(queries.count_due(now, most=_MOST_COUNTED))
         self._metrics.outbox_due.set(due[0])
         (first,) = await self._database.fetch(queries.due_longest())
         since = min((moment for moment in first if moment is not None), default=now)

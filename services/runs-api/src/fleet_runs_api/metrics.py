@@ -54,7 +54,9 @@ class RunsMetrics:
         self.runs = gauge("pyoco_runs_total", "Runs by status.", "status")
         self.workers_alive = gauge("pyoco_workers_alive_total", "Workers that are alive.")
         self.dead_letters = gauge("pyoco_dlq_messages_total", "Dead letters in the stream.")
-        self.open_letters = gauge("pyoco_dlq_open_letters", "Dead letters that nobody has requeued or deleted.")
+        self.open_letters = gauge(
+            "pyoco_dlq_open_letters", "Dead letters that nobody has requeued or deleted; counted up to 10,000."
+        )
         self.ledger_up = gauge("pyoco_ledger_up", "1 if the ledger answered when it was last asked.")
         self.oldest_heartbeat = gauge(
             "pyoco_runs_oldest_heartbeat_seconds",

@@ -132,7 +132,6 @@ class RunsService:
             link=self.link,
             database=self._database,
             workers=self._fleet,
-            dead_letters=self.dead_letters,
             metrics=metrics,
         )
         NatsMetrics(self.link, metrics.registry, component="runs-api")

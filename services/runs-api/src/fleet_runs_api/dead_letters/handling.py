@@ -101,8 +101,7 @@ class DeadLetters:
     async def groups(self, tenant_id: str, *, limit: int) -> Sequence[Row[Any]]:
         return await self._database.fetch(dead_letter_queries.newest_groups(tenant_id, limit=limit))
 
-    async def total_open(self, tenant_id: str | None = None) -> int:
-        """Of one tenant, or of all."""
+    async def total_open(self, tenant_id: str) -> int:
         return int((await self._database.fetch(dead_letter_queries.open_letters(tenant_id)))[0][0])
 
     async def requeue(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:

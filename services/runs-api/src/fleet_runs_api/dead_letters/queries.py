@@ -110,10 +110,15 @@ def newest_groups(tenant_id: str, *, limit: int) -> Select[Any]:
     )
 
 
-def open_letters(tenant_id: str | None = None) -> Select[Any]:
-    """How many there are, of one tenant or of all, from the groups: nobody counts letters."""
-    query = select(func.coalesce(func.sum(_groups.c.total), 0))
-    return query if tenant_id is None else query.where(_groups.c.tenant_id == tenant_id)
+def open_letters(tenant_id: str) -> Select[Any]:
+    """How many a tenant has, from its groups."""
+    return select(func.coalesce(func.sum(_groups.c.total), 0)).where(_groups.c.tenant_id == tenant_id)
+
+
+def count_open(*, most: int) -> Select[Any]:
+    """How many there are of all tenants; counting ends at `most`, and there may be as many groups as letters."""
+    found = select(_letters.c.state).where(_letters.c.state == LetterState.OPEN).limit(most).subquery()
+    return select(func.count()).select_from(found)
 
 
 def _most_looked_at(wanted: LetterFilter, limit: int) -> int:
