@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,6 +276,35 @@ async def test_invented_tags_do_not_push_out_those_that_are_served(service: Runs
     assert seen.value("pyoco_queue_jobs", tag="zz-busy", state="waiting") == 3
     assert seen.value("pyoco_queue_jobs", tag="other", state="waiting") == 52
     assert seen.value("pyoco_queue_workers", tag="other") == 0
+
+
+async def test_a_scrape_looks_through_the_workers_once_and_not_for_every_tag(service: RunsUnderTest) -> None:
+    walks = 0
+
+    class Watched(dict[str, WorkerRecord]):
+        def values(self) -> Any:
+            nonlocal walks
+            walks += 1
+            return super().values()
+
+    gauges = service.app.state.service.gauges
+    gauges._workers._records = Watched()
+    now = time.time()
+    for number in range(60):
+        record = WorkerRecord(
+            worker_id=f"w{number}", instance_id="i", state=WorkerState.IDLE, last_seen_at=now, last_heartbeat_at=now,
+            tags=["all", f"own-{number}", f"second-{number}"], slots=2, draining=number < 10,
+            current_run_ids=["r1"] if number < 20 else [],
+        )  # fmt: skip
+        await Bucket(service.link, "pyoco_workers").put(record.worker_id, record.encode())
+    seen = await until(service, lambda s: s.value("pyoco_workers_alive_total") == 60, "all workers seen")
+    assert (seen.value("pyoco_queue_workers", tag="all"), seen.value("pyoco_queue_free_slots", tag="all")) == (50, 90)
+    assert len(seen.label_values("pyoco_queue_workers", "tag")) == 101
+    walks = 0
+    gauges._asked_at = float("-inf")
+    await scrape(service)
+    # Once for those that are alive, once for what they could take.
+    assert walks == 2
 
 
 def test_the_gateway_is_told_only_what_every_replica_tells_alike() -> None:

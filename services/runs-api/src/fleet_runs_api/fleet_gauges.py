@@ -19,7 +19,7 @@ from fleet_kit.streams import messages_of
 from . import queries
 from .database import Database
 from .dead_letters import queries as dead_letter_queries
-from .fleet_view import FleetView
+from .fleet_view import NOBODY, FleetView
 from .metrics import RunsMetrics
 from .settings import RunsSettings
 
@@ -130,13 +130,12 @@ class FleetGauges:
         info = await self._link.jetstream.stream_info(names.work_stream, subjects_filter=names.work_subject("*"))
         prefix = names.work_subject("")
         in_stream = {subject.removeprefix(prefix): count for subject, count in (info.state.subjects or {}).items()}
-        served = self._workers.tags(now=now)
+        served = self._workers.capacities(now=now)
         # Chosen anew each time: whoever invents tags must not push out those that somebody serves.
         tags = sorted({*in_stream, *served}, key=lambda tag: (tag not in served, -in_stream.get(tag, 0), tag))
         named, rest = tags[:_MOST_TAGS], tags[_MOST_TAGS:]
-        capacities = {tag: self._workers.capacity(tag, now=now) for tag in tags}
         looked = await asyncio.gather(
-            *(self._look_at(tag, in_stream.get(tag, 0), held=capacities[tag].held) for tag in named)
+            *(self._look_at(tag, in_stream.get(tag, 0), held=served.get(tag, NOBODY).held) for tag in named)
         )
         metrics = self._metrics
         metrics.forget_tags()
@@ -144,12 +143,12 @@ class FleetGauges:
             metrics.queue_jobs.labels(tag, "waiting").set(waiting)
             metrics.queue_jobs.labels(tag, "taken").set(taken)
             metrics.queue_oldest.labels(tag).set(age)
-            metrics.queue_workers.labels(tag).set(capacities[tag].workers)
-            metrics.queue_free_slots.labels(tag).set(capacities[tag].free_slots)
+            metrics.queue_workers.labels(tag).set(served.get(tag, NOBODY).workers)
+            metrics.queue_free_slots.labels(tag).set(served.get(tag, NOBODY).free_slots)
         if rest:
             # Who takes them is not known one by one; that they are there is, and whether one of them has nobody.
             metrics.queue_jobs.labels(OTHER, "waiting").set(sum(in_stream.get(tag, 0) for tag in rest))
-            metrics.queue_workers.labels(OTHER).set(min(capacities[tag].workers for tag in rest))
+            metrics.queue_workers.labels(OTHER).set(min(served.get(tag, NOBODY).workers for tag in rest))
 
     async def _look_at(self, tag: str, jobs: int, *, held: int) -> tuple[int, int, float]:
         """How many jobs of a tag wait, how many are in some worker's hands, how long the oldest has waited."""

@@ -1,7 +1,7 @@
 """What the runs service knows of the workers: a mirror of their registry."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fleet_contracts.messages import MalformedMessage
@@ -21,6 +21,9 @@ class Capacity:
     free_slots: int
     # What all of them have in their hands, of this tag or of another that they serve.
     held: int
+
+
+NOBODY = Capacity(workers=0, draining=0, free_slots=0, held=0)
 
 
 class FleetView:
@@ -47,20 +50,17 @@ class FleetView:
     def alive_count(self, *, now: float) -> int:
         return sum(self.is_alive(record, now=now) for record in self._records.values())
 
-    def tags(self, *, now: float) -> set[str]:
-        """What the live workers serve."""
-        return {tag for record in self._records.values() if self.is_alive(record, now=now) for tag in record.tags}
-
     def capacity(self, tag: str, *, now: float) -> Capacity:
-        """What the live workers of a tag could take; one that is drained takes nothing."""
-        serving = [r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)]
-        taking = [r for r in serving if not r.draining]
-        return Capacity(
-            workers=len(taking),
-            draining=len(serving) - len(taking),
-            free_slots=sum(max(r.slots - len(r.current_run_ids), 0) for r in taking),
-            held=sum(len(r.current_run_ids) for r in serving),
-        )
+        return _capacity_of([r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)])
+
+    def capacities(self, *, now: float) -> dict[str, Capacity]:
+        """By tag, of those that live workers serve: each worker is looked at once."""
+        serving: dict[str, list[WorkerRecord]] = {}
+        for record in self._records.values():
+            if self.is_alive(record, now=now):
+                for tag in set(record.tags):
+                    serving.setdefault(tag, []).append(record)
+        return {tag: _capacity_of(workers) for tag, workers in serving.items()}
 
     def _on_change(self, key: str, value: bytes | None) -> None:
         if value is None:
@@ -73,3 +73,14 @@ class FleetView:
             return
         if record.state is not WorkerState.STOPPED_GRACEFUL:
             self._on_tags(record.tags)
+
+
+def _capacity_of(serving: Sequence[WorkerRecord]) -> Capacity:
+    """What the live workers of a tag could take; one that is drained takes nothing."""
+    taking = [worker for worker in serving if not worker.draining]
+    return Capacity(
+        workers=len(taking),
+        draining=len(serving) - len(taking),
+        free_slots=sum(max(worker.slots - len(worker.current_run_ids), 0) for worker in taking),
+        held=sum(len(worker.current_run_ids) for worker in serving),
+    )
