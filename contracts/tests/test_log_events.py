@@ -52,6 +52,8 @@ def test_the_file_is_what_the_module_says() -> None:
         {**FAILED, "meta": {"error_code": "VALIDATION_ERROR", "fields": ["tag"], "detail": "invalid request"}},
         {**FAILED, "meta": {"error_code": "NOT_FOUND", "resource": "/runs/r1"}},
         {**FAILED, "meta": {"error_code": "CONFLICT"}},
+        {"err_id": "ERR-PYOCO-0003", "level": "WARNING", "status": "failed", "meta": NATS_AWAY},
+        {"err_id": "ERR-PYOCO-0021", "level": "WARNING", "status": "timeout", "meta": CRASH},
         {"event": "dlq.transition", "status": "entered", "meta": {"job_type": "hello", "reason": "invalid_job"}},
         {"event": "feature_flag", "status": "updated", "meta": {"flag": "f", "value": None, "source": "default"}},
     ],
@@ -85,6 +87,8 @@ def test_a_whole_line_is_valid(changes: dict[str, Any]) -> None:
         {**FAILED, "meta": {"error_code": "VALIDATION_ERROR", "fields": [{"field": "tag"}], "detail": "no"}},
         {**FAILED, "meta": {"error_code": "NOT_FOUND"}},
         {**REQUEST, "status": "failed"},
+        {"err_id": "ERR-PYOCO-0003", "level": "WARNING", "meta": NATS_AWAY},
+        {"err_id": "ERR-PYOCO-0021", "level": "WARNING", "status": "timeout"},
         {"event": "dlq.transition", "meta": {"job_type": "hello", "reason": "invalid_job"}},
     ],
 )

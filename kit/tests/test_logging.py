@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fleet_contracts.log_events import LogStatus
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logging import configure_logging, log_context, problem_fields
@@ -81,10 +82,10 @@ def test_what_is_given_is_written(written: Callable[[], list[dict[str, Any]]]) -
         "job done",
         extra={
             "event": "worker_job",
-            "status": "completed",
+            "status": "timeout",
             "duration_ms": 12,
             "entity_id": "job:42",
-            "meta": JOB,
+            "meta": {**JOB, "error_code": "CONFLICT"},
             "component": "worker.ingest",
             "run_id": "r1",
             "flow_name": "hello",
@@ -96,7 +97,8 @@ def test_what_is_given_is_written(written: Callable[[], list[dict[str, Any]]]) -
     )
     [line] = written()
     assert (line["event"], line["component"], line["duration_ms"]) == ("worker_job", "worker.ingest", 12)
-    assert (line["entity_id"], line["meta"]) == ("job:42", JOB)
+    assert (line["entity_id"], line["status"]) == ("job:42", "timeout")
+    assert line["meta"] == {**JOB, "error_code": "CONFLICT"}
     assert (line["run_id"], line["flow_name"], line["tag"], line["worker_id"]) == ("r1", "hello", "default", "w1")
     assert (line["err_id"], line["msg_id"]) == ("ERR-PYOCO-0007", "MSG-PYOCO-0007")
     assert line["reason"] == "why not"
@@ -240,6 +242,17 @@ def test_a_failure_tells_its_code_and_what_that_code_asks_for(written: Written) 
     assert away == {**dependency, "dependency_status": "unavailable"}
     assert tried == {**dependency, "dependency_status": "refused"}
     assert broken["exception_type"] == "ValueError"
+
+
+def test_a_problem_is_a_failure_however_loudly_it_is_told(written: Written) -> None:
+    logger.warning("away", extra=problem_fields(Problem.NATS_UNAVAILABLE))
+    logger.info("no flow", extra={"run_id": "r1", **problem_fields(Problem.FLOW_NOT_FOUND)})
+    logger.warning("too slow", extra={"status": LogStatus.TIMEOUT, **problem_fields(Problem.CANCEL_TIMED_OUT)})
+    away, no_flow, too_slow = written()
+    assert [line["status"] for line in (away, no_flow, too_slow)] == ["failed", "failed", "timeout"]
+    assert (away["meta"]["error_code"], away["meta"]["provider"]) == ("DEPENDENCY_ERROR", "nats")
+    assert no_flow["meta"] == {"error_code": "NOT_FOUND", "resource": "run:r1"}
+    assert too_slow["meta"]["error_code"] == "INTERNAL_ERROR"
 
 
 def test_what_nobody_has_caught_is_a_line(written: Written) -> None:

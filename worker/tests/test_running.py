@@ -228,7 +228,8 @@ async def test_a_run_that_ignores_its_cancel_is_ended_after_the_grace_period(
     run = await desk.wait_ended(run_id)
     assert run.status is RunStatus.CANCELLED
     assert "did not stop within 0.5 s" in (run.error or "")
-    assert "ERR-PYOCO-0021" in worker.log
+    [line] = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0021"]
+    assert (line["level"], line["status"], line["meta"]["error_code"]) == ("WARNING", "timeout", "INTERNAL_ERROR")
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
 
 

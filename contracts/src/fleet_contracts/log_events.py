@@ -78,6 +78,7 @@ class LogEvent(StrEnum):
 
 _TEXT, _NUMBER, _ANY = {"type": "string"}, {"type": "integer", "minimum": 0}, True
 _SAID = {"type": "string", "minLength": 1}
+_FAILURES = [LogStatus.FAILED.value, LogStatus.TIMEOUT.value]
 
 # Instead of what a failure must tell and nobody knows: the gateway cannot look into a service, for example.
 UNKNOWN = "unknown"
@@ -152,11 +153,15 @@ def log_line_schema() -> dict[str, Any]:
         "properties": {**_REQUIRED, **_OPTIONAL},
         "required": list(_REQUIRED),
         "additionalProperties": False,
+        # A problem is a failure, however loudly it is told.
+        "dependentSchemas": {
+            "err_id": {"properties": {"status": {"enum": _FAILURES}, "meta": {"required": ["error_code"]}}}
+        },
         "allOf": [
             _when({"event": {"const": LogEvent.DLQ_TRANSITION}}, {"status": {"enum": list(LetterMove)}}),
             _when({"status": {"enum": list(LetterMove)}}, {"event": {"const": LogEvent.DLQ_TRANSITION}}),
             _when({"status": {"const": "updated"}}, {"event": {"const": LogEvent.FEATURE_FLAG}}),
-            _when({"level": {"enum": ["ERROR", "CRITICAL"]}}, {"status": {"enum": ["failed", "timeout"]}}),
+            _when({"level": {"enum": ["ERROR", "CRITICAL"]}}, {"status": {"enum": _FAILURES}}),
             _when({"status": {"const": LogStatus.FAILED}}, {"meta": {"required": ["error_code"]}}),
             *(_when({"event": {"const": event}}, {"meta": _having(meta)}) for event, meta in REQUIRED_META.items()),
             *(

@@ -81,13 +81,14 @@ class _Formatter(logging.Formatter):
             **{k: v for k, v in record.__dict__.items() if k in _EXTRA_FIELDS},
         }
         error = record.exc_info[1] if record.exc_info else None
-        status = given.pop("status", None) or (
-            LogStatus.FAILED if record.levelno >= logging.ERROR or error else LogStatus.COMPLETED
-        )
+        # A problem is a failure, however loudly it is told.
+        err_id = given.get("err_id")
+        is_failure = record.levelno >= logging.ERROR or error is not None or err_id is not None
+        status = given.pop("status", None) or (LogStatus.FAILED if is_failure else LogStatus.COMPLETED)
         meta = given.pop("meta", {})
-        if status == LogStatus.FAILED and "error_code" not in meta:
+        if (status == LogStatus.FAILED or err_id is not None) and "error_code" not in meta:
             about = given.get("entity_id") or _entity_id(given)
-            failure = failure_meta(error, err_id=given.get("err_id"), exc_type=given.get("exc_type"), resource=about)
+            failure = failure_meta(error, err_id=err_id, exc_type=given.get("exc_type"), resource=about)
             meta = failure | meta
         line: dict[str, Any] = {
             "ts": self._timestamp(record.created),

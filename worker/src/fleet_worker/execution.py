@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
+from fleet_contracts.log_events import LogStatus
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
@@ -273,7 +274,9 @@ class Execution:
             case Ending.CANCEL_OVERDUE:
                 grace = self._services.settings.cancel_grace_period_sec
                 error = f"the run did not stop within {grace:g} s after the cancel request; its process was ended"
-                self.log.say(logging.WARNING, error, **problem_fields(Problem.CANCEL_TIMED_OUT))
+                self.log.say(
+                    logging.WARNING, error, status=LogStatus.TIMEOUT, **problem_fields(Problem.CANCEL_TIMED_OUT)
+                )
                 return await self._conclude(lease, self._last_told(RunStatus.CANCELLED, error))
             case Ending.DEADLINE:
                 error = "the run's deadline passed while it was running; its process was ended"
