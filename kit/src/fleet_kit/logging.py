@@ -16,6 +16,7 @@ import orjson
 from fleet_contracts.log_events import LogEvent, LogStatus
 from fleet_contracts.problems import Problem
 
+from .errors import FleetError
 from .log_failures import failure_meta
 from .log_secrets import without_secrets
 from .log_text import is_coloured, text_line
@@ -59,6 +60,17 @@ def exception_fields(error: BaseException) -> dict[str, str]:
     frames = traceback.extract_tb(error.__traceback__)
     origin = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     return {"exc_type": type(error).__name__, "exc_message": str(error), "exc_origin": origin}
+
+
+def failure_fields(error: BaseException) -> dict[str, Any]:
+    """All that is told of a failure but its traceback, for `extra=` of a log call."""
+    problem = error.problem if isinstance(error, FleetError) else None
+    return {
+        "status": LogStatus.FAILED,
+        "meta": failure_meta(error),
+        **exception_fields(error),
+        **(problem_fields(problem) if problem is not None else {}),
+    }
 
 
 class _Formatter(logging.Formatter):

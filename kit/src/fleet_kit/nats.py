@@ -20,10 +20,11 @@ from nats.js import JetStreamContext, api
 from fleet_contracts.nats_roles import inbox_prefix
 from fleet_contracts.problems import Problem
 
+from .complaints import Complaints
 from .errors import NatsUnavailable
 from .logging import problem_fields
 from .nats_client import NotPermitted, PatientClient, PromptJetStream, denied_subject, explained
-from .nats_outages import OUTAGES, Complaints, Silence
+from .nats_outages import OUTAGES, Silence
 from .settings import FleetSettings
 from .tracing import current
 

@@ -1,8 +1,6 @@
-"""What an outage of NATS looks like: what the library raises then, how long it has lasted, how often it is told."""
+"""What an outage of NATS looks like: what the library raises then, how long it has lasted."""
 
 import asyncio
-import logging
-import time
 
 import nats.errors
 import nats.js.errors
@@ -16,7 +14,6 @@ OUTAGES = (
     TimeoutError,
     asyncio.TimeoutError,
 )
-_REPEAT_COMPLAINT_SECONDS = 30.0
 
 
 class Silence:
@@ -36,17 +33,3 @@ class Silence:
             return False
         self._since = None
         return True
-
-
-class Complaints:
-    """While NATS is away the same complaint comes four times a second: it is told now and then."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, float] = {}
-
-    def level(self, text: str) -> int:
-        now = time.monotonic()
-        if self._told.get(text, -_REPEAT_COMPLAINT_SECONDS) >= now - _REPEAT_COMPLAINT_SECONDS:
-            return logging.DEBUG
-        self._told = {text: now}
-        return logging.WARNING

@@ -14,8 +14,7 @@ from fleet_contracts.log_events import SERVICE_HTTP
 
 from .gateway_only import GatewayOnly
 from .http import listen_when_ready
-from .log_failures import failure_meta
-from .logging import configure_logging, exception_fields
+from .logging import configure_logging, failure_fields
 from .settings import FleetSettings, HttpSettings, SettingsError
 from .telemetry import configure_tracing
 
@@ -37,7 +36,7 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
     except SettingsError as error:
         # How it would be logged is a setting, too: if that is not the bad one, it is done so.
         configure_logging(service=SERVICE_HTTP, component=component, settings=FleetSettings.only_of_logging())
-        logger.critical("%s", error, extra={"meta": failure_meta(error), **exception_fields(error)})
+        logger.critical("%s", error, extra=failure_fields(error))
         sys.exit(1)
     where = settings.uds or f"{settings.host}:{settings.port}"
     logger.info("%s starts on %s", component, where)

@@ -19,7 +19,7 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import NATS_MSG_ID, WireNames, dead_letter_message_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.errors import FleetError
+from fleet_kit.complaints import Complaints
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink, WrongRevision
 from fleet_kit.streams import stored_message
@@ -65,6 +65,7 @@ class Expiry:
         self._metrics = metrics
         self._advisories: Subscription | None = None
         self._working: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints()
 
     # Deadlines -----------------------------------------------------------------------------------
 
@@ -226,5 +227,4 @@ class Expiry:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._working.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            level = logging.WARNING if isinstance(error, FleetError) else logging.ERROR
-            logger.log(level, "an exhausted job could not be dealt with; the sweeper will", exc_info=error)
+            self._complaints.tell(logger, "an exhausted job could not be dealt with; the sweeper will", error)

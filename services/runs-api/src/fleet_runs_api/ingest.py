@@ -14,6 +14,7 @@ from fleet_contracts.names import WireNames, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
+from fleet_kit.complaints import Complaints
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
@@ -47,6 +48,7 @@ class Ingest:
         self._relay = relay
         self._names = names
         self._metrics = metrics
+        self._complaints = Complaints()
         self._puller = Puller(
             link, stream=kv_stream(names.runs_kv_bucket), durables=[names.ingest_durable()], expires_seconds=5.0
         )
@@ -72,11 +74,8 @@ class Ingest:
                 await self._follow(stop)
             except NatsUnavailable:
                 await asyncio.sleep(_PAUSE_SECONDS)
-            except LedgerUnavailable:
-                logger.warning("the ledger is away; snapshots are folded in later", exc_info=True)
-                await asyncio.sleep(_PAUSE_SECONDS)
-            except Exception:
-                logger.exception("folding snapshots failed; they will come again")
+            except Exception as error:  # noqa: BLE001 - told; they will come again
+                self._complaints.tell(logger, "snapshots are folded in later", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _follow(self, stop: asyncio.Event) -> None:
@@ -99,6 +98,7 @@ class Ingest:
         observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
         if observations:
             changed = await self._record(observations)
+            self._complaints.end()
             self._metrics.note_changes(seen.snapshot for seen in changed)
             for seen in observations:
                 self._metrics.snapshot_bytes.observe(len(seen.text))

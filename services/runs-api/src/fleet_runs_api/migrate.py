@@ -4,8 +4,7 @@ import logging
 import sys
 
 from fleet_contracts.log_events import SERVICE_HTTP
-from fleet_kit.log_failures import failure_meta
-from fleet_kit.logging import configure_logging, exception_fields
+from fleet_kit.logging import configure_logging, failure_fields
 from fleet_kit.settings import FleetSettings, SettingsError
 
 from .database import Database
@@ -23,7 +22,7 @@ def main() -> None:
         database.migrate()
         database.dispose()
     except SettingsError as error:
-        logger.critical("%s", error, extra={"meta": failure_meta(error), **exception_fields(error)})
+        logger.critical("%s", error, extra=failure_fields(error))
         sys.exit(1)
     except LedgerUnavailable as error:
         logger.critical("%s", error, exc_info=error)

@@ -14,7 +14,8 @@ from fleet_contracts.names import NATS_MSG_ID, WireNames, job_message_id
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.complaints import Complaints
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import Ack, NatsLink, WrongRevision
@@ -62,6 +63,7 @@ class Relay:
         self._retry_sec = retry_sec
         self._metrics = metrics
         self._awake = asyncio.Event()
+        self._complaints = Complaints()
 
     async def send(self, new: Dispatch) -> int:
         """Write the first snapshot, queue the job; the job's place in the stream. Both are in flight at once.
@@ -78,7 +80,11 @@ class Relay:
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
         """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
         future = self._commits.write_soon(ledger.mark_sent, Sent(run_id, dispatch, job_sequence), patient=True)
-        future.add_done_callback(_log_failure)
+        future.add_done_callback(self._marked)
+
+    def _marked(self, future: "asyncio.Future[None]") -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self._complaints.tell(logger, "a sent dispatch could not be noted; it will be sent again", error)
 
     async def announce(self, snapshot: RunSnapshot) -> None:
         """Have this snapshot in KV, unless there is one that knows more."""
@@ -111,10 +117,9 @@ class Relay:
             try:
                 if self._link.down_because is None:
                     seconds = await self._work()
-            except FleetError as error:
-                logger.warning("sending was interrupted: %s", error)
-            except Exception:
-                logger.exception("sending failed; the next round tries again")
+                    self._complaints.end()
+            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+                self._complaints.tell(logger, "sending was interrupted", error)
             try:
                 async with asyncio.timeout(seconds):
                     await self._awake.wait()
@@ -244,8 +249,3 @@ def _is_fresh(row: Any) -> bool:
         and row.job is not None
         and not RunStatus(row.status).is_terminal
     )
-
-
-def _log_failure(future: "asyncio.Future[None]") -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        logger.error("could not note a sent dispatch; it will be sent again", exc_info=error)

@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 
 from fleet_contracts.names import kv_stream, kv_subject
-from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.complaints import Complaints
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 
 from . import ledger, queries
@@ -28,6 +29,7 @@ class Retention:
         self._link = link
         self._database = database
         self._commits = commits
+        self._complaints = Complaints()
 
     async def run(self, stop: asyncio.Event) -> None:
         pause = min(_LONGEST_PAUSE_SECONDS, max(self._settings.runs_kv_retention_sec / 10, 0.1))
@@ -36,10 +38,9 @@ class Retention:
             try:
                 if self._link.down_because is None:
                     busy = await self.tidy()
-            except FleetError as error:
-                logger.warning("tidying was interrupted: %s", error)
-            except Exception:
-                logger.exception("tidying failed; the next round tries again")
+                    self._complaints.end()
+            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+                self._complaints.tell(logger, "tidying was interrupted", error)
             if not busy:
                 await asyncio.sleep(pause)
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from fleet_kit.complaints import Complaints
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_metrics import NatsMetrics
@@ -187,6 +188,7 @@ class RunsService:
         ]
 
     async def _open_ledger(self) -> None:
+        complaints = Complaints()
         while True:
             try:
                 await asyncio.to_thread(self._database.migrate)
@@ -196,7 +198,7 @@ class RunsService:
                 break
             except LedgerUnavailable as error:
                 self._ledger_missing = str(error.meta.get("reason", error))
-                logger.warning("the ledger cannot be opened yet: %s", self._ledger_missing)
+                complaints.tell(logger, "the ledger cannot be opened yet", error)
                 await asyncio.sleep(_LEDGER_RETRY_SECONDS)
         self._commits.start()
         if self._database.is_sqlite:

@@ -17,7 +17,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
 from fleet_kit.log_events import service_call
-from fleet_kit.logging import problem_fields
+from fleet_kit.logging import failure_fields, problem_fields
 from fleet_kit.nats import NatsLink, NatsSilent
 from fleet_kit.tracing import span
 
@@ -230,12 +230,11 @@ class Submission:
         """Take the run back and tell the caller, unless a worker has it already: then it was sent after all."""
         try:
             withdrawn = await self._commits.write(ledger.withdraw, Withdrawal(job.run_id, self._clock(), use))
-        except LedgerUnavailable:
+        except LedgerUnavailable as away:
             logger.error(
                 "could not withdraw run %s, which could not be sent either; the relay will send it later",
                 job.run_id,
-                exc_info=True,
-                extra={"run_id": job.run_id, **problem_fields(Problem.ORPHAN_RUN)},
+                extra={"run_id": job.run_id, **failure_fields(away), **problem_fields(Problem.ORPHAN_RUN)},
             )
             raise error from None
         if withdrawn:

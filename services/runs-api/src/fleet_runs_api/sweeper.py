@@ -13,6 +13,7 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import WireNames, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_kit.complaints import Complaints
 from fleet_kit.errors import FleetError
 from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink, WrongRevision
@@ -66,6 +67,7 @@ class Sweeper:
         # Runs not checked since then are suspect: set when JetStream may have lost its memory.
         self._suspect_before: float | None = None
         self._awake = asyncio.Event()
+        self._complaints = Complaints()
 
     def suspect_everything(self) -> None:
         """JetStream may have forgotten runs (it was away, or we were): check all unfinished ones soon."""
@@ -78,10 +80,9 @@ class Sweeper:
             try:
                 if self._link.down_because is None:
                     busy = await self.sweep()
-            except FleetError as error:
-                logger.warning("sweeping was interrupted: %s", error)
-            except Exception:
-                logger.exception("sweeping failed; the next round tries again")
+                    self._complaints.end()
+            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+                self._complaints.tell(logger, "sweeping was interrupted", error)
             if not busy:
                 await self._pause(stop)
 

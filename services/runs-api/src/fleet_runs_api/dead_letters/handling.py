@@ -18,6 +18,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
 from fleet_kit.kv import Bucket, Entry
 from fleet_kit.log_events import service_call
+from fleet_kit.logging import failure_fields
 from fleet_kit.nats import NatsLink
 
 from .. import ledger
@@ -257,9 +258,9 @@ class DeadLetters:
     async def _announce(self, run: RunSnapshot) -> None:
         try:
             await self._relay.announce(run)
-        except (NatsUnavailable, MalformedMessage):
+        except (NatsUnavailable, MalformedMessage) as error:
             # The run waits in the ledger; the relay announces it again when it is due, the sweeper repairs the rest.
-            logger.info("run %s waits again; KV will tell of it later", run.run_id, exc_info=True)
+            logger.info("run %s waits again; KV will tell of it later", run.run_id, extra=failure_fields(error))
 
     async def _remove(self, letter_ids: Sequence[int], caller: Identity) -> int:
         gone = await self._commits.write(dead_letter_ledger.remove, Deletion(letter_ids, caller.tenant_id))

@@ -12,13 +12,13 @@ from fleet_contracts import spans
 from fleet_contracts.log_events import LetterMove
 from fleet_contracts.names import NATS_MSG_ID
 from fleet_contracts.trace_context import TraceContext
+from fleet_kit.complaints import Complaints
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
 from fleet_kit.tracing import Kind, Span, is_recording, span
 
-from ..errors import LedgerUnavailable
 from ..group_commit import GroupCommit
 from ..metrics import RunsMetrics
 from ..settings import RunsSettings
@@ -46,6 +46,7 @@ class DeadLetterIngest:
             link, stream=settings.dlq_stream, durables=[settings.dlq_durable()], expires_seconds=5.0
         )
         self._forgotten_at = 0.0
+        self._complaints = Complaints()
 
     async def prepare(self) -> None:
         """Make the consumer if it is not there; a hook of the link."""
@@ -74,12 +75,11 @@ class DeadLetterIngest:
                 await self._forget_old()
             except NatsUnavailable:
                 await asyncio.sleep(_PAUSE_SECONDS)
-            except LedgerUnavailable:
-                logger.warning("the ledger is away; dead letters are taken in later", exc_info=True)
+            except Exception as error:  # noqa: BLE001 - told; it is tried again
+                self._complaints.tell(logger, "dead letters are taken in later", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
-            except Exception:
-                logger.exception("taking in dead letters failed; it is tried again")
-                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                self._complaints.end()
 
     async def stop(self) -> None:
         await self._puller.stop()

@@ -1,0 +1,71 @@
+"""While the database is away the service says so, now and then and in a few words, however often it asks for it."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest, runs_running, runs_settings
+
+LOOPS = ("ingest", "dead_letters.ingest", "relay", "sweeper", "retention")
+
+
+@contextmanager
+def database_closed(server: str, url: str) -> Iterator[None]:
+    """Nobody gets in any more, and whoever is in is thrown out."""
+    name = make_url(url).database
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS false')
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        try:
+            yield
+        finally:
+            admin.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS true')
+
+
+async def make_work(service: RunsUnderTest, run_id: str) -> None:
+    """Something to fold in, and something to take in."""
+    await service.change(run_id, lambda snapshot: snapshot.model_copy(update={"heartbeat_at": time.time()}))
+    letter = DeadLetter(timestamp=time.time(), reason=DeadLetterReason.INVALID_JOB, error="no job")
+    await service.link.publish("pyoco.dlq.default", letter.encode())
+
+
+async def test_every_loop_tells_of_an_outage_once_and_without_a_traceback(
+    nats_server: NatsServer,
+    postgres_server: str,
+    postgres_url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = runs_settings(nats_server, tmp_path, runs_database_url=postgres_url, runs_kv_retention_sec=1.0)
+    async with runs_running(settings) as service:
+        run_id = await service.submit()
+        await service.claim(run_id)
+        caplog.clear()
+        caplog.set_level(logging.DEBUG, "fleet_runs_api")
+
+        def told_by(loop: str) -> list[logging.LogRecord]:
+            lines = [record for record in caplog.records if record.name == f"fleet_runs_api.{loop}"]
+            return [record for record in lines if record.__dict__.get("exc_type") == "LedgerUnavailable"]
+
+        async def all_have_met_with_it_again() -> bool:
+            await make_work(service, run_id)
+            return all(len(told_by(loop)) >= 3 for loop in LOOPS)
+
+        with database_closed(postgres_server, postgres_url):
+            await eventually(all_have_met_with_it_again, within=30, what="three complaints of every loop")
+            lines = {loop: told_by(loop) for loop in LOOPS}
+        assert not [record for record in caplog.records if record.exc_info]
+        for loop, told in lines.items():
+            assert [record.levelno for record in told].count(logging.WARNING) == 1, loop
+            assert told[0].__dict__["meta"]["provider"] == "ledger"
+            assert "is not currently accepting connections" in told[0].getMessage()
