@@ -55,6 +55,30 @@ def test_a_line_for_people(changes: dict[str, Any], shown: str) -> None:
     assert text_line({**LINE, **changes}, coloured=False) == shown
 
 
+ESCAPE, CLEAR, BELL = "\x1b[2J", "\x9b2J", "\x07"
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"message": f"GET /{ESCAPE}{CLEAR}\x7f\r\t"}, r"GET /\x1b[2J\x9b2J\x7f\x0d\x09"),
+        ({"message": "a\x85b\u2028c\nd"}, "a\\x85b\u2028c d"),
+        ({"component": f"a{BELL}"}, r"a\x07"),
+        (
+            {"run_id": f"r{BELL}", "flow_name": f"f{ESCAPE}", "request_id": f"q{BELL}\nr"},
+            r"run=r\x07 flow=f\x1b[2J request=q\x07 r",
+        ),
+        ({"worker_id": f"w{ESCAPE}", "err_id": f"e{BELL}"}, r"worker=w\x1b[2J e\x07"),
+        ({**FAILURE, "exc_message": f"no {ESCAPE}luck"}, r"ValueError: no \x1b[2Jluck"),
+        ({**FAILURE, "exc_traceback": f"a\n{ESCAPE}b\x0cc\n"}, "\n    a\n    \\x1b[2Jb\\x0cc"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown_instead(changes: dict[str, Any], shown: str) -> None:
+    told = text_line({**LINE, **changes}, coloured=False)
+    assert shown in told
+    assert not [char for char in told if char != "\n" and (char < " " or "\x7f" <= char <= "\x9f")]
+
+
 def test_colours_are_added_and_nothing_else() -> None:
     coloured = text_line({**LINE, "run_id": "r1"}, coloured=True)
     assert "\x1b[32mINFO" in coloured

@@ -18,6 +18,8 @@ _COMPONENT_WIDTH = 22
 _SHORT_ID = 8
 # Of these the duration is news even if it is below a millisecond.
 _TIMED = {LogEvent.REQUEST, LogEvent.SERVICE_CALL, LogEvent.WORKER_JOB, LogEvent.INTEGRATION_CALL}
+# C0 without the newline, DEL and C1: callers choose much of what is in a line, and a terminal does what these say.
+_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x0A}
 _ABOUT = {"run_id": "run", "flow_name": "flow", "worker_id": "worker", "request_id": "request"}
 
 
@@ -26,21 +28,26 @@ def is_coloured(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def visible(text: str) -> str:
+    """The text with its control characters spelled out; lines stay lines."""
+    return text.translate(_VISIBLE)
+
+
 def text_line(line: dict[str, Any], *, coloured: bool) -> str:
     """One line, and below it the exception if there is one."""
 
     def paint(colour: str, text: str) -> str:
-        return f"{colour}{text}{_PLAIN}" if coloured and text else text
+        text = visible(text)
+        return f"{colour}{text}{_PLAIN}" if coloured and colour and text else text
 
     level = str(line["level"])
     moment = datetime.fromisoformat(line["ts"]).astimezone().strftime("%H:%M:%S.%f")[:-3]
-    message = str(line["message"]).replace("\n", " ")
     parts = [
         paint(_DIM, moment),
         paint(_LEVELS.get(level, ""), f"{level:<7}"),
         paint(_BOLD, f"{line['component']:<{_COMPONENT_WIDTH}}"),
-        paint(_LEVELS[level], message) if level in ("ERROR", "CRITICAL") else message,
-        paint(_DIM, _about(line)),
+        paint(_LEVELS[level] if level in ("ERROR", "CRITICAL") else "", _in_one_line(str(line["message"]))),
+        paint(_DIM, _in_one_line(_about(line))),
     ]
     text = " ".join(part for part in parts if part)
     if "exc_traceback" in line:
@@ -73,5 +80,9 @@ def _shortened(identifier: str) -> str:
     return identifier if len(identifier) <= 2 * _SHORT_ID else f"…{identifier[-_SHORT_ID:]}"
 
 
+def _in_one_line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
 def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
+    return "\n".join(f"    {line}" for line in text.rstrip().split("\n"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet_kit.log_text import text_line
+from fleet_kit.log_text import text_line, visible
 
 from .errors import LaunchError
 from .folder import DataFolder
@@ -24,7 +24,7 @@ def last_lines(log: Path, count: int) -> list[str]:
             text = source.read().decode(errors="replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip()][-count:] if count else []
+    return [line for line in text.split("\n") if line.strip()][-count:] if count else []
 
 
 def last_line(log: Path) -> str:
@@ -41,18 +41,19 @@ def readable(line: str) -> str:
             text += f" ({fields['exc_type']}: {fields.get('exc_message', '')})"
     except (ValueError, KeyError, TypeError):
         text = line
+    text = visible(text)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " …"
 
 
 def for_people(part: str, line: str, *, coloured: bool) -> str:
-    """A line of a part's log as the text format would have it; what is no JSON stays as it is."""
+    """A line of a part's log as the text format would have it; what is no JSON is shown as it is."""
     try:
         fields = json.loads(line)
         # Several workers are all `worker` by themselves.
         fields["component"] = ".".join((part, *fields["component"].split(".")[1:]))
         return text_line(fields, coloured=coloured)
     except (ValueError, KeyError, TypeError):
-        return f"{part} | {line}"
+        return f"{part} | {visible(line)}"
 
 
 def time_of(named_line: tuple[str, str]) -> str:
