@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ logger = logging.getLogger("fleet_test.inner.room")
 JOB = {"job_type": "hello", "attempt": 1, "queue": "default"}
 
 Configure = Callable[..., Callable[[], list[str]]]
+Written = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.fixture
@@ -56,6 +58,16 @@ def written(configure: Configure) -> Callable[[], list[dict[str, Any]]]:
         return [json.loads(line) for line in lines()]
 
     return read
+
+
+class Rude:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+class RudeError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
 
 
 def fail() -> None:
@@ -181,6 +193,51 @@ def test_values_that_are_no_json_do_not_break_a_line(written: Callable[[], list[
     assert line["meta"]["1"] == "one"
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("\udcff", "\\udcff"),
+        (2**70, str(2**70)),
+        ({(1, 2): {3}}, {"(1, 2)": [3]}),
+        ([Rude()], ["<Rude whose repr raised RuntimeError>"]),
+    ],
+)
+def test_a_line_is_told_whatever_it_is_given(configure: Configure, value: object, told: object) -> None:
+    lines = configure()
+    logger.info("odd", extra={"meta": {"value": value}})
+    with log_context(flow_name="\udcff"):
+        logger.info("no \udcff text")
+    check_log_lines(lines(), of="stdout")
+    odd, text = map(json.loads, lines())
+    assert (odd["message"], odd["level"], odd["meta"]) == ("odd", "INFO", {"value": told})
+    assert (text["message"], text["flow_name"]) == ("no \\udcff text", "\\udcff")
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_arguments_that_do_not_fit_are_told_beside_the_message(configure: Configure, log_format: str) -> None:
+    lines = configure(log_format=log_format)
+    logger.info("%d runs of %s", "many")
+    logger.info("hello %s", Rude())
+    first, second = lines()
+    assert "'%d runs of %s' with ('many',)" in first
+    assert "'hello %s' with <tuple whose repr raised RuntimeError>" in second
+
+
+def test_an_exception_without_words_is_told(written: Written) -> None:
+    logger.error("it went wrong", exc_info=RudeError())
+    [line] = written()
+    assert (line["exc_type"], line["exc_message"]) == ("RudeError", "<RudeError whose str raised RuntimeError>")
+
+
+def test_a_line_that_cannot_be_told_at_all_is_replaced_by_one_that_says_so(written: Written) -> None:
+    for _ in range(2):
+        logger.error("not a word", extra={"meta": None})
+    line, again = written()
+    assert line["message"] == again["message"] == "logging failed: a line is lost"
+    assert (line["err_id"], line["level"], line["exc_type"]) == ("ERR-PYOCO-0013", "ERROR", "TypeError")
+    assert (line["pathname"], line["logger"]) == (__file__, logger.name)
+
+
 def test_a_failing_output_is_told_once_and_never_breaks_the_work(
     configure: Configure, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,10 +251,23 @@ def test_a_failing_output_is_told_once_and_never_breaks_the_work(
     configure(Broken())
     logger.info("one")
     logger.info("two")
-    assert capfd.readouterr().err.count("ERR-PYOCO-0013") == 1
+    [told] = capfd.readouterr().err.splitlines()
+    check_log_lines([told], of="stderr")
+    line = json.loads(told)
+    assert (line["err_id"], line["msg_id"]) == ("ERR-PYOCO-0013", "MSG-PYOCO-0013")
+    assert (line["exc_type"], line["exc_message"]) == ("OSError", "disk full")
 
 
-Written = Callable[[], list[dict[str, Any]]]
+def test_an_output_that_fails_with_stderr_breaks_no_work_either(
+    monkeypatch: pytest.MonkeyPatch, configure: Configure
+) -> None:
+    full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - closed below
+    monkeypatch.setattr(sys, "__stderr__", full)
+    configure(full)
+    logger.info("one")
+    logger.info("two")
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
 
 
 @pytest.mark.parametrize(

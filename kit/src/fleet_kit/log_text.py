@@ -29,8 +29,8 @@ def is_coloured(stream: TextIO) -> bool:
 
 
 def visible(text: str) -> str:
-    """The text with its control characters spelled out; lines stay lines."""
-    return text.translate(_VISIBLE)
+    """The text with its control characters spelled out, and what is no Unicode; lines stay lines."""
+    return text.translate(_VISIBLE).encode(errors="backslashreplace").decode()
 
 
 def text_line(line: dict[str, Any], *, coloured: bool) -> str:

@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,7 @@ from .errors import FleetError
 from .log_failures import failure_meta
 from .log_secrets import without_secrets
 from .log_text import is_coloured, text_line
+from .plain import describe, make_plain
 from .settings import FleetSettings
 from .tracing import current
 
@@ -59,7 +60,7 @@ def exception_fields(error: BaseException) -> dict[str, str]:
     """An exception without its traceback, for `extra=` of a log call."""
     frames = traceback.extract_tb(error.__traceback__)
     origin = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-    return {"exc_type": type(error).__name__, "exc_message": str(error), "exc_origin": origin}
+    return {"exc_type": type(error).__name__, "exc_message": describe(error, str), "exc_origin": origin}
 
 
 def failure_fields(error: BaseException) -> dict[str, Any]:
@@ -86,6 +87,17 @@ class _Formatter(logging.Formatter):
         self._about = about or {}
         self._component_of: dict[str, str] = {}
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Whatever was given, a line of the contract: if not this one, then one that says so."""
+        try:
+            line = self.written(self.fields(record))
+        except Exception as error:  # noqa: BLE001 - logging never breaks the work
+            line = self.written(self.fields(_complaint(error, record)))
+        return without_secrets(line)
+
+    def written(self, line: dict[str, Any]) -> str:
+        raise NotImplementedError
+
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
         given = {
             **self._about,
@@ -107,7 +119,7 @@ class _Formatter(logging.Formatter):
             "service": self._service,
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             "pathname": record.pathname,
             "lineno": record.lineno,
             "func": record.funcName,
@@ -149,9 +161,13 @@ class _Formatter(logging.Formatter):
 
 
 class JsonFormatter(_Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = orjson.dumps(self.fields(record), default=str, option=orjson.OPT_NON_STR_KEYS)
-        return without_secrets(line.decode())
+    def written(self, line: dict[str, Any]) -> str:
+        try:
+            data = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS)
+        except TypeError:
+            # Text that is no Unicode, integers beyond 64 bits, objects that cannot tell themselves.
+            data = orjson.dumps(make_plain(line))
+        return data.decode()
 
 
 class TextFormatter(_Formatter):
@@ -159,20 +175,23 @@ class TextFormatter(_Formatter):
         super().__init__(**options)
         self._coloured = coloured
 
-    def format(self, record: logging.LogRecord) -> str:
-        return without_secrets(text_line(self.fields(record), coloured=self._coloured))
+    def written(self, line: dict[str, Any]) -> str:
+        return text_line(line, coloured=self._coloured)
 
 
 class _BestEffortHandler(logging.StreamHandler[Any]):
-    """Logging never breaks the work: a failing output is told once on stderr (ERR-PYOCO-0013)."""
+    """Logging never breaks the work: a failing output is told once, in a line on stderr (ERR-PYOCO-0013)."""
 
     _told = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - name given by logging
-        if not self._told:
-            self._told = True
-            problem = Problem.LOGGING_FAILED
-            sys.__stderr__ and sys.__stderr__.write(f"{problem.err_id} {problem.msg_id} {problem.message}\n")
+        error = sys.exc_info()[1]
+        if self._told or error is None or sys.__stderr__ is None:
+            return
+        self._told = True
+        # The disk that stdout is on may be the one of stderr: then there is nobody left to tell.
+        with suppress(OSError, ValueError):
+            sys.__stderr__.write(f"{self.format(_complaint(error, record))}\n")
 
 
 def configure_logging(*, service: str, component: str, settings: FleetSettings, **about: str) -> None:
@@ -223,6 +242,35 @@ def _log_unraisable(args: "sys.UnraisableHookArgs") -> None:
 def elapsed_ms(since: float) -> int:
     """Whole milliseconds since a `time.perf_counter()` reading."""
     return int((time.perf_counter() - since) * 1000)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 - arguments that do not fit, or whose __str__ raises
+        return f"{describe(record.msg)} with {describe(record.args)}"
+
+
+def _complaint(error: BaseException, lost: logging.LogRecord) -> logging.LogRecord:
+    """Instead of a line that cannot be written; it says where that one comes from."""
+    return logging.makeLogRecord(
+        {
+            "name": lost.name,
+            "levelno": logging.ERROR,
+            "levelname": logging.getLevelName(logging.ERROR),
+            "pathname": lost.pathname,
+            "lineno": lost.lineno,
+            "funcName": lost.funcName,
+            "msg": "%s: a line is lost",
+            "args": (Problem.LOGGING_FAILED.message,),
+            "event": LogEvent.LOG,
+            "status": LogStatus.FAILED,
+            "duration_ms": 0,
+            "meta": {},
+            **exception_fields(error),
+            **problem_fields(Problem.LOGGING_FAILED),
+        }
+    )
 
 
 def _entity_id(given: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from .plain import make_plain
+from fleet_kit.plain import make_plain
 
 _LENGTH = struct.Struct(">I")
 _ENCODING = orjson.OPT_NON_STR_KEYS

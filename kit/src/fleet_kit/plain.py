@@ -1,0 +1,44 @@
+"""Any value as something JSON can hold: what has no JSON form becomes its repr."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MAX_DEPTH = 32
+_MAX_INTEGER = 2**63
+
+
+def make_plain(value: Any, depth: int = 0) -> Any:
+    """A copy made of None, bool, int, float, str, list and dict with str keys only."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _encodable(str(value))
+    if isinstance(value, int):
+        return int(value) if -_MAX_INTEGER <= value < _MAX_INTEGER else str(int(value))
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if depth < MAX_DEPTH:
+        if isinstance(value, Mapping):
+            return {_key(key): make_plain(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [make_plain(item, depth + 1) for item in value]
+    return describe(value)
+
+
+def describe(value: Any, by: Callable[[Any], str] = repr) -> str:
+    """Its repr, or what else a function says of it, that can be written whatever it is."""
+    try:
+        text = by(value)
+    except Exception as error:  # noqa: BLE001 - a user's __repr__ may raise anything
+        text = f"<{type(value).__name__} whose {by.__name__} raised {type(error).__name__}>"
+    return _encodable(text)
+
+
+def _key(key: Any) -> str:
+    return str(make_plain(key)) if isinstance(key, str | int | float | bool) else describe(key)
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates are spelled out."""
+    return text.encode(errors="backslashreplace").decode()
