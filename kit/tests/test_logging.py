@@ -193,6 +193,15 @@ def test_values_that_are_no_json_do_not_break_a_line(written: Callable[[], list[
     assert line["meta"]["1"] == "one"
 
 
+def test_a_line_holds_no_character_that_a_terminal_would_obey(configure: Configure) -> None:
+    lines = configure()
+    logger.info("GET /\x1b[2J\x9b2J\x7f \xe9\xa0")
+    [line] = lines()
+    assert json.loads(line)["message"] == "GET /\x1b[2J\x9b2J\x7f \xe9\xa0"
+    assert not {"\x1b", "\x9b", "\x7f"} & set(line)
+    assert "\xe9\xa0" in line
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [

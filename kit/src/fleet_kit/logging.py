@@ -34,6 +34,9 @@ _SPEC_FIELDS = ("run_id", "flow_name", "tag", "worker_id", "err_id", "msg_id", "
 # An exception of another process is told by these; one of this process by `exc_info`.
 _EXCEPTION_FIELDS = ("exc_type", "exc_message", "exc_origin", "exc_traceback")
 _EXTRA_FIELDS = frozenset((*_CONTRACT_FIELDS, *_SPEC_FIELDS, *_EXCEPTION_FIELDS, "component"))
+# JSON lets these through, but the terminal of somebody who looks at the lines does what they say. In UTF-8 those
+# above 0x7F begin with 0xC2.
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 @contextmanager
@@ -167,7 +170,8 @@ class JsonFormatter(_Formatter):
         except TypeError:
             # Text that is no Unicode, integers beyond 64 bits, objects that cannot tell themselves.
             data = orjson.dumps(make_plain(line))
-        return data.decode()
+        text = data.decode()
+        return text.translate(_ESCAPED) if b"\x7f" in data or b"\xc2" in data else text
 
 
 class TextFormatter(_Formatter):
