@@ -39,11 +39,22 @@ def test_a_broken_file_is_reported_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import sys\nsys.exit('no')\n")
     (tmp_path / "good.py").write_text(FLOW.format(task="a", name="good"))
     (tmp_path / "twice.py").write_text(FLOW.format(task="a", name="good"))
+    (tmp_path / "typo.py").write_text("\nflow = Flow(\n")
     flows = load_flows(None, str(tmp_path))
     assert flows.names == ["good"]
+    assert flows.broken[str(tmp_path / "typo.py")].exc_origin == f"{tmp_path}/typo.py:2"
     assert flows.broken[str(tmp_path / "bad.py")].exc_type == "SystemExit"
     assert "bad.py" in flows.broken[str(tmp_path / "bad.py")].exc_traceback
     assert "already offers a flow named 'good'" in flows.broken[str(tmp_path / "twice.py")].exc_message
+
+
+def test_what_calls_itself_for_ever_is_told_in_a_few_frames(tmp_path: Path) -> None:
+    code = "def a(n):\n    b(n)\ndef b(n):\n    a(n)\na(1)\n"
+    (tmp_path / "deep.py").write_text(code)
+    [failure] = load_flows(None, str(tmp_path)).broken.values()
+    assert failure.exc_type == "RecursionError"
+    assert failure.exc_traceback.count("deep.py") > 500
+    assert failure.exc_frames.count("deep.py") == 50
 
 
 def test_a_resolver_is_a_function_of_a_file_or_module(tmp_path: Path) -> None:

@@ -56,6 +56,32 @@ async def test_a_function_that_is_not_allowed_fails_the_run_and_says_how_to_allo
     assert (run.status, run.error) == (RunStatus.COMPLETED, None)
 
 
+async def test_what_the_making_of_a_flow_raises_is_told_in_the_run_and_only_by_type_and_place_in_the_log(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1")
+    graph = FILE.format(graph="begin >> hunter2")
+    fields = f"{FILE.format(graph='begin')}  hunter2: [1]\n"
+    module = FILE.format(graph="begin").replace("tiny:first", "broken_file:first")
+    told = {}
+    for file, said in ((graph, "hunter2"), (fields, "hunter2"), (module, "RuntimeError: this file is broken")):
+        run = await desk.wait_ended(await submit_file(desk, file))
+        assert (run.status, run.reason) == (RunStatus.FAILED, "flow_not_found")
+        assert said in (run.error or "")
+        [line] = [line for line in worker.log_lines if line.get("run_id") == run.run_id and "err_id" in line]
+        told[line["message"]] = line
+    assert list(told) == [
+        "run failed: the workflow's graph cannot be used (GraphReferenceError)",
+        "run failed: the workflow file cannot be used (ValidationError)",
+        "run failed: module broken_file cannot be imported (RuntimeError)",
+    ]
+    assert "hunter2" not in worker.log
+    assert line["exc_type"] == "RuntimeError"
+    assert line["exc_origin"].endswith("broken_file.py:3 in <module>")
+    assert line["exc_message"].startswith("(what a flow says")
+    assert line["meta"]["error_code"] == "NOT_FOUND"
+
+
 async def test_a_file_that_no_server_checked_fails_its_run_and_nothing_else(
     desk: Desk, start_worker: StartWorker
 ) -> None:

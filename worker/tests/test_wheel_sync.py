@@ -353,6 +353,9 @@ async def test_a_broken_wheel_breaks_only_what_it_offers_and_the_run_says_why(
     assert "wheel ruin 1.0 cannot be loaded (ModuleNotFoundError: No module named 'not_there_at_all'" in (
         ruined.error or ""
     )
+    [told] = [line for line in worker.log_lines if line.get("run_id") == ruined.run_id and "err_id" in line]
+    assert told["message"] == "run failed: flow 'ruined' of wheel ruin 1.0 cannot be loaded (ModuleNotFoundError)"
+    assert told["exc_origin"].endswith("ruin.py:1 in <module>")
     number = await desk.wait_ended(await desk.submit("number"))
     assert "is a str, neither a Flow nor a function that returns one" in (number.error or "")
     assert (await desk.wait_ended(await desk.submit("trapped"))).status is RunStatus.FAILED

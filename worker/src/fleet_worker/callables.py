@@ -20,7 +20,7 @@ from pyoco.dsl.syntax import TaskWrapper
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.workflow import split_callable
 
-from .flows import FlowNotFound, import_file
+from .flows import FlowBroken, FlowNotFound, import_file
 
 _SETTING = "PYOCO_WORKFLOW_CALLABLE_ALLOW"
 
@@ -74,8 +74,11 @@ class Callables:
                 f"no allowed plug-in offers the task {name}; to allow another, add its module to {_SETTING} on the "
                 f"worker; installed: {', '.join(others)}"
             )
-        failed = "".join(f"; plug-in {plugin} failed: {error}" for plugin, error in self._offers.failed.items())
-        raise FlowNotFound(f"no plug-in of this worker offers the task {name}{failed}")
+        sentence, failed = f"no plug-in of this worker offers the task {name}", self._offers.failed
+        if not failed:
+            raise FlowNotFound(sentence)
+        said = (f"; plug-in {plugin} failed: {type(error).__name__}: {error}" for plugin, error in failed.items())
+        raise FlowBroken(sentence, "".join(said)) from next(iter(failed.values()))
 
     @cached_property
     def _offers(self) -> "_Offers":
@@ -107,8 +110,8 @@ class Callables:
         try:
             return import_file(place) if isinstance(place, Path) else importlib.import_module(place)
         except (Exception, SystemExit) as error:
-            said = f"{type(error).__name__}: {error}"
-            raise FlowNotFound(f"module {module_name} cannot be imported ({said})") from error
+            said = f" ({type(error).__name__}: {error})"
+            raise FlowBroken(f"module {module_name} cannot be imported", said) from error
 
 
 class _Offers:
@@ -116,13 +119,13 @@ class _Offers:
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
-        self.failed: dict[str, str] = {}
+        self.failed: dict[str, BaseException] = {}
 
     def add(self, entry: EntryPoint) -> None:
         try:
             entry.load()(PluginRegistry(self, entry.name))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - one bad plug-in must not hide the others
-            self.failed[entry.name] = f"{type(error).__name__}: {error}"
+            self.failed[entry.name] = error
 
     def _register_task(self, name: str, task: Task) -> None:
         """Called by Pyoco's registry."""

@@ -15,6 +15,9 @@ from fleet_contracts.dead_letter import DeadLetterReason
 
 from .frames import Failure
 
+# Of an exception in the log: what calls itself for ever has a thousand of them, and the last ones tell all.
+_MOST_FRAMES = 50
+
 
 class FlowsUnusable(Exception):
     """The flows cannot be loaded at all; the message says what to fix."""
@@ -24,6 +27,17 @@ class FlowNotFound(Exception):
     """There is no such flow here; the message says why."""
 
     reason = DeadLetterReason.FLOW_NOT_FOUND
+
+
+class FlowBroken(FlowNotFound):
+    """It cannot be made here, because of the exception that this one comes from.
+
+    What that says is for whoever asked for the run: it may quote what was submitted. The sentence does not.
+    """
+
+    def __init__(self, sentence: str, said: str) -> None:
+        super().__init__(f"{sentence}{said}")
+        self.sentence = sentence
 
 
 class Flows(Protocol):
@@ -106,15 +120,20 @@ class FolderFlows:
 
 
 def describe_failure(error: BaseException) -> Failure:
-    frames = traceback.extract_tb(error.__traceback__)
-    origin = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     return Failure(
         exc_type=type(error).__name__,
         exc_message=str(error),
         exc_traceback="".join(traceback.format_exception(error)),
-        exc_origin=origin,
+        exc_origin=_origin_of(error),
         exc_frames="".join(_frames_of(error)),
     )
+
+
+def _origin_of(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"  # no frame is there: nothing of the file was executed
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
 
 
 def _frames_of(error: BaseException) -> Iterator[str]:
@@ -124,7 +143,7 @@ def _frames_of(error: BaseException) -> Iterator[str]:
         yield from _frames_of(before)
         yield "\nand then:\n\n"
     yield "Traceback (most recent call last):\n"
-    yield from traceback.format_tb(error.__traceback__)
+    yield from traceback.format_tb(error.__traceback__, limit=-_MOST_FRAMES)
     yield f"{type(error).__name__}\n"
 
 

@@ -64,6 +64,8 @@ class Failure:
     exc_origin: str
     # The traceback without what the exceptions say: that may quote the data of a run.
     exc_frames: str = ""
+    # What has come of it, if not that a flow has raised it.
+    sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)

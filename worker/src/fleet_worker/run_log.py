@@ -70,7 +70,7 @@ class RunLog:
         failure: dict[str, str] | None = None,
         exc_type: str | None = None,
     ) -> None:
-        """`failure` is what the flow has raised: where is told, what it said only at DEBUG."""
+        """`failure` is what the flow, or what makes it, has raised: where is told, what it said only at DEBUG."""
         fields: dict[str, Any] = {
             **self.about,
             "reason": reason,
@@ -81,7 +81,8 @@ class RunLog:
             logger.error("run failed: %s", error, extra=fields, stacklevel=2)
             return
         told = {**failure, "exc_message": _WITHHELD, "exc_traceback": failure["exc_frames"]}
-        logger.error("run failed: the flow raised %s", failure["exc_type"], extra={**fields, **told}, stacklevel=2)
+        sentence = failure["sentence"] or f"the flow raised {failure['exc_type']}"
+        logger.error("run failed: %s", sentence, extra={**fields, **told}, stacklevel=2)
         logger.debug("run failed: %s", error, extra={**fields, **failure}, stacklevel=2)
 
     def heartbeat(self, *, ack_wait_seconds: float) -> None:

@@ -21,7 +21,7 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.status import RunStatus
 
 from .compaction import compact_records, compact_result
-from .flows import FlowNotFound, Flows, FlowsUnusable, NoFlows, describe_failure, load_flows
+from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, NoFlows, describe_failure, load_flows
 from .frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, encode
 from .lifeline import die_with
 from .plain import json_safe
@@ -106,6 +106,8 @@ class Runner:
                 flow = flows.resolve(run.flow_name)
             else:
                 flow = workflows.build(run.workflow_yaml, name=run.flow_name)
+        except FlowBroken as error:
+            return _broken(error)
         except FlowNotFound as error:
             return replace(_nothing_done(), error=str(error), reason=error.reason)
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
@@ -204,6 +206,13 @@ def _find_flows(setup: Setup) -> Flows:
 
 def _nothing_done() -> Done:
     return Done(status=RunStatus.FAILED, events=[], tasks={}, task_records={})
+
+
+def _broken(error: FlowBroken) -> Done:
+    assert error.__cause__ is not None
+    failure = describe_failure(error.__cause__)
+    told = replace(failure, sentence=f"{error.sentence} ({failure.exc_type})")
+    return replace(_nothing_done(), error=str(error), reason=error.reason, failure=asdict(told))
 
 
 def _failed(error: BaseException, done: Done) -> Done:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyoco import Flow
 
-from .flows import FlowNotFound, Flows, describe_failure
+from .flows import FlowBroken, FlowNotFound, Flows, describe_failure
 from .frames import Failure
 
 FLOWS_GROUP = "pyoco.flows"
@@ -78,9 +78,9 @@ def _load(name: str, entry: EntryPoint) -> Flow:
         offered = entry.load()
     except (Exception, SystemExit) as error:
         said = describe_failure(error)
-        raise FlowNotFound(
-            f"flow {name!r} of {_wheel_of(entry)} cannot be loaded "
-            f"({said.exc_type}: {said.exc_message}; {said.exc_origin})"
+        raise FlowBroken(
+            f"flow {name!r} of {_wheel_of(entry)} cannot be loaded",
+            f" ({said.exc_type}: {said.exc_message}; {said.exc_origin})",
         ) from error
     flow = offered if isinstance(offered, Flow) else offered() if callable(offered) else offered
     if not isinstance(flow, Flow):

@@ -17,7 +17,7 @@ from fleet_contracts.workflow import WorkflowFile
 from fleet_kit.strict_yaml import BadYaml, read_yaml, shown_path
 
 from .callables import Callables
-from .flows import FlowNotFound
+from .flows import FlowBroken, FlowNotFound
 from .frames import Setup
 
 _SETTING = "PYOCO_WORKFLOW_ENV_ALLOW"
@@ -42,7 +42,7 @@ class Workflows:
                 graph=file.flow.graph, tasks=_Tasks(file, self._callables), pipes=file.pipes, flow_name=name
             )
         except (ValueError, RecursionError, MemoryError) as error:
-            raise FlowNotFound(f"the workflow's graph cannot be used: {error}") from error
+            raise FlowBroken("the workflow's graph cannot be used", f": {error}") from error
         if not flow.has_control_flow() and len(flow.build_program().steps) > len(flow.tasks):
             raise FlowNotFound("the workflow's graph cannot be used: it is a cycle")
         for reference in _references(flow):
@@ -108,10 +108,11 @@ def _read(text: str) -> WorkflowFile:
     try:
         return WorkflowFile.model_validate(read_yaml(text).value)
     except BadYaml as error:
-        raise FlowNotFound(f"the workflow file cannot be used: line {error.line}: {error}") from error
+        raise FlowBroken("the workflow file cannot be used", f": line {error.line}: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise FlowNotFound(f"the workflow file cannot be used: {shown_path(first['loc'])}: {first['msg']}") from error
+        said = f": {shown_path(first['loc'])}: {first['msg']}"
+        raise FlowBroken("the workflow file cannot be used", said) from error
 
 
 def _references(flow: Flow) -> Iterator[str]:
