@@ -61,7 +61,8 @@ class Execution:
     def __init__(self, services: Services, job: Job, delivery: Delivery) -> None:
         self._services = services
         self._job = job
-        self.log = RunLog(job, delivery)
+        self.trace = RunTrace(job, services.settings.worker_id)
+        self.log = RunLog(job, delivery, self.trace)
         # By job: a redelivery replaces the delivery before, a second job for the run is answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._lease: Lease | None = None
@@ -78,7 +79,6 @@ class Execution:
         # Only while it executes the run.
         self._runner: RunnerProcess | None = None
         self._outage_told = False
-        self.trace = RunTrace(job, services.settings.worker_id)
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -166,7 +166,8 @@ class Execution:
             await self._say_in_progress(ack_wait_seconds)
         if self._lease is None or self._events is None:
             return
-        await self._events.flush()
+        with self.trace.saying():
+            await self._events.flush()
         since_write = now - self._lease.written_at
         due = since_write >= (
             _WRITE_INTERVAL_SECONDS if self._progress else self._services.settings.run_heartbeat_interval_sec

@@ -13,6 +13,7 @@ from fleet_kit.log_failures import failure_meta
 from fleet_kit.logging import problem_fields
 
 from .delivery import Delivery
+from .run_trace import RunTrace
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,9 @@ _WITHHELD = "(what a flow says may hold its data: see the run's error, or log at
 
 
 class RunLog:
-    def __init__(self, job: Job, delivery: Delivery) -> None:
+    def __init__(self, job: Job, delivery: Delivery, trace: RunTrace) -> None:
         self._job = job
+        self._trace = trace
         self._lease_id = f"{delivery.sequence}:{delivery.num_delivered}"
         self.about = {
             "run_id": job.run_id,
@@ -39,7 +41,8 @@ class RunLog:
         }
 
     def say(self, level: int, message: str, **fields: Any) -> None:
-        logger.log(level, "%s", message, extra={**self.about, **fields}, stacklevel=2)
+        with self._trace.saying():
+            logger.log(level, "%s", message, extra={**self.about, **fields}, stacklevel=2)
 
     def begun(self, attempt: int) -> None:
         """At DEBUG: that a run has begun is in its snapshot and in its events, and there are thousands a minute."""
@@ -112,7 +115,8 @@ class RunLog:
         duration_ms: int = 0,
     ) -> None:
         extra = {**self.about, "event": event, "status": status, "duration_ms": duration_ms, "meta": meta}
-        logger.log(level, "%s", message, extra=extra, stacklevel=3)
+        with self._trace.saying():
+            logger.log(level, "%s", message, extra=extra, stacklevel=3)
 
 
 def _problem_of(reason: str | None) -> Problem:

@@ -12,7 +12,7 @@ from fleet_contracts.events import EventKind
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_kit.tracing import UNTRACED, Kind, Span, is_recording, span
+from fleet_kit.tracing import UNTRACED, Kind, Span, current, is_recording, span
 
 from .delivery import Delivery
 from .disposition import Ended, Outcome, Unrecorded
@@ -27,12 +27,17 @@ class RunTrace:
     def __init__(self, job: Job, worker_id: str) -> None:
         self._job = job
         self._about: dict[str, Any] = {**spans.about_run(job), spans.WORKER_ID: worker_id}
+        self._processing: Span = UNTRACED
         self._executing: Span = UNTRACED
         # Tasks that are under way, and since when.
         self._begun: dict[str, float] = {}
 
     def processing(self, delivery: Delivery) -> Span:
         """From the moment the job is ours until it is answered. It tells how long the job lay in the queue."""
+        self._processing = self._process(delivery)
+        return self._processing
+
+    def _process(self, delivery: Delivery) -> Span:
         producer = delivery.trace or self._job.trace_context
         if producer is None or not is_recording():
             return span(spans.RUN_PROCESS, parent=producer)
@@ -95,6 +100,10 @@ class RunTrace:
     def telling(self, progress: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Where a snapshot is written that says this: news of tasks belong to the trace, a mere heartbeat to none."""
         return (self._executing if "tasks" in progress else UNTRACED).active()
+
+    def saying(self) -> AbstractContextManager[None]:
+        """Where a line about the run is logged: whoever tends it does so outside of any trace."""
+        return (self._processing if current() is None else UNTRACED).active()
 
     def _end_the_rest(self) -> None:
         """No end of these was told: their runner died."""
