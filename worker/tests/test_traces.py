@@ -8,6 +8,7 @@ import pytest
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.trace_context import TraceContext
+from fleet_kit.streams import last_message
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.otlp import Receiver
@@ -18,6 +19,7 @@ from .conftest import Desk, WorkerProcess
 StartWorker = Callable[..., WorkerProcess]
 
 REQUEST = TraceContext("4af7651916cd43dd8448eb211c80319c", "a7ad6b7169203331")
+PRODUCER = TraceContext(REQUEST.trace_id, "b7ad6b7169203331")
 
 
 @pytest.fixture
@@ -31,6 +33,12 @@ async def queue_traced(desk: Desk, flow_name: str) -> Job:
     await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=1.0).encode())
     await desk.queue(job)
     return job
+
+
+async def trace_of_last(desk: Desk, stream: str, subject: str) -> TraceContext | None:
+    found = await last_message(desk.link, stream, subject)
+    assert found is not None
+    return TraceContext.of_headers(found.headers)
 
 
 async def line_with(worker: WorkerProcess, words: str) -> dict[str, Any]:
@@ -71,3 +79,37 @@ async def test_whoever_tends_a_run_tells_of_it_in_its_trace_and_makes_no_spans_o
     assert {line.get("trace_id") for line in about} == {REQUEST.trace_id}
     # The claim and its task's states, which may come in two steps.
     assert trace.count("run.snapshot.write") <= 3
+
+
+async def test_a_message_that_is_no_job_is_refused_in_the_trace_of_whoever_sent_it(
+    desk: Desk, start_worker: StartWorker, receiver: Receiver
+) -> None:
+    job = desk.job("tiny")
+    await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=1.0).encode())
+    no_job = b'{"run_id": "%s"}' % job.run_id.encode()
+    await desk.link.publish("pyoco.work.default", no_job, PRODUCER.headers)
+    worker = start_worker("w1", **receiver.env)
+    await desk.wait_queue_empty()
+    trace = receiver.wait_for("the refusal", REQUEST.trace_id, lambda trace: trace.count("run.process"))
+    process = trace.only("run.process", pyoco_outcome="invalid_job", pyoco_run_id=job.run_id, pyoco_tag="default")
+    assert (process.parent_id, process.kind, process.is_error) == (PRODUCER.span_id, "CONSUMER", True)
+    [(linked, about)] = process.links
+    assert linked == PRODUCER.span_id
+    assert about["pyoco.queue.wait_ms"] >= 0
+    write, letter = trace.only("run.snapshot.write", pyoco_run_status="FAILED"), trace.only("dead_letter.publish")
+    assert trace.parent(write) == trace.parent(letter) == process
+    # So both are ingested there, too.
+    snapshot_trace = await trace_of_last(desk, "KV_pyoco_runs", f"$KV.pyoco_runs.{job.run_id}")
+    letter_trace = await trace_of_last(desk, "PYOCO_DLQ", desk.settings.dlq_subject("default"))
+    assert [one and one.span_id for one in (snapshot_trace, letter_trace)] == [write.span_id, letter.span_id]
+    line = await line_with(worker, "an invalid job was received")
+    assert (line["trace_id"], line["span_id"]) == (process.trace_id, process.span_id)
+
+
+async def test_a_refusal_that_nobody_records_carries_the_trace_on(desk: Desk, start_worker: StartWorker) -> None:
+    await desk.link.publish("pyoco.work.default", b"{no json", PRODUCER.headers)
+    worker = start_worker("w1")
+    await desk.wait_queue_empty()
+    assert await trace_of_last(desk, "PYOCO_DLQ", desk.settings.dlq_subject("default")) == PRODUCER
+    line = await line_with(worker, "an invalid job was received")
+    assert (line["trace_id"], line["span_id"]) == (PRODUCER.trace_id, PRODUCER.span_id)

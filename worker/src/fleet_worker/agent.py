@@ -36,7 +36,7 @@ from .metrics import AgentState, WorkerMetrics
 from .pool import RunnerPool
 from .prerequisites import Prerequisites
 from .registry import NotOurs, Registry
-from .run_trace import tell_outcome
+from .run_trace import refusing, tell_outcome
 from .services import Services
 from .settings import WorkerSettings
 from .synced_wheels import SyncedWheels
@@ -294,7 +294,16 @@ class Agent:
 
     async def _refuse(self, delivery: Delivery, error: str) -> None:
         """A message that is no job; if it names a waiting run, that run has failed."""
-        run_id = _run_id_in(delivery.data)
+        outcome = InvalidJob(error, _run_id_in(delivery.data))
+        tag = self._settings.tag_of_work_subject(delivery.subject)
+        with refusing(delivery, outcome.run_id, tag=tag, worker_id=self._settings.worker_id) as traced:
+            tell_outcome(traced, outcome, None)
+            await self._end_run_of(outcome, delivery)
+            self._metrics.count(outcome)
+            await self._answers.give(outcome, [delivery])
+
+    async def _end_run_of(self, invalid: InvalidJob, delivery: Delivery) -> None:
+        run_id, error = invalid.run_id, invalid.error
         about = {
             "run_id": run_id,
             "reason": DeadLetterReason.INVALID_JOB.value,
@@ -310,9 +319,6 @@ class Agent:
                     await self._writer.write(failed, revision=found[1])
             except (NatsUnavailable, WrongRevision, MalformedMessage) as trouble:
                 logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
-        outcome = InvalidJob(error, run_id)
-        self._metrics.count(outcome)
-        await self._answers.give(outcome, [delivery])
 
     async def _tend(self) -> None:
         while True:

@@ -12,10 +12,11 @@ from fleet_contracts.events import EventKind
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_kit.tracing import UNTRACED, Kind, Span, current, is_recording, span
+from fleet_contracts.trace_context import TraceContext
+from fleet_kit.tracing import UNTRACED, Attributes, Kind, Span, current, is_recording, span
 
 from .delivery import Delivery
-from .disposition import Ended, Outcome, Unrecorded
+from .disposition import Ended, InvalidJob, Outcome, Unrecorded
 from .frames import Done, Progress
 
 _WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
@@ -34,21 +35,8 @@ class RunTrace:
 
     def processing(self, delivery: Delivery) -> Span:
         """From the moment the job is ours until it is answered. It tells how long the job lay in the queue."""
-        self._processing = self._process(delivery)
+        self._processing = _taken(delivery, delivery.trace or self._job.trace_context, self._about)
         return self._processing
-
-    def _process(self, delivery: Delivery) -> Span:
-        producer = delivery.trace or self._job.trace_context
-        if producer is None or not is_recording():
-            return span(spans.RUN_PROCESS, parent=producer)
-        about = {
-            **self._about,
-            **spans.about_message(delivery.subject, "process"),
-            spans.QUEUE_DELIVERIES: delivery.num_delivered,
-        }
-        # By two clocks, if NATS runs elsewhere.
-        waited = {spans.QUEUE_WAIT_MS: round(max(time.time() - delivery.stored_at, 0.0) * 1000, 3)}
-        return span(spans.RUN_PROCESS, about, kind=Kind.CONSUMER, parent=producer, link=waited)
 
     def claiming(self) -> Span:
         return span(spans.RUN_CLAIM, self._about)
@@ -119,6 +107,24 @@ class RunTrace:
         traced.end(at=max(ended_at, begun_at))
 
 
+def refusing(delivery: Delivery, run_id: str | None, *, tag: str, worker_id: str) -> Span:
+    """The same for a message that is no job: only its headers can tell the trace."""
+    return _taken(delivery, delivery.trace, {spans.RUN_ID: run_id, spans.TAG: tag, spans.WORKER_ID: worker_id})
+
+
+def _taken(delivery: Delivery, producer: TraceContext | None, about: Attributes) -> Span:
+    if producer is None or not is_recording():
+        return span(spans.RUN_PROCESS, parent=producer)
+    about = {
+        **about,
+        **spans.about_message(delivery.subject, "process"),
+        spans.QUEUE_DELIVERIES: delivery.num_delivered,
+    }
+    # By two clocks, if NATS runs elsewhere.
+    waited = {spans.QUEUE_WAIT_MS: round(max(time.time() - delivery.stored_at, 0.0) * 1000, 3)}
+    return span(spans.RUN_PROCESS, about, kind=Kind.CONSUMER, parent=producer, link=waited)
+
+
 def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
     if not is_recording():
         return
@@ -130,6 +136,8 @@ def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
             if status is RunStatus.FAILED:
                 raised = reason == DeadLetterReason.EXECUTION_ERROR
                 traced.fail(reason or RunStatus.FAILED.value, None if raised else error)
+        case InvalidJob(error=error):
+            traced.fail(DeadLetterReason.INVALID_JOB.value, error)
         case Unrecorded(error=error):
             traced.fail("unrecorded", error)
 
