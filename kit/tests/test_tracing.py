@@ -77,9 +77,9 @@ def test_of_a_trace_that_is_not_sampled_nothing_is_recorded_but_it_goes_on(spans
     assert spans.all == []
 
 
-def test_a_link_says_how_the_parent_is_related(spans: RecordedSpans) -> None:
-    with span("work", parent=REMOTE, link={"pyoco.queue.wait_ms": 12.5}):
-        pass
+def test_a_link_says_how_another_span_is_related(spans: RecordedSpans) -> None:
+    with span("work", parent=REMOTE) as work:
+        work.link(REMOTE, {"pyoco.queue.wait_ms": 12.5})
     [link] = spans.named("work").links
     assert f"{link.context.span_id:016x}" == PARENT
     assert link.attributes == {"pyoco.queue.wait_ms": 12.5}

@@ -9,7 +9,6 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import (
-    Link,
     NonRecordingSpan,
     SpanContext,
     SpanKind,
@@ -55,23 +54,16 @@ class SpanRecorder:
         *,
         kind: Kind,
         parent: TraceContext | None,
-        link: Attributes | None,
         begun_at: float | None,
     ) -> Span:
-        links = []
-        if parent is None:
-            around = Context()
-        else:
-            known = _span_context(parent)
-            around = trace.set_span_in_context(NonRecordingSpan(known), Context())
-            if link is not None:
-                links.append(Link(known, _told(link)))
+        around = Context()
+        if parent is not None:
+            around = trace.set_span_in_context(NonRecordingSpan(_span_context(parent)), around)
         started = self._tracer.start_span(
             name,
             around,
             kind=_KINDS[kind],
             attributes=_told(attributes),
-            links=links,
             start_time=None if begun_at is None else int(begun_at * 1e9),
             record_exception=False,
             set_status_on_exception=False,
@@ -119,6 +111,9 @@ class _RecordedSpan(Span):
     def set(self, name: str, value: Value | None) -> None:
         if value is not None:
             self._span.set_attribute(name, value)
+
+    def link(self, to: TraceContext, attributes: Attributes) -> None:
+        self._span.add_link(_span_context(to), _told(attributes))
 
     def fail(self, error_type: str, message: str | None = None) -> None:
         self._span.set_attribute(ERROR_TYPE, error_type)

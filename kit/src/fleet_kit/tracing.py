@@ -64,6 +64,9 @@ class Span:
     def set(self, name: str, value: Value | None) -> None:
         """Say something more about it; None says nothing."""
 
+    def link(self, to: TraceContext, attributes: Attributes) -> None:
+        """Lead to another span as well; these attributes say how."""
+
     def fail(self, error_type: str, message: str | None = None) -> None:
         """It did not go well."""
 
@@ -81,7 +84,6 @@ class Recorder(Protocol):
         *,
         kind: Kind,
         parent: TraceContext | None,
-        link: Attributes | None,
         begun_at: float | None,
     ) -> Span: ...
 
@@ -110,16 +112,14 @@ def span(
     *,
     kind: Kind = Kind.INTERNAL,
     parent: TraceContext | None = None,
-    link: Attributes | None = None,
     begun_at: float | None = None,
     begins_trace: bool = False,
 ) -> Span:
     """A piece of work inside the current trace, or inside `parent`'s.
 
-    Only what `begins_trace` is recorded outside of any. With `link` the parent is linked to as well, and these
-    attributes say how. `begun_at` is a moment in unix seconds; the default is now.
+    Only what `begins_trace` is recorded outside of any. `begun_at` is a moment in unix seconds; the default is now.
     """
     context = parent if parent is not None else _current.get()
     if _recorder is None or (context is None and not begins_trace):
         return UNTRACED if parent is None else Span(parent)
-    return _recorder.start(name, attributes or {}, kind=kind, parent=context, link=link, begun_at=begun_at)
+    return _recorder.start(name, attributes or {}, kind=kind, parent=context, begun_at=begun_at)

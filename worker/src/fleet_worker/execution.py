@@ -111,7 +111,7 @@ class Execution:
         with self.trace.claiming() as claiming:
             claimed = await services.claims.claim(job, self.deliveries[-1])
             if isinstance(claimed, Lease):
-                self.trace.claimed(claimed.attempt, claiming)
+                self.trace.claimed(claimed.snapshot, claiming)
         if not isinstance(claimed, Lease):
             if isinstance(claimed, Ended) and claimed.status is RunStatus.FAILED:
                 self.log.failed(claimed.error, claimed.reason)

@@ -17,6 +17,11 @@ def is_past_deadline(snapshot: RunSnapshot, *, now: float) -> bool:
     return snapshot.deadline_at is not None and now >= snapshot.deadline_at
 
 
+def waiting_since(snapshot: RunSnapshot, *, stored_at: float) -> float:
+    """Since when the job of a run that was just claimed had waited: while another attempt went on it did not."""
+    return max([stored_at, *(attempt.end_time for attempt in snapshot.earlier_attempts[-1:])])
+
+
 def retry_at(snapshot: RunSnapshot, *, now: float, chance: float) -> float | None:
     """When a flow that has just failed is tried again; None if it is not, or could not begin before its deadline."""
     failures = snapshot.failures + 1

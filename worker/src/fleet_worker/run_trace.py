@@ -18,6 +18,7 @@ from fleet_kit.tracing import UNTRACED, Attributes, Kind, Span, current, is_reco
 from .delivery import Delivery
 from .disposition import Ended, InvalidJob, Outcome, Unrecorded
 from .frames import Done, Progress
+from .rules import waiting_since
 
 _WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -29,21 +30,29 @@ class RunTrace:
         self._job = job
         self._about: dict[str, Any] = {**spans.about_run(job), spans.WORKER_ID: worker_id}
         self._processing: Span = UNTRACED
+        # Of a job that was delivered before: how long it has waited is known when the run is claimed.
+        self._redelivery: Delivery | None = None
         self._executing: Span = UNTRACED
         # Tasks that are under way, and since when.
         self._begun: dict[str, float] = {}
 
     def processing(self, delivery: Delivery) -> Span:
         """From the moment the job is ours until it is answered. It tells how long the job lay in the queue."""
-        self._processing = _taken(delivery, delivery.trace or self._job.trace_context, self._about)
+        self._processing = _taken(delivery, self._producer_of(delivery), self._about)
+        self._redelivery = delivery if delivery.num_delivered > 1 else None
         return self._processing
+
+    def _producer_of(self, delivery: Delivery) -> TraceContext | None:
+        return delivery.trace or self._job.trace_context
 
     def claiming(self) -> Span:
         return span(spans.RUN_CLAIM, self._about)
 
-    def claimed(self, attempt: int, traced: Span) -> None:
-        self._about[spans.ATTEMPT] = attempt
-        traced.set(spans.ATTEMPT, attempt)
+    def claimed(self, snapshot: RunSnapshot, traced: Span) -> None:
+        self._about[spans.ATTEMPT] = snapshot.attempt
+        traced.set(spans.ATTEMPT, snapshot.attempt)
+        if (again := self._redelivery) is not None and (producer := self._producer_of(again)) is not None:
+            self._processing.link(producer, _waited(waiting_since(snapshot, stored_at=again.stored_at)))
 
     @contextmanager
     def executing(self) -> Iterator[Span]:
@@ -120,9 +129,15 @@ def _taken(delivery: Delivery, producer: TraceContext | None, about: Attributes)
         **spans.about_message(delivery.subject, "process"),
         spans.QUEUE_DELIVERIES: delivery.num_delivered,
     }
-    # By two clocks, if NATS runs elsewhere.
-    waited = {spans.QUEUE_WAIT_MS: round(max(time.time() - delivery.stored_at, 0.0) * 1000, 3)}
-    return span(spans.RUN_PROCESS, about, kind=Kind.CONSUMER, parent=producer, link=waited)
+    traced = span(spans.RUN_PROCESS, about, kind=Kind.CONSUMER, parent=producer)
+    if delivery.num_delivered == 1:
+        traced.link(producer, _waited(delivery.stored_at))
+    return traced
+
+
+def _waited(since: float) -> dict[str, float]:
+    """By two clocks, unless who stored the job or handed it back runs here, too."""
+    return {spans.QUEUE_WAIT_MS: round(max(time.time() - since, 0.0) * 1000, 3)}
 
 
 def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
