@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, StatusCode
 
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
@@ -135,6 +136,34 @@ async def test_a_change_written_inside_a_trace_is_ingested_in_it_and_a_heartbeat
     assert parent_id_of(ingest) == worker.context.span_id
     assert ingest.attributes is not None
     assert (ingest.attributes["pyoco.run.id"], ingest.attributes["pyoco.run.status"]) == (run_id, "COMPLETED")
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+async def test_a_change_that_the_ledger_cannot_take_is_told_in_its_trace(
+    service: RunsUnderTest, traces_told: TracesTold, is_recorded: bool
+) -> None:
+    run_id = await service.submit()
+    with recorded_spans() if is_recorded else nullcontext() as spans:
+        with span("worker", parent=CLIENT):
+            await service.change(run_id, lambda snapshot: snapshot.model_copy(update={"attempt": 2**64}))
+        await eventually(lambda: traces_told("cannot be folded in"), what="the refusal")
+        assert traces_told("cannot be folded in") == {CLIENT.trace_id}
+        if spans is not None:
+            await eventually(lambda: "run.ingest" in spans.names, what="the span")
+            ingest = spans.named("run.ingest")
+            assert ingest.status.status_code is StatusCode.ERROR
+            assert ingest.attributes is not None
+            assert ingest.attributes["error.type"] == "OverflowError"
+            assert not ingest.status.description
+
+
+async def test_a_snapshot_that_is_none_is_told_in_the_trace_of_whoever_wrote_it(
+    service: RunsUnderTest, traces_told: TracesTold
+) -> None:
+    with span("worker", parent=CLIENT):
+        await service.runs.create("r1", b"{no json")
+    await eventually(lambda: traces_told("a snapshot cannot be read"), what="the line")
+    assert traces_told("a snapshot cannot be read") == {CLIENT.trace_id}
 
 
 async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(

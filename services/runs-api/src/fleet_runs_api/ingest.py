@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nats.aio.msg import Msg
 from nats.js import api
@@ -19,7 +19,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
-from fleet_kit.tracing import Kind, is_recording, span
+from fleet_kit.tracing import Kind, Span, is_recording, span
 
 from . import ledger
 from .errors import LedgerUnavailable
@@ -97,7 +97,7 @@ class Ingest:
         begun_at = time.time()
         observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
         if observations:
-            changed = await self._record(observations)
+            changed, refused = await self._record(observations)
             self._complaints.end()
             self._metrics.note_changes(seen.snapshot for seen in changed)
             for seen in observations:
@@ -106,28 +106,34 @@ class Ingest:
             if any(seen.snapshot.not_before is not None for seen in observations):
                 self._relay.wake()
             if is_recording():
-                _tell_traces(observations, begun_at)
+                _tell_traces(observations, refused, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
-    async def _record(self, observations: Sequence[Observation]) -> Sequence[Observation]:
-        """Together; if that fails one by one, so that one that the ledger cannot take does not hold up the others."""
+    async def _record(self, observations: Sequence[Observation]) -> tuple[Sequence[Observation], dict[str, str]]:
+        """Together; if that fails one by one, so that one that the ledger cannot take does not hold up the others.
+
+        Says what was news, and of which runs it was refused, with the kind of the error.
+        """
         try:
-            return await self._commits.write(ledger.record, observations)
+            return await self._commits.write(ledger.record, observations), {}
         except LedgerUnavailable:
             raise
         except Exception:
             logger.warning("%d snapshots could not be folded in together", len(observations), exc_info=True)
         changed: list[Observation] = []
+        refused: dict[str, str] = {}
         for seen in observations:
             try:
                 changed += await self._commits.write(ledger.record, [seen])
             except LedgerUnavailable:
                 raise
-            except Exception:
+            except Exception as error:
                 run_id = seen.snapshot.run_id
-                logger.exception("a snapshot of run %s cannot be folded in", run_id, extra={"run_id": run_id})
-        return changed
+                refused[run_id] = type(error).__name__
+                with Span(seen.trace):
+                    logger.exception("a snapshot of run %s cannot be folded in", run_id, extra={"run_id": run_id})
+        return changed, refused
 
 
 def _observation(msg: Msg) -> Observation | None:
@@ -136,18 +142,15 @@ def _observation(msg: Msg) -> Observation | None:
     try:
         snapshot = RunSnapshot.decode(msg.data)
     except MalformedMessage as error:
-        logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
+        with Span(TraceContext.of_headers(msg.headers)):
+            logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
         return None
     if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
         return None  # our own first word about the run: the ledger said it before KV did
-    return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), _written_in(msg))
+    return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), TraceContext.of_headers(msg.headers))
 
 
-def _written_in(msg: Msg) -> TraceContext | None:
-    return TraceContext.of_headers(msg.headers) if is_recording() else None
-
-
-def _tell_traces(observations: list[Observation], begun_at: float) -> None:
+def _tell_traces(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:
     """A span for each change that somebody wrote inside a trace; heartbeats are written outside of any."""
     for seen in observations:
         if seen.trace is not None:
@@ -157,4 +160,8 @@ def _tell_traces(observations: list[Observation], begun_at: float) -> None:
                 spans.RUN_STATUS: seen.snapshot.status.value,
                 spans.SNAPSHOT_REVISION: seen.revision,
             }
-            span(spans.RUN_INGEST, about, kind=Kind.CONSUMER, parent=seen.trace, begun_at=begun_at).end()
+            traced = span(spans.RUN_INGEST, about, kind=Kind.CONSUMER, parent=seen.trace, begun_at=begun_at)
+            if (error_type := refused.get(seen.snapshot.run_id)) is not None:
+                # What the database says quotes what it was given.
+                traced.fail(error_type)
+            traced.end()

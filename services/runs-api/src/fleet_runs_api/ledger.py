@@ -94,7 +94,7 @@ class Observation:
     snapshot: RunSnapshot
     revision: int
     text: str
-    # Where it was written, if somebody records traces here.
+    # Where it was written, if that is traced.
     trace: TraceContext | None = None
 
 
