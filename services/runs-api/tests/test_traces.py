@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fleet_contracts.job import Job
+from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
@@ -224,15 +225,30 @@ async def test_a_dead_letter_is_told_in_the_trace_of_its_run(
 TRACED_JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=2e9, traceparent=CLIENT.traceparent)
 
 
+def relay_of_nothing(**parts: Any) -> Relay:
+    absent: Any = SimpleNamespace()
+    metrics = SimpleNamespace(relay_failures=SimpleNamespace(inc=lambda: None))
+    given = dict.fromkeys(("link", "runs", "database", "commits", "names"), absent) | {"metrics": metrics}
+    return Relay(retry_sec=1.0, **given | parts)
+
+
 # A withdrawn run has no job any more.
 @pytest.mark.parametrize(("job", "trace_id"), [(TRACED_JOB.encode().decode(), CLIENT.trace_id), (None, None)])
 def test_what_could_not_be_sent_is_told_in_the_trace_of_its_run(
     job: str | None, trace_id: str | None, traces_told: TracesTold
 ) -> None:
-    absent: Any = SimpleNamespace()
-    metrics: Any = SimpleNamespace(relay_failures=SimpleNamespace(inc=lambda: None))
-    relay = Relay(
-        link=absent, runs=absent, database=absent, commits=absent, names=absent, retry_sec=1.0, metrics=metrics
-    )
-    relay._say_later(SimpleNamespace(run_id="r1", job=job), NatsUnavailable())
+    relay_of_nothing()._say_later(SimpleNamespace(run_id="r1", job=job), NatsUnavailable())
     assert traces_told("could not send run r1") == {trace_id}
+
+
+async def test_a_dispatch_that_could_not_even_be_begun_is_told_as_a_failed_relay(spans: RecordedSpans) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise NatsUnavailable
+
+    relay = relay_of_nothing(runs=SimpleNamespace(update_nowait=refuse), names=WireNames())
+    await relay._send_fresh([SimpleNamespace(run_id="r1", job=TRACED_JOB.encode().decode(), updated_at=2e9)])
+    sent = spans.named("run.relay")
+    assert parent_id_of(sent) == CLIENT.span_id
+    assert sent.status.status_code is StatusCode.ERROR
+    assert sent.attributes is not None
+    assert sent.attributes["error.type"] == "NatsUnavailable"

@@ -157,8 +157,14 @@ class Relay:
                 begun = time.perf_counter()
                 job = Job.decode(payload := row.job.encode())
                 new = Dispatch(job, payload, RunSnapshot.pending(job, now=row.updated_at))
-                with (sending := self._sending(job, dispatch=1)).active():
-                    flying.append((begun, row, sending, new, *await self._send_nowait(new)))
+                sending = self._sending(job, dispatch=1)
+                try:
+                    with sending.active():
+                        flying.append((begun, row, sending, new, *await self._send_nowait(new)))
+                except NatsUnavailable as error:
+                    sending.fail(type(error).__name__, str(error))
+                    sending.end()
+                    raise
         except NatsUnavailable as error:
             self._say_later(rows[len(flying)], error)
         marks = []
