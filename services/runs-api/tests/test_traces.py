@@ -62,7 +62,7 @@ async def job_at(service: RunsUnderTest, sequence: int) -> StoredMessage:
     return found
 
 
-async def first_snapshot(service: RunsUnderTest, run_id: str) -> StoredMessage:
+async def stored_snapshot(service: RunsUnderTest, run_id: str) -> StoredMessage:
     found = await last_message(service.link, "KV_pyoco_runs", f"$KV.pyoco_runs.{run_id}")
     assert found is not None
     return found
@@ -83,7 +83,7 @@ async def test_a_submit_is_accepted_and_relayed_inside_its_request(
     job = await job_at(service, 1)
     assert TraceContext.of_headers(job.headers) == TraceContext(*ids_of(relay))
     assert Job.decode(job.data).trace_context == TraceContext(trace_id, request_id)
-    snapshot = await first_snapshot(service, run_id)
+    snapshot = await stored_snapshot(service, run_id)
     assert TraceContext.of_headers(snapshot.headers) == TraceContext(*ids_of(relay))
     assert (await service.client.get(f"/runs/{run_id}")).json()["trace_id"] == trace_id
     assert "hunter2" not in "".join(str(one.to_json()) for one in spans.all)
@@ -220,6 +220,24 @@ async def test_a_dead_letter_is_told_in_the_trace_of_its_run(
     assert ingested.attributes is not None
     assert ingested.attributes["pyoco.reason"] == "deadline_exceeded"
     assert traces_told("(deadline_exceeded) entered") == {ids_of(published)[0]}
+
+
+async def test_what_the_sweeper_does_carries_a_clients_trace_on_also_if_nobody_records_it(
+    service: RunsUnderTest, traces_told: TracesTold
+) -> None:
+    wanted = {"flow_name": "hello", "timeout_sec": 0.2}
+    run_id = (await service.client.post("/runs", json=wanted, headers=CLIENT.headers)).json()["run_id"]
+
+    async def letter() -> StoredMessage | None:
+        return await last_message(service.link, "PYOCO_DLQ", "pyoco.dlq.default")
+
+    buried = await eventually(letter, within=15, what="the dead letter")
+    assert buried is not None
+    assert TraceContext.of_headers(buried.headers) == CLIENT
+    assert TraceContext.of_headers((await stored_snapshot(service, run_id)).headers) == CLIENT
+    assert traces_told(f"run {run_id} was ended") == {CLIENT.trace_id}
+    await eventually(lambda: traces_told("(deadline_exceeded) entered"), what="the letter in the ledger")
+    assert traces_told("(deadline_exceeded) entered") == {CLIENT.trace_id}
 
 
 TRACED_JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=2e9, traceparent=CLIENT.traceparent)

@@ -2,16 +2,17 @@
 
 from fleet_contracts import spans
 from fleet_contracts.job import Job
-from fleet_kit.tracing import UNTRACED, Span, is_recording, span
+from fleet_kit.tracing import UNTRACED, Span, span
 
 from . import queries
 from .database import Database
 
 
 async def repairing(database: Database, run_id: str, reason: str) -> Span:
-    """A span for a repair. Who held the run last may be dead and its last spans lost: its job knows the trace."""
-    if not is_recording():
-        return UNTRACED
+    """A span for a repair. Who held the run last may be dead and its last spans lost: its job knows the trace.
+
+    Also if nobody records it: lines and dead letters carry the trace on.
+    """
     rows = await database.fetch(queries.run_with_documents(run_id))
     if not rows or (job := Job.decode(rows[0].job.encode())).trace_context is None:
         return UNTRACED
