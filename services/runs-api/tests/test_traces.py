@@ -200,6 +200,23 @@ async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
     assert traces_told("of vanished worker gone") == {ids_of(repair)[0]}
 
 
+async def test_what_the_sweeper_finds_is_told_in_the_trace_of_its_run(
+    service: RunsUnderTest, traces_told: TracesTold
+) -> None:
+    async def submit_traced() -> str:
+        answer = await service.client.post("/runs", json={"flow_name": "hello"}, headers=CLIENT.headers)
+        return str(answer.json()["run_id"])
+
+    unreadable, unrepairable = await submit_traced(), await submit_traced()
+    entry = await service.runs.get(unreadable)
+    assert entry is not None
+    await service.runs.update(unreadable, b"{no json", revision=entry.revision)
+    await service.change(unrepairable, lambda snapshot: snapshot.model_copy(update={"attempt": 2**64}))
+    for words in (f"run {unreadable} is made anew", f"run {unrepairable} could not be repaired"):
+        await eventually(lambda words=words: traces_told(words), within=15, what=words)
+        assert traces_told(words) == {CLIENT.trace_id}
+
+
 async def test_a_rerun_belongs_to_the_trace_of_its_own_request(service: RunsUnderTest, spans: RecordedSpans) -> None:
     first = await service.submit()
     answer = await service.client.post(f"/runs/{first}/rerun")

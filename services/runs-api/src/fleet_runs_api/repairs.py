@@ -23,3 +23,9 @@ async def repairing(database: Database, run_id: str, reason: str) -> Span:
         spans.REASON: reason,
     }
     return span(spans.RUN_REPAIR, about, parent=job.trace_context)
+
+
+async def in_trace_of(database: Database, run_id: str) -> Span:
+    """For a line about a run of which only the id is known."""
+    rows = await database.fetch(queries.run_with_documents(run_id))
+    return Span(Job.decode(rows[0].job.encode()).trace_context) if rows else UNTRACED

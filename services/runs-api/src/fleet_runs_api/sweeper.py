@@ -26,7 +26,7 @@ from .ledger import Observation, Redispatch
 from .metrics import RunsMetrics
 from .queued_jobs import QueuedJobs
 from .relay import Relay
-from .repairs import repairing
+from .repairs import in_trace_of, repairing
 from .settings import RunsSettings
 
 logger = logging.getLogger(__name__)
@@ -200,7 +200,10 @@ class Sweeper:
         try:
             snapshot = RunSnapshot.decode(entry.value)
         except MalformedMessage as error:
-            logger.error("the snapshot of run %s is made anew: %s", row.run_id, error, extra={"run_id": row.run_id})
+            with await in_trace_of(self._database, row.run_id):
+                logger.error(
+                    "the snapshot of run %s is made anew: %s", row.run_id, error, extra={"run_id": row.run_id}
+                )
             await self._runs.purge(row.run_id)
             await self._send_again(row, "snapshot_unreadable", forgotten=True)
             return
@@ -251,6 +254,7 @@ class Sweeper:
             if isinstance(outcome, FleetError):
                 raise outcome
             if isinstance(outcome, Exception):
-                logger.error(
-                    "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
-                )
+                with await in_trace_of(self._database, row.run_id):
+                    logger.error(
+                        "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
+                    )
