@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet
+from fleet_contracts.status import RunStatus
+from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet, run_command
 from fleet_testkit.load import Load
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.waiting import wait_until
@@ -174,8 +175,7 @@ def test_a_worker_elsewhere_is_let_in_with_its_own_tags_and_sent_away(
     composed: ComposedFleet,
 ) -> None:
     composed.run("run", "--rm", "--no-deps", "-T", "secrets", "--grant", "far=gpu")
-    for _ in range(2):
-        composed.run("kill", "--signal", "HUP", "nats")
+    run_command(["ops/reload-nats"], composed.env)
     seed = ["run", "--rm", "--no-deps", "-T", "--entrypoint", "cat", "secrets", "/secrets/operator/workers/far.nk"]
     assert composed.run(*seed).startswith("SU")
     # In a container of its own, with a volume for its seed, as one on another machine would have a file.
@@ -188,11 +188,32 @@ def test_a_worker_elsewhere_is_let_in_with_its_own_tags_and_sent_away(
         [ended] = wait_ended(composed.client, [submit(composed.client, "hello", tag="gpu", name="far")], within=60)
         assert (ended["status"], ended["worker_id"]) == ("COMPLETED", "far")
         composed.run("run", "--rm", "--no-deps", "-T", "secrets", "--revoke", "far")
-        composed.run("kill", "--signal", "HUP", "nats")
+        run_command(["ops/reload-nats"], composed.env)
         told = "does not accept this process's user"
         wait_until(lambda: told in composed.log(far), within=60, what="the worker being refused")
     finally:
         composed.docker("kill", far)
+
+
+def test_a_nats_that_has_read_its_users_again_is_still_started_by_itself_when_it_ends(
+    composed: ComposedFleet,
+) -> None:
+    [nats] = composed.containers("nats")
+    run_command(["ops/reload-nats"], composed.env)
+    before = composed.inspect(nats)["RestartCount"]
+    # An end that nobody has asked the engine for.
+    composed.docker("exec", nats, "sh", "-c", "kill -TERM 1")
+    wait_until(lambda: composed.inspect(nats)["RestartCount"] > before, within=30, what="NATS started again")
+    [ended] = wait_ended(
+        composed.client, [wait_until(lambda: _accepted(composed), within=60, what="a run")], within=60
+    )
+    assert ended["status"] == "COMPLETED"
+
+
+def _accepted(fleet: ComposedFleet) -> str | None:
+    """The id of a run, as soon as one is accepted."""
+    answer = fleet.client.post("/runs", json={"flow_name": "hello"})
+    return str(answer.json()["run_id"]) if answer.is_success else None
 
 
 def test_every_secret_but_the_pepper_is_replaced_by_one_command(composed: ComposedFleet) -> None:

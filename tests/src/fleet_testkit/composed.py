@@ -181,7 +181,8 @@ class OpenFleet(ComposedFleet):
         # Twice: the first time the server learns who a new account is, the second time what it imports.
         for _ in range(2):
             before = self._reloads()
-            self.docker("kill", "--signal", "HUP", self._container("nats"))
+            # As ops/reload-nats does it: after `docker kill`, whatever the signal, it would not be started again.
+            self.docker("exec", self._container("nats"), "sh", "-c", "kill -HUP 1")
             wait_until(functools.partial(self._reloaded_since, before), what="NATS reloaded")
         self._fetch_secrets()
 
