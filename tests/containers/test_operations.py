@@ -34,10 +34,7 @@ class Possessions:
 
     def __init__(self, fleet: ComposedFleet, folder: Path, name: str) -> None:
         self._fleet = fleet
-        create = ["api-key", "create", "--tenant", "acme", "--scopes", "admin", "--json"]
-        issued = json.loads(fleet.run("exec", "-T", "auth", "pyoco-server-admin", *create))
-        fleet.client.headers["X-API-Key"] = issued["api_key"]
-        wait_until(lambda: fleet.client.get("/runs").status_code == 200, within=30, what="the key known")
+        issue_key(fleet)
         self._completed_before = completed(fleet)
         self._wheel = build_wheel(folder, name)
         fleet.client.post("/wheels", files=upload_of(self._wheel)).raise_for_status()
@@ -63,6 +60,14 @@ class Possessions:
         # Sent again where it was lost, and counted once.
         wanted = self._completed_before + len(self._ended) + len(self._unfinished)
         wait_until(lambda: completed(self._fleet) == wanted, within=30, what=f"{wanted} runs counted")
+
+
+def issue_key(fleet: ComposedFleet) -> None:
+    """One that may do everything; the client has it from then on."""
+    create = ["api-key", "create", "--tenant", "acme", "--scopes", "admin", "--json"]
+    issued = json.loads(fleet.run("exec", "-T", "auth", "pyoco-server-admin", *create))
+    fleet.client.headers["X-API-Key"] = issued["api_key"]
+    wait_until(lambda: fleet.client.get("/runs").status_code == 200, within=30, what="the key known")
 
 
 def completed(fleet: ComposedFleet) -> int:
@@ -135,6 +140,30 @@ def test_a_postgresql_that_lost_its_data_goes_back_to_the_backup(kept: ComposedF
     [ended] = wait_ended(kept.client, [late], within=60)
     assert ended["status"] == "COMPLETED"
     assert late not in {run["run_id"] for run in kept.client.get("/runs").json()}
+
+
+def test_secrets_that_were_lost_are_made_anew_by_one_command(kept: ComposedFleet, tmp_path: Path) -> None:
+    possessions = Possessions(kept, tmp_path, "bare")
+    kept.down()
+    volumes = kept.docker("volume", "ls", "--quiet", "--filter", f"label=com.docker.compose.project={kept.project}")
+    lost = [volume for volume in volumes.split() if volume.endswith("-secrets")]
+    kept.docker("volume", "rm", *lost)
+    done = operate(kept, "ops/rotate")
+    assert (len(lost), done.returncode) == (9, 0), done.stderr
+    # The pepper was among them.
+    assert kept.client.get("/runs").status_code == 403
+    issue_key(kept)
+    possessions.are_there()
+
+
+def test_a_new_pepper_makes_every_key_unknown(kept: ComposedFleet) -> None:
+    issue_key(kept)
+    once = ["run", "--rm", "--no-deps", "-T"]
+    kept.run(*once, "--entrypoint", "rm", "secrets", "-f", "/secrets/auth/pepper")
+    kept.run(*once, "secrets")
+    kept.run("restart", "auth")
+    wait_until(lambda: kept.client.get("/runs").status_code == 403, within=60, what="the key unknown")
+    issue_key(kept)
 
 
 def test_an_upgrade_under_load_loses_no_answered_run(engine: None, capsys: pytest.CaptureFixture[str]) -> None:
