@@ -27,12 +27,47 @@ class SettingsError(Exception):
         self.names = names
 
 
-class FleetSettings(BaseSettings):
-    """The settings of every process. A field `nats_url` is the environment variable PYOCO_NATS_URL."""
+class EnvSettings(BaseSettings):
+    """Where settings come from. A field `nats_url` is the environment variable PYOCO_NATS_URL."""
 
     model_config = SettingsConfigDict(
         env_prefix="PYOCO_", env_ignore_empty=True, extra="ignore", env_file_encoding="utf-8"
     )
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the settings; `overrides` (command line options) win over the environment, that wins over .env."""
+        given = {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return cls(_env_file=_env_file(), **given)
+        except ValidationError as error:
+            sentences = "; ".join(cls._sentences(error))
+            names = [f"PYOCO_{str(problem['loc'][0]).upper()}" for problem in error.errors() if problem["loc"]]
+        # Not as its cause: what the library says holds the values, secrets among them.
+        raise SettingsError(sentences, *names)
+
+    @classmethod
+    def _sentences(cls, error: ValidationError) -> list[str]:
+        sentences = []
+        for problem in error.errors(include_url=False):
+            field = str(problem["loc"][0]) if problem["loc"] else ""
+            reason = problem["msg"].removeprefix("Value error, ")
+            reason = reason[:1].lower() + reason[1:] if not reason.startswith("PYOCO_") else reason
+            if field:
+                shown = "" if cls._is_secret(field) else f"={problem['input']!r}"
+                sentences.append(f"PYOCO_{field.upper()}{shown} is not allowed: {reason}")
+            else:
+                sentences.append(reason)
+        return sentences
+
+    @classmethod
+    def _is_secret(cls, field: str) -> bool:
+        kind = cls.model_fields[field].annotation if field in cls.model_fields else None
+        return SecretStr in (kind, *get_args(kind))
+
+
+class FleetSettings(EnvSettings):
+    """The settings of every process."""
 
     nats_url: str = Field("nats://127.0.0.1:4222", pattern=r"^(nats|tls|ws|wss)://")
     nats_connect_timeout_sec: float = Field(2.0, gt=0)
@@ -91,41 +126,10 @@ class FleetSettings(BaseSettings):
         return context
 
     @classmethod
-    def load(cls, **overrides: Any) -> Self:
-        """Read the settings; `overrides` (command line options) win over the environment, that wins over .env."""
-        given = {name: value for name, value in overrides.items() if value is not None}
-        try:
-            return cls(_env_file=_env_file(), **given)
-        except ValidationError as error:
-            sentences = "; ".join(cls._sentences(error))
-            names = [f"PYOCO_{str(problem['loc'][0]).upper()}" for problem in error.errors() if problem["loc"]]
-        # Not as its cause: what the library says holds the values, secrets among them.
-        raise SettingsError(sentences, *names)
-
-    @classmethod
     def only_of_logging(cls) -> "FleetSettings":
         """For a process whose settings are refused and who has to say so in its log."""
         is_text = os.environ.get("PYOCO_LOG_FORMAT") == "text"
         return FleetSettings.model_construct(log_format="text" if is_text else "json")
-
-    @classmethod
-    def _sentences(cls, error: ValidationError) -> list[str]:
-        sentences = []
-        for problem in error.errors(include_url=False):
-            field = str(problem["loc"][0]) if problem["loc"] else ""
-            reason = problem["msg"].removeprefix("Value error, ")
-            reason = reason[:1].lower() + reason[1:] if not reason.startswith("PYOCO_") else reason
-            if field:
-                shown = "" if cls._is_secret(field) else f"={problem['input']!r}"
-                sentences.append(f"PYOCO_{field.upper()}{shown} is not allowed: {reason}")
-            else:
-                sentences.append(reason)
-        return sentences
-
-    @classmethod
-    def _is_secret(cls, field: str) -> bool:
-        kind = cls.model_fields[field].annotation if field in cls.model_fields else None
-        return SecretStr in (kind, *get_args(kind))
 
 
 class GatewaySecret(BaseModel):

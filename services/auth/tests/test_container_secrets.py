@@ -75,6 +75,20 @@ def test_a_worker_of_another_name_is_let_in_until_that_is_taken_back(tmp_path: P
     assert "WORKER_far" not in (tmp_path / "nats" / "users.conf").read_text()
 
 
+def test_permissions_are_about_the_names_that_the_fleet_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYOCO_WORK_STREAM", "OTHER_WORK")
+    monkeypatch.setenv("PYOCO_RUNS_KV_BUCKET", "other_runs")
+    # Of others, and of files that only they have.
+    monkeypatch.setenv("PYOCO_NATS_TLS_CA_FILE", "/nowhere/ca.pem")
+    assert make(tmp_path, "--workers", "1").returncode == 0
+    users = (tmp_path / "nats" / "users.conf").read_text()
+    assert ("OTHER_WORK" in users, "KV_other_runs" in users) == (True, True)
+    assert ("PYOCO_WORK" in users, "KV_pyoco_runs" in users) == (False, False)
+    monkeypatch.setenv("PYOCO_WORK_STREAM", "no.name")
+    refused = make(tmp_path, "--workers", "1")
+    assert (refused.returncode, "PYOCO_WORK_STREAM='no.name' is not allowed" in refused.stderr) == (1, True)
+
+
 @pytest.mark.parametrize("wish", ["worker-1=x", "a.b=x", "far=x.>", "../far=x"])
 def test_a_grant_under_a_bad_name_changes_nothing(tmp_path: Path, wish: str) -> None:
     make(tmp_path, "--workers", "1")

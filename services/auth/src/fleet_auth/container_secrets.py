@@ -15,6 +15,7 @@ from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config,
 from fleet_kit.nkey_files import make_nkey, read_nkey
 from fleet_kit.sayings import say, say_failure
 from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
+from fleet_kit.settings import EnvSettings, SettingsError
 
 _PROGRAM = "pyoco-fleet-secrets"
 _COMPONENT = "secrets"
@@ -25,6 +26,10 @@ _GRANTS = "operator/workers"
 CLUSTER = ("nats", "nats-2", "nats-3")
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+class Names(EnvSettings, WireNames):
+    """What permissions are about: called as the services and the workers call it."""
 
 
 class Secrets:
@@ -124,7 +129,7 @@ def make(
     revoke: Annotated[list[str] | None, typer.Option(help="Take that back.", metavar="NAME")] = None,
 ) -> None:
     """Make the secrets of a fleet in containers. Once more changes nothing but what was asked for anew."""
-    names, wanted = WireNames(), _tags(tags)
+    names, wanted = Names.load(), _tags(tags)
     made = Secrets(out, owner=owner)
     for worker_id in revoke or []:
         made.revoke(worker_id)
@@ -152,7 +157,7 @@ def main() -> None:
         code = app(standalone_mode=False)
     except typer.TyperException as error:
         code = _fail(error.format_message())
-    except (SecretFileError, ValueError) as error:
+    except (SecretFileError, SettingsError, ValueError) as error:
         code = _fail(str(error))
     except OSError as error:
         code = _fail(f"{error.filename}: {error.strerror}")
