@@ -116,6 +116,11 @@ class ComposedFleet:
         told = self.run("ps", *(["--all"] if stopped else []), "--format", "json")
         return [json.loads(line) for line in told.splitlines()]
 
+    def ledger(self, query: str) -> list[list[str]]:
+        [postgres] = self.containers("postgres")
+        rows = self.docker("exec", postgres, "psql", "-U", "pyoco", "-AtF,", "-c", query)
+        return [row.split(",") for row in rows.splitlines()]
+
     def wait_healthy(self, *, within: float = 60.0) -> None:
         def all_healthy() -> bool:
             return all(part["Health"] in ("healthy", "") for part in self.described())
