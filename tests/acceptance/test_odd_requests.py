@@ -7,6 +7,7 @@ import pytest
 
 from fleet_contracts.scopes import ALL_SCOPES, Scope
 from fleet_testkit.api_keys import KEY_HEADER, KeyRing
+from fleet_testkit.compose import ComposedFleet
 from fleet_testkit.fleet import Fleet
 
 SPOOFED = (
@@ -115,21 +116,15 @@ def test_no_version_of_http_gets_in(guarded: Fleet, version: str) -> None:
     assert status not in (500, 502, 504)
 
 
-# The image is nginx 1.28; where no registry is, something older may stand in for it, which takes the first of two.
-NEW_NGINX = pytest.mark.embedded_only(
-    "nginx refuses two keys in one request since 1.23; the one in containers may be older"
-)
-
-
 @pytest.mark.parametrize(
     "header",
     [
         b"X-API-Key:",
         b"X-API-Key: " + b"x" * 8000,
         b"X-API-Key: %(key)b, %(key)b",
-        pytest.param(b"X-API-Key: %(key)b\r\nX-API-Key: %(key)b", marks=NEW_NGINX),
+        b"X-API-Key: %(key)b\r\nX-API-Key: %(key)b",
         b"X-API-Key: wrong\r\nX-API-Key: %(key)b",
-        pytest.param(b"X-API-Key: %(key)b\r\nX-API-Key: wrong", marks=NEW_NGINX),
+        b"X-API-Key: %(key)b\r\nX-API-Key: wrong",
         b"X-API-Key: %(key)b\x01",
         b"X-API-Key: \x7f%(key)b",
         b"X-API-Key: %(key)b\xc3\xa9",
@@ -155,7 +150,20 @@ def test_no_spelling_of_a_good_key_gets_in(guarded: Fleet, limited: str, header:
         header.replace(b"%(key)b", key).replace(b"%(upper)b", key.upper()).replace(b"%(half)b", key[: len(key) // 2])
     )
     status, body = send(guarded, "GET /runs HTTP/1.1", filled)
-    assert status in (400, 401, 403), (status, body[:200])
+    if header.startswith(b"X-API-Key: %(key)b\r\n") and _takes_the_first_of_two(guarded):
+        assert status == 200, (status, body[:200])
+    else:
+        assert status in (400, 401, 403), (status, body[:200])
+
+
+def _takes_the_first_of_two(fleet: Fleet) -> bool:
+    """nginx does since 1.23 no more. The image is 1.28; where no registry is, something older may stand in for it."""
+    if not isinstance(fleet, ComposedFleet):
+        return False
+    said = fleet.run("exec", "-T", "gateway", "sh", "-c", "nginx -v 2>&1")
+    version = re.search(r"nginx/(\d+)\.(\d+)", said)
+    assert version is not None, said
+    return (int(version[1]), int(version[2])) < (1, 23)
 
 
 def test_a_header_larger_than_any_key_is_refused(guarded: Fleet) -> None:

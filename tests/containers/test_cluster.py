@@ -54,8 +54,8 @@ class Cluster(ComposedFleet):
             return None
 
     def streams(self, server: str) -> dict[str, dict[str, Any]] | None:
-        """What a server says of the streams that it leads or has: name to its cluster's state."""
-        said = self.ask_nats(server, "/jsz?accounts=1&streams=1&config=1")
+        """What a server says of the streams that it leads or has, and of their consumers: name to state."""
+        said = self.ask_nats(server, "/jsz?accounts=1&streams=1&consumers=1&config=1")
         if said is None:
             return None
         accounts = json.loads(said).get("account_details", [])
@@ -205,6 +205,8 @@ def test_every_stream_and_queue_is_on_three_servers(cluster: Cluster) -> None:
     assert streams
     assert len(streams) == 8
     assert {name: stream["config"]["num_replicas"] for name, stream in streams.items()} == dict.fromkeys(streams, 3)
+    [queue] = streams["PYOCO_WORK"]["consumer_detail"]
+    assert (queue["name"], len(queue["cluster"]["replicas"])) == ("pyoco_workers_default", 2)
     assert len({worker["worker_id"] for worker in cluster.client.get("/workers").json()}) == 3
 
 

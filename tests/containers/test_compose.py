@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from fleet_contracts.status import RunStatus
 from fleet_testkit.compose import ComposedFleet
-from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.waiting import wait_until
 
 # The images may have to be built first, from nothing.
@@ -73,11 +74,13 @@ def test_more_workers_get_names_of_their_own(composed: ComposedFleet) -> None:
 
 
 def test_a_worker_that_is_killed_loses_no_run(composed: ComposedFleet) -> None:
-    composed.up("--scale", "worker=2", "--no-recreate")
-    run_ids = [submit(composed.client, "hello", name=str(n)) for n in range(50)]
+    composed.up("--scale", "worker=1")
+    held = submit(composed.client, "long", seconds=8)
+    wait_status(composed.client, held, RunStatus.RUNNING, within=60)
     composed.docker("kill", composed.containers("worker")[0])
-    ended = wait_ended(composed.client, run_ids, within=120)
-    assert {run["status"] for run in ended} == {"COMPLETED"}
+    composed.up()
+    [ended] = wait_ended(composed.client, [held], within=120)
+    assert (ended["status"], ended["attempt"]) == ("COMPLETED", 2)
 
 
 def test_a_service_that_is_made_anew_is_found_by_the_gateway(composed: ComposedFleet) -> None:
