@@ -356,12 +356,29 @@ def test_the_services_are_upgraded_one_after_the_other(trial: Trial) -> None:
 
 
 # The last one: it takes the cluster away.
-def test_a_cluster_becomes_one_server_again_by_a_backup(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_cluster_becomes_one_server_and_that_a_cluster_by_a_backup(cluster: Cluster, tmp_path: Path) -> None:
     def data_of(fleet: ComposedFleet) -> set[str]:
         [nats] = fleet.containers("nats")
         return {mount["Name"] for mount in fleet.inspect(nats)["Mounts"] if mount["Destination"] == "/data"}
 
+    def keys_of(fleet: ComposedFleet) -> list[str]:
+        listed = json.loads(fleet.run("exec", "-T", "auth", "pyoco-server-admin", "api-key", "list", "--json"))
+        return [key["key_id"] for key in listed]
+
+    def comes_back_from(backup: Path, fleet: ComposedFleet, *, copies: int) -> None:
+        cluster.remove()
+        run_command(["ops/restore", str(backup)], fleet.env)
+        streams = cluster.streams("nats-1") or {}
+        assert {stream["config"]["num_replicas"] for stream in streams.values()} == {copies}
+        assert keys_of(fleet) == keys
+        assert fleet.client.get(f"/wheels/{wheel.name}").content == wheel.read_bytes()
+        [ended] = wait_ended(fleet.client, [submit(fleet.client, "marked", marks=MARKS, label="back")], within=60)
+        assert ended["status"] == "COMPLETED"
+
     cluster.wait_whole()
+    cluster.run("exec", "-T", "auth", "pyoco-server-admin", "api-key", "create", "--tenant", "acme", "--json")
+    keys = keys_of(cluster)
+    assert len(keys) == 1
     wheel = build_wheel(tmp_path, "kept")
     cluster.client.post("/wheels", files=upload_of(wheel)).raise_for_status()
     tries = (tmp_path / f"backup-{number}" for number in count())
@@ -370,23 +387,17 @@ def test_a_cluster_becomes_one_server_again_by_a_backup(cluster: Cluster, tmp_pa
         backup = wait_until(lambda: backed_up(cluster, next(tries)), within=PATIENCE_SECONDS, what="a backup")
     # A server that begins alone must not find what it had in a cluster, nor the other way round.
     assert data_of(cluster) == {f"{cluster.project}_nats-1"}
-    cluster.remove()
     alone = cluster.alone()
-    try:
-        run_command(["ops/restore", str(backup)], alone.env)
-        assert data_of(alone) == {f"{cluster.project}_nats"}
-        assert alone.client.get(f"/wheels/{wheel.name}").content == wheel.read_bytes()
-        [ended] = wait_ended(alone.client, [submit(alone.client, "marked", marks=MARKS, label="alone")], within=60)
-        assert ended["status"] == "COMPLETED"
-    finally:
-        alone.remove()
+    comes_back_from(backup, alone, copies=1)
+    assert data_of(alone) == {f"{cluster.project}_nats"}
+    of_one = backed_up(alone, next(tries))
+    assert of_one is not None
+    comes_back_from(of_one, cluster, copies=3)
 
 
-def backed_up(cluster: Cluster, folder: Path) -> Path | None:
+def backed_up(fleet: ComposedFleet, folder: Path) -> Path | None:
     command = ["ops/backup", str(folder)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=cluster.env, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(command, cwd=ROOT, env=fleet.env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 or "ERR-PYOCO-0003" in done.stderr, done.stderr
     return None if done.returncode else folder
 
