@@ -114,6 +114,19 @@ def test_a_fleet_that_was_lost_comes_back_from_its_backup(
     possessions.are_there()
 
 
+def test_a_ledger_elsewhere_is_not_taken_for_saved(composed: ComposedFleet, tmp_path: Path) -> None:
+    elsewhere = composed.layered(PYOCO_RUNS_DATABASE_URL="postgresql://pyoco@elsewhere:5432/pyoco")
+    backup = tmp_path / "backup"
+    refused = operate(elsewhere, "ops/backup", str(backup))
+    assert (refused.returncode, "in another PostgreSQL" in refused.stderr, backup.exists()) == (1, True, False)
+    done = operate(elsewhere, "ops/backup", str(backup), "--without-ledger")
+    assert (done.returncode, "the ledger is not in it" in done.stdout) == (0, True), done.stderr
+    assert {file.name for file in backup.iterdir()} == {"streams.tar", "secrets.tar", "SHA256SUMS"}
+    for fleet, why in ((elsewhere, "in another PostgreSQL"), (composed, "there is no ledger in")):
+        refused = operate(fleet, "ops/restore", str(backup))
+        assert (refused.returncode, why in refused.stderr) == (1, True), refused.stderr
+
+
 def feed(fleet: ComposedFleet, file: Path, *command: str) -> None:
     """docker compose COMMAND < FILE"""
     with file.open("rb") as content:
