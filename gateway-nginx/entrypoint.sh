@@ -10,6 +10,8 @@ fi
 PYOCO_GATEWAY_API_KEY_VARIABLE=http_$(printf %s "$PYOCO_HTTP_API_KEY_HEADER" | tr 'A-Z-' 'a-z_')
 export PYOCO_GATEWAY_API_KEY_VARIABLE
 
+# nginx makes the folders in it, but not itself.
+mkdir -p /tmp/bodies
 # nginx cannot write its error log as JSON. The access log does not go this way: it goes to stdout as it is.
 errors=${PYOCO_GATEWAY_TEMP_DIR:-/tmp}/errors
 rm -f "$errors" && mkfifo "$errors"

@@ -1,7 +1,10 @@
 """What is in the images, and what anybody can see of the containers."""
 
 import json
+import select
+import socket
 import time
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -86,6 +89,27 @@ def test_uploads_do_not_lie_in_memory(composed: ComposedFleet) -> None:
     described = composed.inspect(composed.containers("wheels-api")[0])
     assert {mount["Destination"]: mount["Type"] for mount in described["Mounts"]}["/tmp"] == "volume"
     assert not described["HostConfig"].get("Tmpfs")
+
+
+def test_bodies_for_which_the_gateway_has_no_room_are_refused_and_nothing_else_is(composed: ComposedFleet) -> None:
+    [gateway] = composed.containers("gateway")
+    started = composed.inspect(gateway)["State"]["StartedAt"]
+    size = 15 * 1024 * 1024
+    # Not the last byte: what has come so far is kept.
+    begun = b"POST /runs/batch HTTP/1.1\r\nHost: fleet\r\nContent-Length: %d\r\n\r\n" % (size + 1) + b" " * size
+    with ExitStack() as stack:
+        doors = [stack.enter_context(socket.create_connection(("127.0.0.1", composed.port))) for _ in range(12)]
+        for door in doors:
+            # One that is refused may be closed before it has said everything.
+            with suppress(ConnectionError):
+                door.sendall(begun)
+        answered = wait_until(lambda: select.select(doors, [], [], 0)[0], within=30, what="a refusal")
+        head, _, body = answered[0].recv(65536).partition(b"\r\n\r\n")
+        error = json.loads(body)["error"]
+        assert (head.split()[1], error["code"], error["meta"]["retryable"]) == (b"503", "DEPENDENCY_ERROR", True)
+        assert len(answered) < len(doors)
+        assert composed.client.get("/runs").status_code == 200
+    assert composed.inspect(gateway)["State"]["StartedAt"] == started
 
 
 @pytest.mark.parametrize("service", [*OURS, "nats", "postgres"])
