@@ -85,7 +85,7 @@ def test_what_goes_wrong_is_told_at_once(tools: str) -> None:
 
 def asked(container: str) -> bool:
     """Whether nginx has answered; what it answers is that nobody is there."""
-    ask = ["docker", "exec", container, "/health.sh"]
+    ask = ["docker", "exec", container, "wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8000/health"]
     subprocess.run(ask, capture_output=True, check=False, timeout=30)
     return any('"event":"request"' in line for line in log(container))
 
