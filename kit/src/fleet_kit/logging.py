@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -77,7 +78,7 @@ def failure_fields(error: BaseException) -> dict[str, Any]:
     }
 
 
-class _Formatter(logging.Formatter):
+class _Formatter(logging.Formatter, ABC):
     def __init__(
         self, *, service: str, component: str, settings: FleetSettings, about: dict[str, str] | None = None
     ) -> None:
@@ -98,8 +99,9 @@ class _Formatter(logging.Formatter):
             line = self.written(self.fields(_complaint(error, record)))
         return without_secrets(line)
 
+    @abstractmethod
     def written(self, line: dict[str, Any]) -> str:
-        raise NotImplementedError
+        """The line as text."""
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
         given = {
