@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fleet_testkit.log_check import check_log_lines
+
+from .conftest import WorkerProcess
 
 
 def pyoco_worker(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -89,3 +92,12 @@ def test_a_resolver_that_cannot_be_imported_ends_the_worker_with_a_sentence(tmp_
     assert (line["level"], line["message"].startswith("the flow resolver ")) == ("CRITICAL", True)
     assert "No module named 'no_such_library'" in line["message"]
     assert answer.stderr == ""
+
+
+def test_only_of_a_worker_that_is_to_refuse_may_a_test_find_something_else_than_lines(
+    start_worker: Callable[..., WorkerProcess],
+) -> None:
+    worker = start_worker("w1", "--slots", "many", refuses_to_start=True)
+    assert worker.process.wait(timeout=60) == 1
+    with pytest.raises(AssertionError, match="it is no JSON"):
+        worker.check_log()
