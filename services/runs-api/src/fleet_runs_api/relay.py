@@ -230,7 +230,7 @@ class Relay:
         return span(spans.RUN_RELAY, about, kind=Kind.PRODUCER, parent=job.trace_context)
 
     def _say_later(self, row: Any, error: NatsUnavailable) -> None:
-        if row.kind == ledger.DISPATCH:
+        if row.job is not None:  # else it is only about the traces of a withdrawn run
             self._metrics.relay_failures.inc()
         trace = None if row.job is None else Job.decode(row.job.encode()).trace_context
         with Span(trace):
