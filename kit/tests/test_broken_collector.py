@@ -1,4 +1,4 @@
-"""A collector that does not do its work costs a bounded amount of memory, a line a minute and a moment at the end."""
+"""A collector that does not do its work costs some memory, two lines a minute and a moment at the end."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def made_with(env: dict[str, str]) -> tuple[dict[str, float], list[dict[str, Any
 
 
 @pytest.mark.parametrize("how", Broken)
-def test_it_costs_little_and_is_complained_of_once(how: Broken, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_costs_little_and_each_part_complains_once(how: Broken, capsys: pytest.CaptureFixture[str]) -> None:
     with broken_collector(how) as env:
         figures, lines = made_with(env)
     with capsys.disabled():
@@ -70,7 +70,10 @@ def test_it_costs_little_and_is_complained_of_once(how: Broken, capsys: pytest.C
     assert figures["grown_bytes"] < 20 * 2**20
     # Left alone, the library would wait for up to 30 s.
     assert figures["stop_seconds"] < 8
-    complaints = [line for line in lines if line["message"].startswith("spans cannot be exported")]
-    assert len(complaints) == 1
-    assert len(lines) <= 2
+    complaints = [line["message"] for line in lines if line["message"].startswith("spans cannot be exported")]
+    # Once by the exporter, and once by the queue.
+    assert 1 <= len(complaints) == len(set(complaints)) <= 2
+    if how is not Broken.FAILS:  # else it may keep up with us
+        assert any("Queue full, dropping Span" in complaint for complaint in complaints)
+    assert len(lines) <= 3
     assert {line["level"] for line in lines} == {"WARNING"}

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -145,19 +146,21 @@ def _limit_complaints() -> None:
 
 
 class _Complaints(logging.Handler):
+    """By parts of the library: that spans are dropped is told although their exporter has complained before."""
+
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._told_at = -_REPEAT_COMPLAINT_SECONDS
-        self._untold = 0
+        self._told_at: dict[str, float] = {}
+        self._untold: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        now = time.monotonic()
-        if now - self._told_at < _REPEAT_COMPLAINT_SECONDS:
-            self._untold += 1
+        now, part = time.monotonic(), record.name
+        if part in self._told_at and now - self._told_at[part] < _REPEAT_COMPLAINT_SECONDS:
+            self._untold[part] += 1
             return
         logger.warning(
             "spans cannot be exported and may be lost: %s",
             record.getMessage(),
-            extra={"meta": {"untold_complaints": self._untold}},
+            extra={"meta": {"untold_complaints": self._untold.pop(part, 0)}},
         )
-        self._told_at, self._untold = now, 0
+        self._told_at[part] = now
