@@ -1,6 +1,7 @@
 """The link to NATS survives outages and says why it is down."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,25 @@ async def test_a_link_outlives_its_server_and_prepares_a_wiped_one_again(nats_se
         await bucket.create("c", b"3")
         await eventually(lambda: mirror.values == {"c": b"3"})
         await mirror.stop()
+
+
+async def test_what_keeps_a_link_from_being_ready_is_told_once_for_a_while(
+    nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[None] = []
+
+    async def prepare() -> None:
+        tried.append(None)
+        if len(tried) < 5:
+            raise RuntimeError("there is no leader")
+
+    async with NatsLink(settings(nats_server), name="test") as link:
+        link.after_connect(prepare)
+        async with asyncio.timeout(10):
+            await link.wait_ready()
+    told = [record for record in caplog.records if "could not prepare" in record.message]
+    assert [record.levelname for record in told if record.levelno > logging.DEBUG] == ["WARNING"]
+    assert len([record for record in told if record.exc_info]) == 1
 
 
 async def test_one_wait_serves_several_durables(nats_server: NatsServer) -> None:

@@ -320,7 +320,9 @@ class NatsLink:
                     await hook()
             except Exception as error:
                 self._down_because = f"preparing: {error or type(error).__name__}"
-                logger.warning("could not prepare NATS resources, trying again", exc_info=True)
+                level = self._complaints.level(self._down_because)
+                is_news = level > logging.DEBUG
+                logger.log(level, "could not prepare NATS resources, trying again", exc_info=is_news)
                 if time.monotonic() - begun > self._settings.nats_request_timeout_sec:
                     await self._move_on(self._down_because)
                 await asyncio.sleep(delay)
