@@ -367,7 +367,6 @@ def test_a_cluster_becomes_one_server_and_that_a_cluster_by_a_backup(cluster: Cl
         return [key["key_id"] for key in listed]
 
     def comes_back_from(backup: Path, fleet: ComposedFleet, *, copies: int) -> None:
-        cluster.remove()
         run_command(["ops/restore", str(backup)], fleet.env)
         streams = cluster.streams("nats-1") or {}
         assert {stream["config"]["num_replicas"] for stream in streams.values()} == {copies}
@@ -388,10 +387,15 @@ def test_a_cluster_becomes_one_server_and_that_a_cluster_by_a_backup(cluster: Cl
         backup = wait_until(lambda: backed_up(cluster, next(tries)), within=PATIENCE_SECONDS, what="a backup")
     # A server that begins alone must not find what it had in a cluster, nor the other way round.
     assert data_of(cluster) == {f"{cluster.project}_nats-1"}
+    cluster.remove()
     alone = cluster.alone()
-    comes_back_from(backup, alone, copies=1)
-    assert data_of(alone) == {f"{cluster.project}_nats"}
-    of_one = backed_up(alone, next(tries))
+    try:
+        comes_back_from(backup, alone, copies=1)
+        assert data_of(alone) == {f"{cluster.project}_nats"}
+        of_one = backed_up(alone, next(tries))
+    finally:
+        # By itself: the volume of a single server is none of the cluster's.
+        alone.remove()
     assert of_one is not None
     comes_back_from(of_one, cluster, copies=3)
 
