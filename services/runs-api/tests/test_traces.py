@@ -174,6 +174,7 @@ async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
     await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
     await service.link.jetstream.purge_stream("PYOCO_WORK")
     await eventually(lambda: spans.names.count("run.relay") == 2, within=15, what="the run being sent again")
+    await eventually(lambda: "run.repair" in spans.names, what="the end of the repair")
     trace_id, request_id = ids_of(spans.named("POST /runs"))
     repair = spans.named("run.repair")
     assert (ids_of(repair)[0], parent_id_of(repair)) == (trace_id, request_id)
@@ -191,7 +192,7 @@ async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
 ) -> None:
     run_id = await service.submit()
     await service.claim(run_id, worker_id="gone")
-    await eventually(lambda: "run.ingest" in spans.names, within=15, what="the hand-over being ingested")
+    await eventually(lambda: {"run.ingest", "run.repair"} <= set(spans.names), within=15, what="the hand-over")
     repair, ingest = spans.named("run.repair"), spans.named("run.ingest")
     assert ids_of(repair)[0] == ids_of(spans.named("POST /runs"))[0]
     assert repair.attributes is not None
