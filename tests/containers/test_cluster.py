@@ -71,14 +71,26 @@ class Cluster(ComposedFleet):
 
         return wait_until(look, within=PATIENCE_SECONDS, what=f"a leader of {stream}")
 
-    def is_healthy(self, server: str) -> bool:
-        return self.ask_nats(server, "/healthz") is not None
+    def is_caught_up(self) -> bool:
+        """Every stream has a leader, and that says that both others have all of it."""
+        told = {server: self.streams(server) for server in NATS}
+        if any(streams is None for streams in told.values()):
+            return False
+        known = {name for streams in told.values() for name in streams or ()}
+        led = {
+            name: [replica["current"] for replica in stream["cluster"].get("replicas", [])]
+            for server, streams in told.items()
+            for name, stream in (streams or {}).items()
+            if stream["cluster"].get("leader") == server
+        }
+        return led.keys() == known and all(current == [True, True] for current in led.values())
+
+    def wait_caught_up(self) -> None:
+        wait_until(self.is_caught_up, within=PATIENCE_SECONDS, what="all servers of NATS having every stream")
 
     def wait_whole(self) -> None:
-        """Every server of NATS has caught up, and every container is healthy."""
-        wait_until(
-            lambda: all(self.is_healthy(server) for server in NATS), within=PATIENCE_SECONDS, what="NATS caught up"
-        )
+        """Every server of NATS has caught up, and the gateway answers."""
+        self.wait_caught_up()
         wait_until(
             lambda: self.client.get("/health").status_code == httpx.codes.OK, within=PATIENCE_SECONDS, what="health"
         )
@@ -235,7 +247,7 @@ def test_kill_9_of_the_leader_of_the_queue(trial: Trial) -> None:
             first_after = trial.more_accepted()
             # Whatever was lost on the way to it, a watch tells the end.
             assert states.result(PATIENCE_SECONDS)[-1] == "COMPLETED"
-    wait_until(lambda: cluster.is_healthy(leader), within=PATIENCE_SECONDS, what="the killed one caught up")
+    cluster.wait_caught_up()
     trial.more_accepted()
     trial.settle(
         "the leader of the queue killed", also=[watched], **{"accepting again after": f"{first_after:.1f} s"}
@@ -249,7 +261,7 @@ def test_a_nats_server_is_cut_off_from_everybody(trial: Trial) -> None:
         first_after = trial.more_accepted()
         # Whoever was connected to it has found another one: the dashboard's list is no one's privilege.
         wait_until(lambda: _all_answer(cluster, "/workers"), within=PATIENCE_SECONDS, what="every replica answering")
-    wait_until(lambda: cluster.is_healthy(leader), within=PATIENCE_SECONDS, what="the lost one caught up")
+    cluster.wait_caught_up()
     trial.more_accepted()
     trial.settle("a NATS server cut off", **{"accepting again after": f"{first_after:.1f} s"})
 
