@@ -80,7 +80,8 @@ def test_a_worker_that_is_killed_loses_no_run(composed: ComposedFleet) -> None:
     composed.docker("kill", composed.containers("worker")[0])
     composed.up()
     [ended] = wait_ended(composed.client, [held], within=120)
-    assert (ended["status"], ended["attempt"]) == ("COMPLETED", 2)
+    # Or more: on a machine that stands still for some seconds, a living worker is taken for a lost one, too.
+    assert (ended["status"], ended["attempt"] >= 2) == ("COMPLETED", True)
 
 
 def test_a_service_that_is_made_anew_is_found_by_the_gateway(composed: ComposedFleet) -> None:
