@@ -92,6 +92,29 @@ async def test_a_server_that_does_not_answer_is_given_up_after_the_timeout(
     await link.publish("s.a", b"y")
 
 
+async def test_a_process_that_stood_still_does_not_take_that_for_the_silence_of_nats(link: NatsLink) -> None:
+    things = Bucket(link, "things")
+    await things.put("a", b"x")
+    asking = [asyncio.create_task(things.get("a")) for _ in range(10)]
+    acks = [await link.publish_nowait("s.a", b"x") for _ in range(10)]
+    await asyncio.sleep(0)
+    time.sleep(2.0)  # noqa: ASYNC251 - twice the time that NATS has to answer
+    assert [entry and entry.value for entry in await asyncio.gather(*asking)] == [b"x"] * 10
+    assert {ack.stream for ack in await asyncio.gather(*acks)} == {"S"}
+
+
+async def test_a_process_that_keeps_standing_still_gives_up_all_the_same(
+    link: NatsLink, nats_server: NatsServer
+) -> None:
+    nats_server.pause()
+    ack = await link.publish_nowait("s.a", b"x")
+    while not ack.done():
+        time.sleep(0.5)  # noqa: ASYNC251
+        await asyncio.sleep(0)
+    with pytest.raises(NatsSilent):
+        await link.wait_ack(ack)
+
+
 async def test_a_subject_that_no_stream_takes_is_refused_at_once(link: NatsLink) -> None:
     begun = time.monotonic()
     with pytest.raises(NatsUnavailable, match="no stream takes this subject"):

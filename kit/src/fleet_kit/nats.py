@@ -5,7 +5,6 @@ import itertools
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from .errors import NatsUnavailable
 from .logging import problem_fields
 from .nats_client import NotPermitted, PatientClient, PromptJetStream, denied_subject, explained
 from .nats_outages import OUTAGES, Silence
+from .nats_patience import Patience
 from .settings import FleetSettings
 from .tracing import current
 
@@ -58,6 +58,12 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sent:
+    subject: str
+    ack: asyncio.Future[Ack]
+
+
+@dataclass(frozen=True, slots=True)
 class _Answers:
     subject: str
     # Waits for its time also when the connection is lost meanwhile: by then NATS is often back, and whoever gave up
@@ -88,10 +94,8 @@ class NatsLink:
         self._prepared = asyncio.Event()
         self._down_because: str | None = "not connected yet"
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending: dict[str, asyncio.Future[Ack]] = {}
-        # The same in the order of sending, with the moment each may be given up; one timer watches them all.
-        self._unanswered: deque[tuple[float, str, asyncio.Future[Ack], str]] = deque()
-        self._giving_up: asyncio.TimerHandle | None = None
+        self._sent: dict[str, _Sent] = {}
+        self._patience = Patience(settings.nats_request_timeout_sec, self._end_waiting)
         self._silence = Silence(settings.nats_request_timeout_sec)
         self._answers: dict[str, _Answers] = {}
         self._tokens = itertools.count()
@@ -144,8 +148,7 @@ class NatsLink:
                 task.cancel()
             tasks = (await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_SECONDS))[1]
         self._fail_pending("the process is stopping")
-        if self._giving_up is not None:
-            self._giving_up.cancel()
+        self._patience.close()
         if self._client.is_connected:
             try:
                 async with asyncio.timeout(2):
@@ -168,39 +171,29 @@ class NatsLink:
         if (trace := current()) is not None:
             headers = {**(headers or {}), **trace.headers}
         token = str(next(self._tokens))
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Ack] = loop.create_future()
-        self._pending[token] = future
+        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self._sent[token] = _Sent(subject, future)
         try:
             await self._client.publish(subject, payload, reply=self._reply_prefix + token, headers=headers)
         except OUTAGES as error:
-            del self._pending[token]
+            del self._sent[token]
             raise self.unavailable(error) from error
-        unanswered = self._unanswered
-        while unanswered and unanswered[0][2].done():
-            self._pending.pop(unanswered.popleft()[1], None)
-        unanswered.append((loop.time() + self._settings.nats_request_timeout_sec, token, future, subject))
-        if self._giving_up is None:
-            self._giving_up = loop.call_at(unanswered[0][0], self._give_up, loop)
+        self._patience.watch(token, future)
         return future
 
     async def wait_ack(self, future: asyncio.Future[Ack]) -> Ack:
         """JetStream's ack; NatsSilent if it did not come in time."""
         return await future
 
-    def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Nobody waits longer than the request timeout for an ack."""
-        now = loop.time()
-        unanswered = self._unanswered
-        while unanswered and (unanswered[0][2].done() or unanswered[0][0] <= now):
-            until, token, future, _ = unanswered.popleft()
-            self._pending.pop(token, None)
-            if not future.done():
-                self._note_silence(since=until - self._settings.nats_request_timeout_sec)
-                future.set_exception(NatsSilent())
-                # Nobody may be waiting any more; asking marks the exception as seen.
-                future.exception()
-        self._giving_up = loop.call_at(unanswered[0][0], self._give_up, loop) if unanswered else None
+    def _end_waiting(self, token: str, since: float) -> None:
+        """Nobody waits longer than the request timeout."""
+        if (sent := self._sent.pop(token, None)) is not None and not sent.ack.done():
+            self._note_silence(since=since)
+            sent.ack.set_exception(NatsSilent())
+            # Nobody may be waiting any more; asking marks the exception as seen.
+            sent.ack.exception()
+        elif (answers := self._answers.get(token)) is not None and not answers.complete.done():
+            answers.complete.set_exception(TimeoutError())
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""
@@ -248,8 +241,8 @@ class NatsLink:
         self._answers[token] = answers
         try:
             await self._client.publish(subject, payload, reply=self._answers_prefix + token)
-            async with asyncio.timeout(self._settings.nats_request_timeout_sec):
-                await answers.complete
+            self._patience.watch(token, answers.complete)
+            await answers.complete
         finally:
             del self._answers[token]
         return answers.messages
@@ -343,19 +336,19 @@ class NatsLink:
             await self._client.leave_server(reason)
 
     async def _on_ack(self, msg: Msg) -> None:
-        future = self._pending.pop(msg.subject[len(self._reply_prefix) :], None)
-        if future is None or future.done():
+        sent = self._sent.pop(msg.subject[len(self._reply_prefix) :], None)
+        if sent is None or sent.ack.done():
             return
         if msg.headers and msg.headers.get("Status") == "503":
             self._note_silence(since=asyncio.get_running_loop().time())
-            future.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
+            sent.ack.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
             return
         self._silence.end()
         answer: dict[str, Any] = orjson.loads(msg.data)
         if (error := answer.get("error")) is not None:
-            future.set_exception(_refusal(error))
+            sent.ack.set_exception(_refusal(error))
         else:
-            future.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
+            sent.ack.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
 
     async def _on_answer(self, msg: Msg) -> None:
         answers = self._answers.get(msg.subject[len(self._answers_prefix) :])
@@ -404,17 +397,17 @@ class NatsLink:
     def _deny(self, denied: str) -> None:
         """The server does not say which message it refused: every one to this subject is."""
         self._client.deny(denied)
-        for _, _, ack, subject in self._unanswered:
-            if subject.lower() == denied and not ack.done():
-                ack.set_exception(WriteRefused(f"NATS refused the write: {NotPermitted(subject)}"))
-                ack.exception()  # nobody may be waiting any more; asking marks it as seen
+        for sent in self._sent.values():
+            if sent.subject.lower() == denied and not sent.ack.done():
+                sent.ack.set_exception(WriteRefused(f"NATS refused the write: {NotPermitted(sent.subject)}"))
+                sent.ack.exception()  # nobody may be waiting any more; asking marks it as seen
         for answers in self._answers.values():
             if answers.subject.lower() == denied and not answers.complete.done():
                 answers.complete.set_exception(NotPermitted(answers.subject))
                 answers.complete.exception()
 
     def _fail_pending(self, reason: str, *, also_patient: bool = True) -> None:
-        waiting: list[asyncio.Future[Any]] = [*self._pending.values()]
+        waiting: list[asyncio.Future[Any]] = [sent.ack for sent in self._sent.values()]
         waiting += [a.complete for a in self._answers.values() if also_patient or not a.is_patient]
         for future in waiting:
             if not future.done():
