@@ -206,18 +206,18 @@ class Gateway:
         main = render(self.config, self.folder)
         with self.error_log.open("ab") as log:
             self._process = subprocess.Popen(nginx_command(main), stdout=log, stderr=log)
-        wait_until(self._listens, within=15, what="nginx listening")
+        wait_until(self._listens, within=30, what="nginx listening")
 
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)
             self._process = None
         for service in self.services.values():
             service.stop()
 
     def client(self, key: str | None = "good") -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers={"X-API-Key": key} if key else {}, timeout=10)
+        return httpx.Client(base_url=self.url, headers={"X-API-Key": key} if key else {}, timeout=30)
 
     def raw(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         """Send what no well-behaved client would send; returns status, headers and body."""
@@ -227,7 +227,7 @@ class Gateway:
         return int(status_line.split()[1]), headers, body
 
     def raw_bytes(self, request: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.config.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", self.config.port), timeout=30) as connection:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(request)
             received = b""

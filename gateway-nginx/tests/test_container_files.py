@@ -32,7 +32,7 @@ def test_nginx_accepts_the_main_file_of_the_image(tmp_path: Path) -> None:
 def test_the_entry_point_is_good_for_any_shell_and_can_be_executed() -> None:
     script = ROOM / "entrypoint.sh"
     assert script.stat().st_mode & 0o111 == 0o111
-    subprocess.run(["sh", "-n", str(script)], check=True, timeout=10)
+    subprocess.run(["sh", "-n", str(script)], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("header", ["X-API-Key", "Fleet-Key-2", "KEY"])
@@ -45,7 +45,7 @@ def test_the_image_looks_for_the_key_where_the_embedded_stack_does(header: str) 
         capture_output=True,
         text=True,
         check=True,
-        timeout=10,
+        timeout=30,
     )
     assert done.stdout == header_variable(header)
 
@@ -88,7 +88,7 @@ def test_the_error_log_is_made_of_lines_of_the_contract(text: str, level: str, m
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         capture_output=True,
         check=True,
-        timeout=10,
+        timeout=30,
     )
     assert check_log_lines(done.stdout.decode().splitlines(), of="error log") == 1
     line = json.loads(done.stdout)

@@ -1,5 +1,6 @@
 """Nobody gets in without auth's word, and auth alone says who it is."""
 
+import itertools
 import time
 
 import pytest
@@ -114,6 +115,14 @@ def test_another_header_may_carry_the_key(start_gateway):
 
 
 def test_a_verification_is_remembered_for_two_seconds_at_most(gateway):
+    keys = iter(["good-c", "good-e", "good-f"])
+    # Once is enough: a machine that stands still makes it longer, nothing makes it shorter.
+    wait_until(
+        lambda: _seconds_remembered(gateway, next(keys)) < 2.5, within=20, what="a verification forgotten in time"
+    )
+
+
+def _seconds_remembered(gateway, key):
     auth = gateway.services["auth"]
     verified_at = []
     verify = auth.answer
@@ -123,14 +132,14 @@ def test_a_verification_is_remembered_for_two_seconds_at_most(gateway):
         verify(exchange)
 
     auth.answer = verify_and_note
-    with gateway.client("good-c") as client:
+    with gateway.client(key) as client:
         for _ in range(20):
-            assert client.get("/runs").json()["headers"]["x-pyoco-tenant-id"] == "tenant-good-c"
+            assert client.get("/runs").json()["headers"]["x-pyoco-tenant-id"] == f"tenant-{key}"
         assert len(verified_at) < 10
         auth.answer = lambda exchange: exchange.reply(403, b"{}")
-        wait_until(lambda: client.get("/runs").status_code == 403, within=5, what="the revoked key being refused")
-    # Half a second for a busy machine.
-    assert time.monotonic() - verified_at[-1] < 2.5
+        wait_until(lambda: client.get("/runs").status_code == 403, within=30, what="the revoked key being refused")
+    auth.answer = verify
+    return time.monotonic() - verified_at[-1]
 
 
 @pytest.mark.parametrize("status", [200, 204])
@@ -217,7 +226,7 @@ def test_what_auth_says_about_caching_does_not_prolong_the_verification(gateway)
         client.get("/runs")
         wait_until(
             lambda: client.get("/runs").is_success and len(gateway.services["auth"].seen) >= 2,
-            within=3,
+            within=20,
             what="auth being asked again",
         )
 

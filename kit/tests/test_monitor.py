@@ -16,7 +16,7 @@ def test_it_tells_that_it_lives_what_it_waits_for_and_its_metrics() -> None:
     missing = {"nats": "not there yet"}
     with (
         monitored("127.0.0.1", 0, new_registry("tested"), lambda: missing) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
     ):
         assert client.get("/health").json() == {"status": "ok", "waiting_for": missing}
         waiting = client.get("/ready")

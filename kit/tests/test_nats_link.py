@@ -24,7 +24,7 @@ def settings(server: NatsServer) -> FleetSettings:
 async def test_compare_and_set_refuses_a_stale_revision(nats_server: NatsServer) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
         link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         bucket = Bucket(link, "things")
         assert await bucket.get("a") is None
@@ -47,7 +47,7 @@ async def test_a_key_is_removed_only_as_long_as_nobody_has_written_it_and_leaves
 ) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
         link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         bucket = Bucket(link, "things")
         first = await bucket.create("a", b"1")
@@ -70,7 +70,7 @@ async def test_a_key_is_removed_only_as_long_as_nobody_has_written_it_and_leaves
 
 async def test_a_bucket_without_direct_gets_is_read_all_the_same(nats_server: NatsServer) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         await link.jetstream.create_key_value(bucket="foreign", direct=False)
         bucket = Bucket(link, "foreign")
@@ -88,7 +88,7 @@ async def test_a_link_outlives_its_server_and_prepares_a_wiped_one_again(nats_se
         link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))
         mirror = Mirror(link, "things")
         link.after_connect(mirror.restart)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         bucket = Bucket(link, "things")
         await bucket.create("a", b"1")
@@ -120,7 +120,7 @@ async def test_what_keeps_a_link_from_being_ready_is_told_once_for_a_while(
 
     async with NatsLink(settings(nats_server), name="test") as link:
         link.after_connect(prepare)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
     told = [record for record in caplog.records if "could not prepare" in record.message]
     assert [record.levelname for record in told if record.levelno > logging.DEBUG] == ["WARNING"]
@@ -129,7 +129,7 @@ async def test_what_keeps_a_link_from_being_ready_is_told_once_for_a_while(
 
 async def test_one_wait_serves_several_durables(nats_server: NatsServer) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         js = link.jetstream
         await ensure_stream(
@@ -160,7 +160,7 @@ async def test_one_wait_serves_several_durables(nats_server: NatsServer) -> None
 
 async def test_a_cancel_that_comes_together_with_an_answer_is_not_swallowed(nats_server: NatsServer) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
 
         async def ask_for_ever() -> None:
@@ -171,7 +171,7 @@ async def test_a_cancel_that_comes_together_with_an_answer_is_not_swallowed(nats
             asking = asyncio.create_task(ask_for_ever())
             await asyncio.sleep(number * 1e-5)
             asking.cancel()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await asyncio.wait([asking])
             assert asking.cancelled()
 
@@ -181,7 +181,7 @@ async def test_an_unreachable_server_is_named_while_connecting(tmp_path: Path) -
     async with NatsLink(FleetSettings(nats_url=server.url), name="test") as link:
         await eventually(lambda: link.down_because not in (None, "not connected yet"))
         server.start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
     server.kill()
 
@@ -197,7 +197,7 @@ async def test_a_task_that_swallows_a_cancel_does_not_keep_the_link_from_closing
         except asyncio.CancelledError:
             await asyncio.sleep(60)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
             link.after_connect(stubborn)
             await begun.wait()

@@ -95,7 +95,7 @@ def server(tmp_path: Path, authority: Authority) -> Iterator[NatsServer]:
 
 async def until_ready(settings: FleetSettings) -> None:
     async with NatsLink(settings, name="test") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         assert link.client._server_info["tls_required"] is True
         assert link.client.is_connected
@@ -105,7 +105,7 @@ async def reason_of_failing(settings: FleetSettings) -> str:
     """What the link says when it has tried in vain."""
     async with NatsLink(settings, name="test") as link:
         await eventually(
-            lambda: link.down_because not in (None, "not connected yet"), within=10, what="a reason for the failure"
+            lambda: link.down_because not in (None, "not connected yet"), within=30, what="a reason for the failure"
         )
         return link.down_because or ""
 

@@ -48,7 +48,7 @@ def guarded(tmp_path: Path, nkey: Nkey) -> Iterator[NatsServer]:
 async def connected(server: NatsServer, seed_file: Path) -> AsyncIterator[NatsLink]:
     settings = FleetSettings.load(nats_url=server.url, nats_nkey_file=seed_file, nats_request_timeout_sec=20.0)
     async with NatsLink(settings, name="test") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         yield link
 
@@ -151,7 +151,7 @@ async def test_a_user_that_the_server_does_not_know_is_told_and_tried_again(
         assert "check PYOCO_NATS_NKEY_FILE" in (link.down_because or "")
         guarded.more_config = users(nkey, stranger)
         guarded.reload()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
 
 
@@ -172,7 +172,7 @@ async def test_a_user_that_was_removed_comes_back_when_it_is_known_again(
             link.require()
         guarded.more_config = users(nkey, other)
         guarded.reload()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         assert (await link.publish("fine.a", b"1")).sequence == 1
 

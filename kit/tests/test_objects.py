@@ -34,7 +34,7 @@ async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
 
     link.after_connect(prepare)
     async with link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         yield link
 

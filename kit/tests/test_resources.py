@@ -27,7 +27,7 @@ NAMES = WireNames()
 @pytest.fixture
 async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
     async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         yield link
 

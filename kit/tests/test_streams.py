@@ -28,7 +28,7 @@ async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
 
     link.after_connect(prepare)
     async with link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         yield link
 
@@ -103,7 +103,7 @@ async def test_a_silent_or_absent_server_is_told_as_such_and_reading_goes_on_aft
         except NatsUnavailable:
             return []
 
-    assert numbers(await eventually(page, within=15)) == [0, 1, 2]
+    assert numbers(await eventually(page, within=30)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("stream", ["DIRECT", "INDIRECT"])

@@ -28,7 +28,7 @@ def test_a_signal_stops_everything_and_leaves_nothing(server: StandinServer, how
     launcher = server.up_and_ready(TWO_PARTS)
     pids = server.pids().values()
     launcher.send_signal(how)
-    out, err = launcher.communicate(timeout=20)
+    out, err = launcher.communicate(timeout=60)
     assert (launcher.returncode, err) == (code, "")
     assert all(map(is_gone, pids))
     assert server.leftovers() == []
@@ -41,7 +41,7 @@ def test_ctrl_c_while_the_parts_start_stops_them_too(server: StandinServer) -> N
     wait_until(lambda: (server.data_dir / "started").exists(), what="the part started")
     [pid] = server.pids().values()
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=20)
+    launcher.communicate(timeout=60)
     assert launcher.returncode == 130
     assert is_gone(pid)
     assert server.leftovers() == []
@@ -54,7 +54,7 @@ def test_another_ctrl_c_does_not_wait_for_a_hanging_part(server: StandinServer) 
     with pytest.raises(subprocess.TimeoutExpired):
         launcher.wait(timeout=0.5)
     launcher.send_signal(signal.SIGINT)
-    launcher.communicate(timeout=20)
+    launcher.communicate(timeout=60)
     assert launcher.returncode == 130
     assert is_gone(pid)
 
@@ -95,7 +95,7 @@ def test_down_stops_a_running_stack_and_says_what_it_stopped(server: StandinServ
     launcher = server.up_and_ready(TWO_PARTS)
     down = server.run("down")
     assert (down.returncode, down.stdout) == (0, "stopped first, second, the launcher\n")
-    launcher.communicate(timeout=10)
+    launcher.communicate(timeout=60)
     assert launcher.returncode == 0
     again = server.run("down")
     assert again.returncode == 0
@@ -111,7 +111,7 @@ def test_a_crashed_part_is_restarted_and_the_restart_is_shown(server: StandinSer
     [first, _] = server.status()["parts"]
     assert first["restarts"] == 1
     launcher.send_signal(signal.SIGTERM)
-    out, _ = launcher.communicate(timeout=20)
+    out, _ = launcher.communicate(timeout=60)
     assert "first ended: killed by SIGKILL; restart 1 in 0.2 s" in out
     assert "first is up" in out
     assert "first is healthy" in out
@@ -119,7 +119,7 @@ def test_a_crashed_part_is_restarted_and_the_restart_is_shown(server: StandinSer
 
 def test_a_data_dir_in_use_is_refused_and_free_after_a_kill(server: StandinServer) -> None:
     launcher = server.up_and_ready(TWO_PARTS)
-    _, err = server.up(TWO_PARTS, "--port", str(free_port())).communicate(timeout=20)
+    _, err = server.up(TWO_PARTS, "--port", str(free_port())).communicate(timeout=60)
     assert server.launchers[-1].returncode == 1
     assert f"is in use by the stack with pid {launcher.pid}; stop it with `./fleet down" in err
     assert err.count("\n") == 1
@@ -130,7 +130,7 @@ def test_a_data_dir_in_use_is_refused_and_free_after_a_kill(server: StandinServe
 
 def test_a_taken_port_is_refused_before_anything_is_started(server: StandinServer) -> None:
     with socket.create_server(("127.0.0.1", server.port)):
-        _, err = server.up(TWO_PARTS).communicate(timeout=20)
+        _, err = server.up(TWO_PARTS).communicate(timeout=60)
     assert server.launchers[-1].returncode == 1
     assert err == (
         f"pyoco-server: port {server.port} on 127.0.0.1 is taken; stop what uses it or choose another with --port\n"
@@ -143,7 +143,7 @@ def test_a_data_dir_that_cannot_be_written_is_refused(server: StandinServer, tmp
     # A folder below a file and one in /proc refuse even the superuser.
     (tmp_path / "file").write_text("")
     for data_dir in (tmp_path / "file" / "data", Path("/proc/data")):
-        _, err = server.up(TWO_PARTS, "--data-dir", str(data_dir)).communicate(timeout=20)
+        _, err = server.up(TWO_PARTS, "--data-dir", str(data_dir)).communicate(timeout=60)
         assert server.launchers[-1].returncode == 1
         assert f"cannot write to the data dir {data_dir}" in err
         assert "--data-dir" in err
@@ -151,7 +151,7 @@ def test_a_data_dir_that_cannot_be_written_is_refused(server: StandinServer, tmp
 
 
 def test_a_part_that_cannot_start_is_named_with_its_log(server: StandinServer) -> None:
-    _, err = server.up([*TWO_PARTS, {"name": "bad", "behaviours": ["crash"]}]).communicate(timeout=20)
+    _, err = server.up([*TWO_PARTS, {"name": "bad", "behaviours": ["crash"]}]).communicate(timeout=60)
     assert server.launchers[-1].returncode == 1
     assert "bad does not start (exit code 1" in err
     assert f"see {server.data_dir}/logs/bad.log, its last line: WARNING boom" in err
@@ -160,7 +160,7 @@ def test_a_part_that_cannot_start_is_named_with_its_log(server: StandinServer) -
 
 def test_a_part_that_does_not_get_healthy_in_time_is_named_with_its_log(server: StandinServer) -> None:
     launcher = server.up([{"name": "slow", "behaviours": ["unready"]}], "--start-timeout", "1.5")
-    _, err = launcher.communicate(timeout=20)
+    _, err = launcher.communicate(timeout=60)
     assert launcher.returncode == 1
     assert "slow is not healthy after 1.5 s (no ready file)" in err
     assert "its last line: slow is up" in err
@@ -168,7 +168,7 @@ def test_a_part_that_does_not_get_healthy_in_time_is_named_with_its_log(server: 
 
 
 def test_an_invalid_setting_is_named_with_its_value_and_what_is_allowed(server: StandinServer) -> None:
-    _, err = server.up(TWO_PARTS, env={"PYOCO_DASHBOARD_LANG": "fr"}).communicate(timeout=20)
+    _, err = server.up(TWO_PARTS, env={"PYOCO_DASHBOARD_LANG": "fr"}).communicate(timeout=60)
     assert server.launchers[-1].returncode == 1
     assert err == "pyoco-server: PYOCO_DASHBOARD_LANG='fr' is not allowed: input should be 'auto', 'ja' or 'en'\n"
 
@@ -202,7 +202,7 @@ def test_a_stack_outlives_the_pipe_that_it_prints_to(server: StandinServer) -> N
     server.wait_running()
     launcher.stdout = None
     launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(timeout=20) == 0
+    assert launcher.wait(timeout=30) == 0
     assert launcher.stderr
     assert launcher.stderr.read() == ""
     assert server.leftovers() == []

@@ -26,7 +26,7 @@ def test_a_job_that_is_no_json_is_terminated_and_gets_a_dead_letter(stack: Fleet
         advisories = await client.subscribe(TERMINATED)
         ack = await client.jetstream().publish("pyoco.work.default", nonsense)
         while True:
-            advisory = json.loads((await advisories.next_msg(timeout=10)).data)
+            advisory = json.loads((await advisories.next_msg(timeout=30)).data)
             if advisory["stream_seq"] == ack.seq:
                 return advisory
 

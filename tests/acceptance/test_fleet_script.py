@@ -52,7 +52,7 @@ def test_two_stacks_run_side_by_side_and_leave_no_process_no_socket_and_no_lock(
         for data_dir, port in stacks.items():
             processes += family(data_dir)
             assert len(sockets_in(data_dir)) == 4
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
                 [ended] = wait_ended(client, [submit(client, "hello", name=data_dir.name)])
                 assert ended["task_records"]["greet"]["output"] == f"Hello, {data_dir.name}!"
                 assert [run["run_id"] for run in client.get("/runs").json()] == [ended["run_id"]]

@@ -158,13 +158,13 @@ def test_health_and_the_dashboard_need_no_key(guarded: Fleet) -> None:
 def test_a_tenant_sees_only_its_own_runs_whatever_it_claims_to_be(
     guarded: Fleet, keys: dict[str, dict[str, str]]
 ) -> None:
-    with httpx.Client(base_url=guarded.url, headers=keys["red"]) as red:
+    with httpx.Client(base_url=guarded.url, headers=keys["red"], timeout=30) as red:
         run_id = submit(red, "hello", tag="red-only")
         assert (seen := read(red, run_id))["tenant_id"] == "red"
         assert seen["api_key_id"] == keys["red"]["X-API-Key"].split("_")[1]
         assert run_id in {run["run_id"] for run in red.get("/runs").json()}
     for claim in ({}, {"X-Pyoco-Tenant-Id": "red", "X-Pyoco-Scopes": "admin"}):
-        with httpx.Client(base_url=guarded.url, headers={**keys["blue"], **claim}) as blue:
+        with httpx.Client(base_url=guarded.url, headers={**keys["blue"], **claim}, timeout=30) as blue:
             answer = blue.get(f"/runs/{run_id}")
             assert_envelope(answer, status=404, code="NOT_FOUND", err_id="ERR-PYOCO-0005")
             assert blue.get("/runs").json() == []

@@ -18,7 +18,8 @@ from fleet_testkit.worker_process import WorkerProcess
 
 RUNS = 5_000
 CLIENTS = 16
-
+# A refusal for want of NATS takes five seconds to come.
+TRIES = 5
 
 TAG = "load"
 
@@ -38,17 +39,21 @@ def busy(stack: Fleet, tmp_path: Path, flows_dir: Path) -> Iterator[Fleet]:
 def submit_all(port: int, marks: Path) -> set[str]:
     """Submit from many clients at once; the ids that were answered.
 
+    Who is refused because NATS is busy asks again: of a refused one nothing may be left.
     With the standard library's client: on two cores a richer one would be the slowest part of all.
     """
 
     def submit_some(numbers: range) -> list[str]:
-        connection = HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
         run_ids = []
         for number in numbers:
             body = {"flow_name": "marked", "tag": TAG, "params": {"marks": str(marks), "label": str(number)}}
-            connection.request("POST", "/runs", json.dumps(body), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
+            for _ in range(TRIES):
+                connection.request("POST", "/runs", json.dumps(body), {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                text = answer.read()
+                if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                    break
             assert answer.status == HTTPStatus.OK, text
             run_ids.append(json.loads(text)["run_id"])
         connection.close()
@@ -74,7 +79,7 @@ def test_five_thousand_tiny_runs_all_end_and_are_executed_once(
     submitted = time.monotonic()
     assert len(run_ids) == RUNS
     counted = before | {"COMPLETED": before.get("COMPLETED", 0) + RUNS}
-    wait_until(lambda: totals(busy) == counted, within=120, what="every run counted as COMPLETED")
+    wait_until(lambda: totals(busy) == counted, within=200, what="every run counted as COMPLETED")
     drained = time.monotonic()
     with capsys.disabled():
         print(

@@ -228,7 +228,7 @@ async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack:
         js = operator.client.jetstream()
         content = b'{"flow_name":"hello","run_id":"forged","tag":"probe"}'
         read = f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.forged"
-        await worker.client.request("$KV.pyoco_runs.forged", content, timeout=5)
+        await worker.client.request("$KV.pyoco_runs.forged", content, timeout=30)
         for place in places:
             await worker.client.publish("$KV.pyoco_runs.forged", content, reply=place)
             await worker.client.publish(read, b"", reply=place)
@@ -237,8 +237,8 @@ async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack:
             )
         # Many times the way that those had to go.
         for _ in range(50):
-            await worker.client.request("$KV.pyoco_runs.forged", content, timeout=5)
-            assert (await worker.client.request(read, b"", timeout=5)).data == content
+            await worker.client.request("$KV.pyoco_runs.forged", content, timeout=30)
+            assert (await worker.client.request(read, b"", timeout=30)).data == content
         for bucket in ("pyoco_workers", "pyoco_auth"):
             with pytest.raises(KeyNotFoundError):
                 await (await js.key_value(bucket)).get("victim")
@@ -278,7 +278,7 @@ async def test_a_worker_whose_credentials_are_removed_is_sent_away_at_once(stack
         await asyncio.to_thread(stack.send_away, "probe")
         begun = time.monotonic()
         await eventually(lambda: not worker.client.is_connected, what="the connection ended by the server")
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 20
     # Nobody else has noticed.
     [ended] = await asyncio.to_thread(
         lambda: wait_ended(stack.client, [submit(stack.client, "hello", name="still here")])

@@ -146,7 +146,7 @@ def test_data_of_a_version_without_users_is_kept_and_a_peer_may_still_come_witho
             js = client.jetstream()
             jobs = await js.pull_subscribe("pyoco.work.peer", durable="pyoco_workers_peer", stream="PYOCO_WORK")
             run_id = submit(stack.client, "of-the-peer", tag="peer")
-            [message] = await jobs.fetch(1, timeout=10)
+            [message] = await jobs.fetch(1, timeout=30)
             assert json.loads(message.data)["run_id"] == run_id
             now = time.time()
             snapshot = {"run_id": run_id, "flow_name": "of-the-peer", "params": {}, "status": "COMPLETED"}

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from http import HTTPStatus
 
 import pytest
 
@@ -9,6 +10,7 @@ from fleet_contracts.scopes import ALL_SCOPES, Scope
 from fleet_testkit.api_keys import KEY_HEADER, KeyRing
 from fleet_testkit.compose import ComposedFleet
 from fleet_testkit.fleet import Fleet
+from fleet_testkit.waiting import wait_until
 
 SPOOFED = (
     "X-Pyoco-Tenant-Id: operators\r\nX-Pyoco-Scopes: admin\r\nX-Pyoco-Api-Key-Id: x\r\n"
@@ -81,12 +83,22 @@ def raw(stack: Fleet, request: bytes) -> bytes:
 
 
 def send(stack: Fleet, line: str, *headers: bytes | str) -> tuple[int, bytes]:
-    """Status (0: no answer at all) and the rest of the answer."""
+    """Status (0: no answer at all) and the rest of the answer.
+
+    Who is told that nobody can say just now whether he may get in is not in: he asks again.
+    """
     lines = [line.encode("latin-1"), b"Host: fleet", b"Connection: close", SPOOFED.strip().encode()]
     lines += [header.encode("latin-1") if isinstance(header, str) else header for header in headers]
-    answer = raw(stack, b"\r\n".join([*lines, b"", b""]))
-    head, _, body = answer.partition(b"\r\n\r\n")
-    return (int(head.split()[1]) if head.startswith(b"HTTP/") else 0), body
+    request = b"\r\n".join([*lines, b"", b""])
+
+    def verdict() -> tuple[int, bytes] | None:
+        head, _, body = raw(stack, request).partition(b"\r\n\r\n")
+        status = int(head.split()[1]) if head.startswith(b"HTTP/") else 0
+        return None if status == HTTPStatus.SERVICE_UNAVAILABLE else (status, body)
+
+    answer = wait_until(verdict, within=60, what="a verdict")
+    assert answer
+    return answer
 
 
 @pytest.mark.parametrize("target", SPELLINGS)

@@ -30,7 +30,7 @@ def test_a_run_executed_by_a_worker_of_the_seed_spec_is_shown_listed_and_counted
     async def work_as_a_peer(client: Client) -> None:
         js = client.jetstream()
         jobs = await js.pull_subscribe("pyoco.work.peer", durable="pyoco_workers_peer", stream="PYOCO_WORK")
-        [message] = await jobs.fetch(1, timeout=10)
+        [message] = await jobs.fetch(1, timeout=30)
         job = json.loads(message.data)
         assert job.keys() >= {"run_id", "flow_name", "tag", "tags", "params", "submitted_at"}
         assert (job["run_id"], job["flow_name"], job["params"]) == (run_id, "of-the-peer", {"x": 1})

@@ -313,11 +313,13 @@ def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
     try:
         wait_until(lambda: problem.err_id in errors.read_text(), within=30, what="a word about the log")
         wait_until(socket.exists, within=30, what="auth listening")
-        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://auth") as client:
+        with httpx.Client(
+            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://auth", timeout=30
+        ) as client:
             assert client.get("/health").status_code == httpx.codes.OK
     finally:
         auth.terminate()
-        auth.wait(timeout=10)
+        auth.wait(timeout=30)
     assert errors.read_text().count(problem.err_id) == 1
     return errors.read_text()
 

@@ -212,7 +212,7 @@ def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
 ) -> None:
     for headers in ({}, keys.bad, keys.all_but[Scope.METRICS_READ]):
         told = [f"{name}: {value}" for name, value in headers.items()]
-        with socket.create_connection(("127.0.0.1", guarded.port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
             request = [f"GET {target} HTTP/1.1", "Host: x", "Connection: close", *told, "", ""]
             connection.sendall("\r\n".join(request).encode())
             answer = b"".join(iter(lambda: connection.recv(65536), b""))

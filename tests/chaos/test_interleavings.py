@@ -262,7 +262,7 @@ class Story:
     async def bring_to_rest(self) -> None:
         """The hands that live finish what is left, until nothing is."""
         await eventually(self.is_over, within=20, what="the end of every run and job")
-        await eventually(self.disagreements_are_gone, within=10, what="ledger and KV agreeing")
+        await eventually(self.disagreements_are_gone, within=30, what="ledger and KV agreeing")
 
     async def is_over(self) -> bool:
         await asyncio.gather(*(self.work_off(hand) for hand in self.hands))

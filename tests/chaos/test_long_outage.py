@@ -89,6 +89,6 @@ def test_worker_gateway_and_watchers_outlive_a_long_outage(fresh: Stack, server:
     assert marks.read_text().split() == ["run", "queued"]
     assert (heard[0], heard[-1]) == ("RUNNING", "COMPLETED")
     wait_until(
-        lambda: fresh.client.post("/runs", json={"flow_name": "marked"}).is_success, within=10, what="runs accepted"
+        lambda: fresh.client.post("/runs", json={"flow_name": "marked"}).is_success, within=30, what="runs accepted"
     )
     assert {part["name"]: part["restarts"] for part in fresh.parts.values()} == dict.fromkeys(fresh.parts, 0)

@@ -100,7 +100,7 @@ def test_a_run_completed_but_not_acked_is_not_executed_again(
     async def complete_and_die(client: Client) -> None:
         js = client.jetstream()
         jobs = await js.pull_subscribe("pyoco.work.unacked", durable="pyoco_workers_unacked", stream="PYOCO_WORK")
-        [message] = await jobs.fetch(1, timeout=10)
+        [message] = await jobs.fetch(1, timeout=30)
         snapshot = {**json.loads(message.data), "status": "COMPLETED", "tasks": {}}
         snapshot |= {"heartbeat_at": time.time(), "updated_at": time.time(), "worker_id": "gone", "attempt": 1}
         await (await js.key_value("pyoco_runs")).put(run_id, json.dumps(snapshot).encode())

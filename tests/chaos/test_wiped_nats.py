@@ -34,7 +34,7 @@ def assert_all_executed_once(
     stack: Stack, run_ids: list[str], marks: Path, *, tmp_path: Path, flows_dir: Path
 ) -> None:
     # Soon: the loss itself was noticed, not only found by the check that every run gets now and then.
-    wait_until(lambda: queued(stack) == RUNS, within=15, what="every run queued again")
+    wait_until(lambda: queued(stack) == RUNS, within=30, what="every run queued again")
     with WorkerProcess(stack.nats_url, tmp_path, "late", tag="default", flows_dir=flows_dir):
         ended = wait_ended(stack.client, run_ids)
     assert {(snapshot["status"], snapshot["attempt"]) for snapshot in ended} == {("COMPLETED", 1)}

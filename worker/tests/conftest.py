@@ -186,7 +186,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=30)
 
     def stop(self, number: signal.Signals = signal.SIGTERM, *, within: float = 20.0) -> int:
         self.process.send_signal(number)

@@ -165,7 +165,7 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_a_runner_is_never_begu
 ) -> None:
     await desk.change(waiting.run_id, lambda run: run.request_cancel(by="ada", now=5.0))
     await waiting.execution.look()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await waiting.outcome == Ended(RunStatus.CANCELLED)
     run = await desk.snapshot(waiting.run_id)
     assert (run.status, run.attempt, run.tasks) == (RunStatus.CANCELLED, 1, {})
@@ -175,7 +175,7 @@ async def test_a_run_whose_deadline_passes_while_it_waits_for_a_runner_fails(des
     await desk.change(waiting.run_id, lambda run: run.model_copy(update={"deadline_at": time.time()}))
     await waiting.execution.look()
     await waiting.execution.tend(60.0, ack_wait_seconds=120.0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         outcome = await waiting.outcome
     assert isinstance(outcome, Ended)
     assert (outcome.status, outcome.reason) == (RunStatus.FAILED, DeadLetterReason.DEADLINE_EXCEEDED)
@@ -189,7 +189,7 @@ async def test_a_run_that_waits_for_a_runner_has_a_heartbeat_and_is_handed_back_
     await waiting.execution.look()
     assert (await desk.snapshot(waiting.run_id)).heartbeat_at > claimed.heartbeat_at
     waiting.execution.end(Ending.STOPPING)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await waiting.outcome == HandedBack(0.0)
     run = await desk.snapshot(waiting.run_id)
     assert (run.status, run.worker_id, run.interruptions) == (RunStatus.PENDING, None, 0)
@@ -199,7 +199,7 @@ async def test_a_run_that_waits_for_a_runner_is_handed_back_at_once_when_the_wor
     desk: Desk, waiting: Waiting
 ) -> None:
     waiting.execution.step_back()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await waiting.outcome == HandedBack(0.0)
     run = await desk.snapshot(waiting.run_id)
     assert (run.status, run.worker_id, run.interruptions) == (RunStatus.PENDING, None, 0)

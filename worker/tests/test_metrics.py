@@ -60,7 +60,7 @@ async def test_a_worker_names_only_flows_that_it_has(desk: Desk, start_worker: C
     start_worker("w1", PYOCO_MONITOR_PORT=str(port), PYOCO_METRICS_MAX_FLOWS="1")
     for flow in ("invented", "tiny"):
         await desk.wait_ended(await desk.submit(flow))
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=30) as client:
         seen = Scrape((await client.get(f"http://127.0.0.1:{port}/metrics")).text)
     assert seen.label_values("pyoco_worker_run_duration_seconds_count", "flow") == {"other", "tiny"}
 
@@ -74,7 +74,7 @@ async def test_a_worker_tells_of_runs_that_end_and_of_runners_that_die(
     await desk.wait_ended(await desk.submit("crashing"))
 
     async def told() -> Scrape | None:
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=30) as client:
             seen = Scrape((await client.get(f"http://127.0.0.1:{port}/metrics")).text)
         return seen if seen.value("pyoco_worker_jobs_total", outcome="failed") else None
 

@@ -407,7 +407,7 @@ async def test_a_worker_killed_in_the_middle_of_an_install_leaves_nothing_that_i
     wait_until(lambda: list(home_of(tmp_path).glob("*/scratch/*/*")), what="something in the scratch folder")
     worker.kill()
     # It would have seconds of work left.
-    wait_until(lambda: not is_alive(pip), within=1.0, what="pip gone with its agent")
+    wait_until(lambda: not is_alive(pip), within=10, what="pip gone with its agent")
     assert trees_in(tmp_path) == ["shop"]
     note = json.loads(next(home_of(tmp_path).glob("*/wheels.json")).read_text())
     assert [wheel["name"] for wheel in note["wheels"]] == [good]
@@ -579,5 +579,5 @@ async def test_workers_that_share_a_folder_do_not_touch_each_others_wheels(
 def test_a_folder_that_cannot_be_used_is_told_at_the_start(syncing: StartWorker, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     worker = syncing("w1", PYOCO_WHEEL_SYNC_DIR=str(tmp_path / "file"))
-    assert worker.process.wait(timeout=20) == 1
+    assert worker.process.wait(timeout=30) == 1
     assert "set PYOCO_WHEEL_SYNC_DIR to another folder" in worker.log

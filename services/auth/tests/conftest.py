@@ -46,7 +46,7 @@ async def verify(client: httpx.AsyncClient, key: str | None = None) -> httpx.Res
     return await client.get("/verify", headers={} if key is None else {"X-API-Key": key})
 
 
-async def until_status(client: httpx.AsyncClient, key: str, status: int, *, within: float = 10.0) -> httpx.Response:
+async def until_status(client: httpx.AsyncClient, key: str, status: int, *, within: float = 30.0) -> httpx.Response:
     async def answer() -> httpx.Response | None:
         answer = await verify(client, key)
         return answer if answer.status_code == status else None

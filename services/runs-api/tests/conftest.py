@@ -80,7 +80,7 @@ class RunsUnderTest:
             item = await self.listed(run_id)
             return item if all(item.get(name) == value for name, value in wanted.items()) else None
 
-        found = await eventually(look, within=15, what=f"the ledger showing {wanted}")
+        found = await eventually(look, within=30, what=f"the ledger showing {wanted}")
         assert found
         return found
 
@@ -122,7 +122,6 @@ def runs_settings(nats_server: NatsServer, tmp_path: Path, **more: Any) -> RunsS
     given: dict[str, Any] = {
         "nats_url": nats_server.url,
         "runs_database_url": f"sqlite:///{tmp_path}/service.db",
-        "nats_request_timeout_sec": 1.0,
         "sweep_interval_sec": 0.1,
         "run_lost_after_sec": 0.6,
         "run_check_interval_sec": 0.5,
@@ -138,7 +137,7 @@ async def runs_running(settings: RunsSettings) -> AsyncIterator[RunsUnderTest]:
     async with running(app) as client, NatsLink(settings, name="test") as link:
         client.headers.update(ANONYMOUS)
         await until_ready(client)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         yield RunsUnderTest(app, client, link, database)
     database.dispose()

@@ -159,6 +159,6 @@ async def test_without_nats_nothing_is_cancelled(service: RunsUnderTest, nats_se
     assert answer.status_code == 503
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0003"
     nats_server.start()
-    snapshot = await eventually(lambda: service.found(run_id), within=15)
+    snapshot = await eventually(lambda: service.found(run_id), within=30)
     assert snapshot is not None
     assert snapshot.status is RunStatus.PENDING

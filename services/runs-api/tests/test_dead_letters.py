@@ -106,7 +106,7 @@ async def test_letters_from_before_the_first_start_and_from_a_pause_are_taken_in
 ) -> None:
     settings = runs_settings(nats_server, tmp_path)
     async with NatsLink(settings, name="peer") as peer:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await peer.wait_ready()
         await ensure_stream(peer.jetstream, dlq_stream_config(settings, settings))
         await asyncio.gather(*(bury(peer, error=f"ValueError: {number}") for number in range(300)))

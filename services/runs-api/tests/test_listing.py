@@ -213,7 +213,7 @@ async def test_a_difference_waits_for_a_change_whose_commit_takes_long(service: 
         def slow_batch(connection: Any, items: Any) -> list[None]:
             connection.execute(update, {"now": time.time(), "run_id": run_id})
             loop.call_soon_threadsafe(begun.set)
-            asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(timeout=20)
+            asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(timeout=60)
             return [None for _ in items]
 
         writing = commits.write_soon(slow_batch, None)

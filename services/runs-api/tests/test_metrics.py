@@ -200,7 +200,7 @@ async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnd
 
     await eventually(is_made, what="the queue of the served tag")
     pulled = await service.link.jetstream.pull_subscribe_bind(durable, stream="PYOCO_WORK")
-    [job] = await pulled.fetch(1, timeout=5)
+    [job] = await pulled.fetch(1, timeout=30)
     await registry.put("w1", record.model_copy(update={"current_run_ids": ["r1"]}).encode())
     seen = await until(
         service, lambda s: s.value("pyoco_queue_jobs", tag="served", state="taken") == 1, "a job in a worker's hands"
@@ -248,7 +248,7 @@ async def test_a_worker_of_the_seed_spec_is_busy_with_the_one_run_that_it_tells(
 
     await eventually(is_made, what="the queue of the peer's tag")
     pulled = await service.link.jetstream.pull_subscribe_bind(durable, stream="PYOCO_WORK")
-    await pulled.fetch(1, timeout=5)
+    await pulled.fetch(1, timeout=30)
     await workers.put("peer", json.dumps(record | {"current_run_id": run_id}).encode())
     seen = await until(
         service, lambda s: s.value("pyoco_queue_jobs", tag="peers", state="taken") == 1, "the job in the peer's hands"

@@ -35,7 +35,7 @@ async def queue(service: RunsUnderTest, tag: str) -> ConsumerInfo | None:
 
 
 async def made(service: RunsUnderTest, tag: str) -> ConsumerInfo:
-    found = await eventually(lambda: queue(service, tag), within=15, what=f"the queue of {tag}")
+    found = await eventually(lambda: queue(service, tag), within=30, what=f"the queue of {tag}")
     assert found is not None
     return found
 

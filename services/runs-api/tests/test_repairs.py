@@ -102,9 +102,9 @@ async def test_a_vanished_workers_run_is_revoked_and_its_job_delivered_again_at_
     await ensure_consumer(js, "PYOCO_WORK", work_consumer_config(settings, settings, "default"))
     subscription = await js.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
     run_id = await service.submit()
-    [message] = await subscription.fetch(1, timeout=5)
+    [message] = await subscription.fetch(1, timeout=30)
     revision = await service.claim(run_id, ack_subject=message.reply)
-    [again] = await subscription.fetch(1, timeout=10)
+    [again] = await subscription.fetch(1, timeout=30)
     assert again.metadata.num_delivered == 2
     snapshot = await service.snapshot(run_id)
     assert (snapshot.status, snapshot.attempt, snapshot.worker_id, snapshot.interruptions) == (
@@ -167,7 +167,7 @@ async def test_an_end_that_was_written_after_a_wipe_reaches_the_ledger(
     nats_server.start()
     # Somebody was faster than the sweeper; revisions have begun anew.
     async with NatsLink(settings, name="faster") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         await ensure_bucket(link.jetstream, settings.runs_kv_bucket)
         ended = running_run.finish(RunStatus.CANCELLED, now=time.time())

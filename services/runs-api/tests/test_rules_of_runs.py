@@ -82,8 +82,8 @@ async def test_a_failed_attempt_is_queued_again_when_its_time_has_come(service: 
     assert (waiting["status"], waiting["waiting_reason"]) == ("PENDING", "retry")
     assert "failed once" in waiting["waiting_detail"]
     assert await service.jobs() == []
-    assert await eventually(service.jobs, within=10) == [run_id]
-    assert 0.6 < time.time() - failed_at < 5
+    assert await eventually(service.jobs, within=30) == [run_id]
+    assert 0.6 < time.time() - failed_at < 20
     assert (await service.snapshot(run_id)).attempt == 1
 
 
@@ -212,7 +212,7 @@ async def test_a_run_with_a_delay_is_queued_when_its_time_has_come(service: Runs
     assert (waiting["status"], waiting["waiting_reason"]) == ("PENDING", "schedule")
     assert waiting["not_before"] == pytest.approx(began + 1, abs=0.5)
     assert await service.jobs() == []
-    assert await eventually(service.jobs, within=10) == [run_id]
+    assert await eventually(service.jobs, within=30) == [run_id]
     assert time.time() - began >= 0.95
 
 
@@ -224,7 +224,7 @@ async def test_a_scheduled_run_outlives_a_restart_and_is_not_sent_early(
         soon = await service.submit(delay_sec=1.5)
         later = await service.submit(not_before=time.time() + 3600)
     async with runs_running(settings) as service:
-        assert await eventually(service.jobs, within=10) == [soon]
+        assert await eventually(service.jobs, within=30) == [soon]
         assert (await shown(service, later))["waiting_reason"] == "schedule"
         assert await service.jobs() == [soon]
 
@@ -376,7 +376,7 @@ async def deliver(service: RunsUnderTest, times: int) -> None:
     """Let the job be delivered so often to somebody who hands it back, and asked for once more."""
     subscription = await service.link.jetstream.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
     for _ in range(times):
-        (message,) = await subscription.fetch(1, timeout=5)
+        (message,) = await subscription.fetch(1, timeout=30)
         await message.nak()
     with pytest.raises(TimeoutError):
         await subscription.fetch(1, timeout=1)  # the server notices when somebody asks
@@ -438,7 +438,7 @@ class RunsOutside:
 
     async def __aenter__(self) -> RunsUnderTest:
         await self._link.__aenter__()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self._link.wait_ready()
         return RunsUnderTest(None, None, self._link, None)  # type: ignore[arg-type]
 
@@ -509,7 +509,7 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
             ledger.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
             reopening = threads.submit(reopen)
             wait_until(somebody_waits, what="the other process waiting for the run")
-        assert reopening.result(timeout=10).reopened == 1
+        assert reopening.result(timeout=60).reopened == 1
     one.dispose()
     other.dispose()
 
@@ -527,7 +527,7 @@ async def test_an_ended_run_leaves_kv_in_time_and_stays_readable(nats_server: Na
         async def released() -> bool:
             return await service.found(run_id) is None
 
-        await eventually(released, within=15, what="KV letting go of the run")
+        await eventually(released, within=30, what="KV letting go of the run")
         body = await shown(service, run_id)
         assert (body["status"], body["params"], body["result"]) == ("COMPLETED", {"a": 1}, 42)
         assert (await service.client.get(f"/runs/{run_id}/attempts")).json()["attempts"][0]["outcome"] == "completed"

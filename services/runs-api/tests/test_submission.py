@@ -117,7 +117,7 @@ async def test_nats_away_leaves_nothing_and_nats_back_needs_no_restart(
     async def works() -> bool:
         return (await service.client.post("/runs", json={"flow_name": "hello"})).status_code == 200
 
-    await eventually(works, within=15)
+    await eventually(works, within=30)
     keys = await (await service.link.jetstream.key_value("pyoco_runs")).keys()
     assert sorted(keys) == sorted(row.run_id for row in service.rows("SELECT run_id FROM runs"))
     assert len(keys) == 2
@@ -131,7 +131,7 @@ async def test_a_nats_that_hangs_is_given_up_and_leaves_nothing(
     assert answer.status_code == 503
     assert service.rows("SELECT * FROM runs") == []
     nats_server.resume()
-    await eventually(lambda: service.rows("SELECT * FROM outbox") == [], within=15, what="traces removed")
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [], within=30, what="traces removed")
 
     async def bucket_is_empty() -> bool:
         return (await service.link.stream_info("KV_pyoco_runs")).state.messages <= 1  # the purge marker

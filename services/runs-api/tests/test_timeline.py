@@ -118,7 +118,7 @@ async def bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]
         NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link,
     ):
         client.headers.update(ANONYMOUS)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         yield Bench(client, link)
 
@@ -241,7 +241,7 @@ async def test_a_follower_may_come_before_the_run_begins_and_hears_all_until_its
         begun = time.monotonic()
         await bench.publish(run_id, 1, said("two\n"))
         assert (await heard(feed))["data"]["text"] == "two\n"
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < 10
         # The state is seen before the last words: the follower waits for them.
         await bench.end(run_id)
         await bench.publish(run_id, 2, said("three\n"), status(RunStatus.COMPLETED))
@@ -392,7 +392,7 @@ async def test_a_timeline_is_unavailable_while_nats_is_away(bench: Bench, nats_s
 
 async def test_a_position_of_a_lost_stream_starts_over(nats_server: NatsServer) -> None:
     async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         await ensure_stream(link.jetstream, events_stream_config(NAMES, EventsLimits()))
         await publish(link, "r", 0, said("one"), said("two"))

@@ -173,7 +173,7 @@ async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
     await service.submit()
     await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
     await service.link.jetstream.purge_stream("PYOCO_WORK")
-    await eventually(lambda: spans.names.count("run.relay") == 2, within=15, what="the run being sent again")
+    await eventually(lambda: spans.names.count("run.relay") == 2, within=30, what="the run being sent again")
     await eventually(lambda: "run.repair" in spans.names, what="the end of the repair")
     trace_id, request_id = ids_of(spans.named("POST /runs"))
     repair = spans.named("run.repair")
@@ -192,7 +192,7 @@ async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
 ) -> None:
     run_id = await service.submit()
     await service.claim(run_id, worker_id="gone")
-    await eventually(lambda: {"run.ingest", "run.repair"} <= set(spans.names), within=15, what="the hand-over")
+    await eventually(lambda: {"run.ingest", "run.repair"} <= set(spans.names), within=30, what="the hand-over")
     repair, ingest = spans.named("run.repair"), spans.named("run.ingest")
     assert ids_of(repair)[0] == ids_of(spans.named("POST /runs"))[0]
     assert repair.attributes is not None
@@ -214,7 +214,7 @@ async def test_what_the_sweeper_finds_is_told_in_the_trace_of_its_run(
     await service.runs.update(unreadable, b"{no json", revision=entry.revision)
     await service.change(unrepairable, lambda snapshot: snapshot.model_copy(update={"attempt": 2**64}))
     for words in (f"run {unreadable} is made anew", f"run {unrepairable} could not be repaired"):
-        await eventually(lambda words=words: traces_told(words), within=15, what=words)
+        await eventually(lambda words=words: traces_told(words), within=30, what=words)
         assert traces_told(words) == {CLIENT.trace_id}
 
 
@@ -230,7 +230,7 @@ async def test_a_dead_letter_is_told_in_the_trace_of_its_run(
     service: RunsUnderTest, spans: RecordedSpans, traces_told: TracesTold
 ) -> None:
     await service.submit(timeout_sec=0.2)
-    await eventually(lambda: {"dead_letter.ingest", "run.repair"} <= set(spans.names), within=15, what="the letter")
+    await eventually(lambda: {"dead_letter.ingest", "run.repair"} <= set(spans.names), within=30, what="the letter")
     published, ingested = spans.named("dead_letter.publish"), spans.named("dead_letter.ingest")
     assert parent_id_of(ingested) == ids_of(published)[1]
     assert parent_id_of(published) == ids_of(spans.named("run.repair"))[1]
@@ -249,7 +249,7 @@ async def test_what_the_sweeper_does_carries_a_clients_trace_on_also_if_nobody_r
     async def letter() -> StoredMessage | None:
         return await last_message(service.link, "PYOCO_DLQ", "pyoco.dlq.default")
 
-    buried = await eventually(letter, within=15, what="the dead letter")
+    buried = await eventually(letter, within=30, what="the dead letter")
     assert buried is not None
     assert TraceContext.of_headers(buried.headers) == CLIENT
     assert TraceContext.of_headers((await stored_snapshot(service, run_id)).headers) == CLIENT

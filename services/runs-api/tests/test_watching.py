@@ -68,13 +68,14 @@ async def bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]
         PYOCO_NATS_URL=nats_server.url,
         PYOCO_RUNS_DATABASE_URL=f"sqlite:///{tmp_path}/runs.db",
         PYOCO_RUN_LOST_AFTER_SEC="60",
+        PYOCO_NATS_REQUEST_TIMEOUT_SEC="30",
     )
     async with (
         service.serving() as client,
         NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link,
     ):
         client.headers.update(ANONYMOUS)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await link.wait_ready()
         yield Bench(client, link, service.socket)
 
@@ -130,7 +131,7 @@ async def test_the_stream_ends_when_its_time_is_up(bench: Bench) -> None:
         assert await feed.status() == "PENDING"
         while await feed.next() is not None:
             continue
-    assert 0.9 <= time.monotonic() - begun < 10
+    assert 0.9 <= time.monotonic() - begun < 20
 
 
 async def test_a_restart_of_nats_does_not_end_the_watch(bench: Bench, nats_server: NatsServer) -> None:
@@ -202,7 +203,7 @@ async def test_two_thousand_watchers_on_one_process_each_hear_of_their_run(bench
             return reader
 
     writers: list[asyncio.StreamWriter] = []
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(240):
         readers = dict(zip(ids, await asyncio.gather(*(open_one(run_id) for run_id in ids)), strict=True))
         chosen = ids[::100]
         await asyncio.gather(*(bench.write(run_id, status=RunStatus.CANCELLED) for run_id in chosen))

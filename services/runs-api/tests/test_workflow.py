@@ -182,7 +182,7 @@ def test_python_in_a_graph_is_not_executed(text: str, monkeypatch: pytest.Monkey
 def test_no_file_is_expensive_to_refuse(file: str) -> None:
     begun = time.thread_time()
     error = refusal(file)
-    assert time.thread_time() - begun < 3  # far more than it takes, far less than a blow-up would
+    assert time.thread_time() - begun < 10  # far more than it takes, far less than a blow-up would
     assert len(error.message) < 5000
 
 

@@ -36,7 +36,7 @@ async def running(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def until_ready(client: httpx.AsyncClient, *, within: float = 15.0) -> None:
+async def until_ready(client: httpx.AsyncClient, *, within: float = 30.0) -> None:
     async def is_ready() -> bool:
         try:
             return (await client.get("/ready")).status_code == 200
@@ -73,10 +73,12 @@ class ServiceProcess:
         """kill -9; it may be started again."""
         assert self._process
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=30)
 
     def client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(self.socket)), base_url="http://service")
+        return httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(self.socket)), base_url="http://service", timeout=30
+        )
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -88,7 +90,7 @@ class ServiceProcess:
                 yield client
             assert self._process
             self._process.send_signal(signal.SIGTERM)
-            assert self._process.wait(timeout=8) == 0, self.log.read_text()
+            assert self._process.wait(timeout=30) == 0, self.log.read_text()
             assert not self.socket.exists()
             check_log_lines(whole_lines(self.log), of=str(self.log))
         finally:
@@ -111,4 +113,4 @@ class ServiceProcess:
         """Make sure that nothing is left behind."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=30)

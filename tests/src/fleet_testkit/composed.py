@@ -109,7 +109,7 @@ class OpenFleet(ComposedFleet):
     def service_client(self, name: str, *, knows_secret: bool = True) -> httpx.Client:
         address = self.run("port", name, "8000").strip()
         headers = {HEADER_FROM_GATEWAY: self.gateway_secret} if knows_secret else {}
-        return httpx.Client(base_url=f"http://{address}", headers=headers)
+        return httpx.Client(base_url=f"http://{address}", headers=headers, timeout=30)
 
     def admin(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = ["docker", "compose", "exec", "-T", "auth", "pyoco-server-admin", *arguments]

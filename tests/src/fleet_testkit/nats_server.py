@@ -47,7 +47,7 @@ class NatsServer:
         log = (self.folder / "nats.log").open("ab")
         self._process = subprocess.Popen([nats_binary(), "-c", str(config)], stdout=log, stderr=log)
         log.close()
-        wait_until(self._answers, within=15, what="nats-server answering")
+        wait_until(self._answers, within=30, what="nats-server answering")
 
     def reload(self) -> None:
         """Read `more_config` again without a restart."""
@@ -99,7 +99,7 @@ class NatsServer:
         self._process.send_signal(how)
         # A paused server hears of it only now, and says nothing more before.
         self._process.send_signal(signal.SIGCONT)
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=30)
         self._process = None
 
     def _answers(self) -> bool:

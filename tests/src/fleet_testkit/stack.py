@@ -121,6 +121,7 @@ class Stack:
             transport=httpx.HTTPTransport(uds=socket),
             base_url=f"http://{name}",
             headers={HEADER_FROM_GATEWAY: self.gateway_secret} if knows_secret else {},
+            timeout=30,
         )
 
     @property
@@ -193,7 +194,7 @@ class Stack:
 
     @contextmanager
     def ledger_locked(self) -> Iterator[None]:
-        with closing(sqlite3.connect(self.data_dir / "runs.db", timeout=1, isolation_level=None)) as ledger:
+        with closing(sqlite3.connect(self.data_dir / "runs.db", timeout=30, isolation_level=None)) as ledger:
             ledger.execute("BEGIN IMMEDIATE")
             yield
             ledger.execute("ROLLBACK")

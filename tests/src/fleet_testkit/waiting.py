@@ -11,7 +11,7 @@ T = TypeVar("T")
 _PAUSE_SECONDS = 0.02
 
 
-def wait_until(look: Callable[[], T], *, within: float = 10.0, what: str = "condition") -> T:
+def wait_until(look: Callable[[], T], *, within: float = 30.0, what: str = "condition") -> T:
     """Call `look` until it returns something true; AssertionError after `within` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -31,7 +31,7 @@ async def eventually(look: Callable[[], Awaitable[T]], *, within: float = ..., w
 async def eventually(look: Callable[[], T], *, within: float = ..., what: str = ...) -> T: ...
 
 
-async def eventually(look: Callable[[], Any], *, within: float = 10.0, what: str = "condition") -> Any:
+async def eventually(look: Callable[[], Any], *, within: float = 30.0, what: str = "condition") -> Any:
     """The same for coroutines: `look` may be sync or async."""
     deadline = time.monotonic() + within
     while True:

@@ -87,7 +87,7 @@ class WorkerProcess:
         """kill -9 of the agent; its runners have to notice by themselves."""
         self._signal(signal.SIGKILL)
         assert self._process is not None
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=30)
 
     def pause(self) -> None:
         """The agent stands still while its runners go on."""
