@@ -18,12 +18,14 @@ ROOM = Path(__file__).parents[1]
 def test_nginx_accepts_the_main_file_of_the_image(tmp_path: Path) -> None:
     upstreams = {name: "localhost:18000" for name in image_defaults() if name.endswith("_UPSTREAM")}
     variables = image_defaults() | upstreams | {"PYOCO_GATEWAY_TEMP_DIR": str(tmp_path)}
-    (tmp_path / "pyoco.conf").write_text(fill(HTTP_TEMPLATE.read_text(), variables))
+    included = tmp_path / "conf.d"
+    included.mkdir()
+    (included / "pyoco.conf").write_text(fill(HTTP_TEMPLATE.read_text(), variables))
     # As the entry point does it.
     (tmp_path / "bodies").mkdir()
     main = tmp_path / "nginx.conf"
     text = (ROOM / "nginx.conf").read_text()
-    main.write_text(text.replace("/etc/nginx/conf.d", str(tmp_path)).replace(" /tmp/", f" {tmp_path}/"))
+    main.write_text(text.replace(" /tmp/", f" {tmp_path}/").replace("/etc/nginx/conf.d", str(included)))
     done = subprocess.run([*nginx_command(main), "-t"], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert "[warn]" not in done.stderr
