@@ -15,11 +15,11 @@ from fleet_launcher.folder import DataFolder, remove_sockets
 from fleet_launcher.state import locked
 
 
-def test_sockets_lie_in_the_data_dir_for_nobody_else(tmp_path: Path) -> None:
-    folder = DataFolder.at(tmp_path / "d")
+def test_sockets_lie_in_the_data_dir_for_nobody_else(short_path: Path) -> None:
+    folder = DataFolder.at(short_path / "d")
     folder.prepare()
     folder.make_sockets()
-    assert folder.sockets == tmp_path / "d" / "run"
+    assert folder.sockets == short_path / "d" / "run"
     assert stat.S_IMODE(folder.sockets.stat().st_mode) == 0o700
 
 

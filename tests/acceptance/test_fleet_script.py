@@ -41,8 +41,8 @@ def sockets_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_socket()]
 
 
-def test_two_stacks_run_side_by_side_and_leave_no_process_no_socket_and_no_lock(tmp_path: Path) -> None:
-    stacks = {tmp_path / "one": free_port(), tmp_path / "two": free_port()}
+def test_two_stacks_run_side_by_side_and_leave_no_process_no_socket_and_no_lock(short_path: Path) -> None:
+    stacks = {short_path / "one": free_port(), short_path / "two": free_port()}
     processes = []
     try:
         for data_dir, port in stacks.items():

@@ -92,7 +92,7 @@ def _scratch() -> Iterator[dict[str, str]]:
     if "TMPDIR" in os.environ or not _has_room(_MEMORY):
         yield dict(os.environ)
         return
-    with tempfile.TemporaryDirectory(prefix="fleet-test-", dir=_MEMORY, ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="fleet-", dir=_MEMORY, ignore_cleanup_errors=True) as folder:
         yield {**os.environ, "TMPDIR": folder}
 
 

@@ -62,6 +62,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder of the test's own for data dirs that keep their sockets: the path of a socket has little room."""
+    with tempfile.TemporaryDirectory(prefix="d-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
     """A server of the test's own."""
     server = NatsServer(tmp_path / "nats-server")
