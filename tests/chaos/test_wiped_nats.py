@@ -12,6 +12,7 @@ from nats.js.errors import NotFoundError
 
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
+from fleet_testkit.standing_still import go_on, stop_still
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
@@ -58,13 +59,14 @@ def test_runs_survive_a_store_that_is_wiped_while_they_are_queued(
     run_ids = submit_some(forgetful, marks)
     status = forgetful.status()
     nats_pid = next(part["pid"] for part in status["parts"] if part["name"] == "nats")
-    launcher = psutil.Process(status["launcher_pid"])
     # The launcher would start NATS again before the store is gone.
-    launcher.suspend()
-    os.kill(nats_pid, signal.SIGKILL)
-    wait_until(lambda: psutil.Process(nats_pid).status() == psutil.STATUS_ZOMBIE, what="NATS dead")
-    wipe(forgetful)
-    launcher.resume()
+    stop_still(status["launcher_pid"])
+    try:
+        os.kill(nats_pid, signal.SIGKILL)
+        wait_until(lambda: psutil.Process(nats_pid).status() == psutil.STATUS_ZOMBIE, what="NATS dead")
+        wipe(forgetful)
+    finally:
+        go_on(status["launcher_pid"])
     forgetful.wait_healthy()
     assert_all_executed_once(forgetful, run_ids, marks, tmp_path=tmp_path, flows_dir=flows_dir)
 

@@ -1,7 +1,6 @@
 """A worker's id belongs to one living instance; whoever comes second is refused, whoever was replaced leaves."""
 
 import asyncio
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats import NatsLink
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.standing_still import go_on, stop_still
 from fleet_testkit.waiting import eventually
 from fleet_worker.control import ControlLine
 from fleet_worker.registry import NotOurs, Registry
@@ -37,7 +37,7 @@ async def test_a_second_worker_of_the_same_id_is_refused_with_a_sentence_and_har
     first = start_worker("w1")
     before = await registered(desk, "w1")
     second = start_worker("w1")
-    assert await asyncio.to_thread(second.process.wait, 20) == 1
+    assert await asyncio.to_thread(second.process.wait, 60) == 1
     assert second.log_lines[-1]["message"] == (
         f"the worker id w1 belongs to another living worker, process {first.process.pid} on "
         f"{before.machine.host}; stop that one, or start this one with another --worker-id"
@@ -151,12 +151,12 @@ async def test_a_worker_that_was_silent_and_replaced_hands_back_says_why_and_lea
     before = await registered(desk, "w1")
     run_id = await desk.submit("waiting", file=str(tmp_path / "go"))
     await desk.wait_running(run_id)
-    old.process.send_signal(signal.SIGSTOP)
+    stop_still(old.process.pid)
     new = start_worker("w1", PYOCO_NATS_REQUEST_TIMEOUT_SEC="1")
     after = await registered(desk, "w1", other_than=before.instance_id)
     assert "does not answer; it is replaced" in new.log
-    old.process.send_signal(signal.SIGCONT)
-    assert await asyncio.to_thread(old.process.wait, 20) == 1
+    go_on(old.process.pid)
+    assert await asyncio.to_thread(old.process.wait, 60) == 1
     assert f"belongs to another living worker, process {new.process.pid} on" in old.log.splitlines()[-1]
     # The one that leaves writes nothing over the record of the one that stays.
     assert (await registered(desk, "w1")).instance_id == after.instance_id
@@ -174,7 +174,7 @@ async def test_a_worker_that_was_replaced_while_it_was_cut_off_leaves_when_it_is
     successor = record.model_copy(update={"instance_id": "another", "last_run_id": "of-the-other"})
     await desk.workers.put("w1", successor.encode())
     await desk.link.send(desk.settings.control_subject("w1"), Control(kind=ControlKind.RECORD).encode())
-    assert await asyncio.to_thread(old.process.wait, 20) == 1
+    assert await asyncio.to_thread(old.process.wait, 60) == 1
     left = await desk.worker_record("w1")
     assert left is not None
     assert (left.instance_id, left.state, left.last_run_id) == ("another", WorkerState.IDLE, "of-the-other")

@@ -1,7 +1,5 @@
 """Processes and servers that vanish in mid-run: the run goes on, and nobody who lost it can change it."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats import WrongRevision
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.standing_still import stop_still
 from fleet_testkit.waiting import eventually
 from fleet_worker.lease import ClaimLost, Lease, SnapshotWriter
 
@@ -172,6 +171,6 @@ async def test_runners_end_with_their_agent_even_while_a_task_holds_the_interpre
     await desk.wait_for(run_id, lambda run: run.status is RunStatus.RUNNING, what="a claim")
     [runner] = worker.runners()
     # The agent can no longer say anything, and its end is the only sign.
-    os.kill(worker.process.pid, signal.SIGSTOP)
+    stop_still(worker.process.pid)
     worker.kill()
     await eventually(lambda: not runner.is_running(), what="the runner ending with its agent")

@@ -7,6 +7,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+from .standing_still import go_on, stop_still
 from .waiting import wait_until
 
 
@@ -64,14 +65,11 @@ class NatsServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """From now on it answers nothing: the signal takes a moment to reach every thread of the server."""
-        assert self._process
-        self._process.send_signal(signal.SIGSTOP)
-        wait_until(self._stands_still, what="every thread of nats-server standing still")
+        """From now on it answers nothing."""
+        stop_still(self.pid)
 
     def resume(self) -> None:
-        assert self._process
-        self._process.send_signal(signal.SIGCONT)
+        go_on(self.pid)
 
     def wipe(self) -> None:
         """Lose the disk. Stop the server first."""
@@ -87,11 +85,6 @@ class NatsServer:
 
     def _reloads(self) -> int:
         return (self.folder / "nats.log").read_text().count("Reloaded server configuration")
-
-    def _stands_still(self) -> bool:
-        assert self._process
-        threads = Path(f"/proc/{self._process.pid}/task").glob("*/stat")
-        return all(stat.read_text().rpartition(")")[2].split()[0] in "Tt" for stat in threads)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:

@@ -10,6 +10,7 @@ import httpx
 
 from .log_check import check_log_lines, whole_lines
 from .nats_users import worker_file
+from .standing_still import go_on, stop_still
 from .waiting import wait_until
 
 
@@ -91,10 +92,12 @@ class WorkerProcess:
 
     def pause(self) -> None:
         """The agent stands still while its runners go on."""
-        self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        stop_still(self._process.pid)
 
     def resume(self) -> None:
-        self._signal(signal.SIGCONT)
+        assert self._process is not None
+        go_on(self._process.pid)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -1,0 +1,22 @@
+"""Processes that are stopped and go on later."""
+
+import os
+import signal
+from pathlib import Path
+
+from .waiting import wait_until
+
+
+def stop_still(pid: int) -> None:
+    """From now on it does nothing: the signal takes a moment to reach every thread of a process."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _stands_still(pid), what=f"every thread of process {pid} standing still")
+
+
+def go_on(pid: int) -> None:
+    os.kill(pid, signal.SIGCONT)
+
+
+def _stands_still(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(stat.read_text().rpartition(")")[2].split()[0] in "Tt" for stat in threads)
