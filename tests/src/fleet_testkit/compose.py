@@ -76,7 +76,11 @@ class ComposedFleet:
         self.run("down", "--remove-orphans", "--timeout", "30")
 
     def remove(self) -> None:
+        """Nothing stays."""
         self.run("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "30")
+        of_it = ["--quiet", "--filter", f"label=com.docker.compose.project={self.project}"]
+        left = [self.docker("ps", "--all", *of_it), self.docker("volume", "ls", *of_it)]
+        assert left == ["", ""], f"containers and volumes of {self.project} that compose left behind: {left}"
 
     def layered(self, *files: str, **env: str) -> "ComposedFleet":
         """The same fleet with more layers on it: what they add can be started beside what runs."""

@@ -60,7 +60,7 @@ class OpenFleet(ComposedFleet):
     def up(self, *options: str) -> None:
         super().up(*options)
         # A container with all secrets that stays: to start one for every change of the users takes seconds.
-        hold = ["run", "--detach", "--rm", "--no-deps", "--entrypoint", "sleep", "secrets", "infinity"]
+        hold = ["run", "--detach", "--no-deps", "--entrypoint", "sleep", "secrets", "infinity"]
         self._keeper = self.run(*hold).strip()
         self._fetch_secrets()
 
@@ -73,8 +73,18 @@ class OpenFleet(ComposedFleet):
             super().__exit__()
 
     def down(self) -> None:
-        self.docker("kill", self._keeper)
+        self._dismiss_keeper()
         super().down()
+
+    def remove(self) -> None:
+        # While it goes by itself, beside the others, the volumes with its secrets cannot.
+        self._dismiss_keeper()
+        super().remove()
+
+    def _dismiss_keeper(self) -> None:
+        if self._keeper:
+            self.docker("rm", "--force", self._keeper)
+            self._keeper = ""
 
     @functools.cached_property
     def _secrets_command(self) -> list[str]:
