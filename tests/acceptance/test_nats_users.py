@@ -59,11 +59,15 @@ def test_one_more_worker_is_one_command(stack: Stack, tmp_path: Path) -> None:
     ):
         first = runs_on(stack, "more")
         second = runs_on(stack, "most")
-        listed = {worker["worker_id"]: worker["tags"] for worker in stack.client.get("/workers").json()}
-        assert listed[second] == ["more", "most"]
-        assert first in listed
-        extras = {worker_id for worker_id in listed if "-extra-" in worker_id}
-        assert len(extras) == 2
+
+        def both() -> dict[str, list[str]] | None:
+            workers = [worker for worker in stack.client.get("/workers").json() if "-extra-" in worker["worker_id"]]
+            return {worker["worker_id"]: worker["tags"] for worker in workers} if len(workers) == 2 else None
+
+        extras = wait_until(both, within=30, what="both workers listed")
+        assert extras
+        assert extras[second] == ["more", "most"]
+        assert first in extras
     # A name is free again when its worker has gone.
     with running([*command, "--tags", "more"], tmp_path / "three.log"):
         assert runs_on(stack, "more") in extras
