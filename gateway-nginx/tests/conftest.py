@@ -3,11 +3,9 @@
 import contextlib
 import json
 import re
-import shutil
 import socket
 import socketserver
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -259,20 +257,6 @@ def _is_complete(answer: bytes) -> bool:
     head, _, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"\r\nContent-Length: (\d+)", head)
     return length is not None and len(body) >= int(length.group(1))
-
-
-@pytest.fixture(scope="session")
-def short_folder() -> Iterator[Callable[[], Path]]:
-    """Folders with short names: a unix socket's path has little room, pytest's own folders are too long."""
-    made: list[Path] = []
-
-    def make() -> Path:
-        made.append(Path(tempfile.mkdtemp(prefix="gw-")))
-        return made[-1]
-
-    yield make
-    for folder in made:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Pytest fixtures that every package's tests may use, and what the acceptance tests run against."""
 
+import itertools
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
@@ -61,11 +62,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"[composed] {line}")
 
 
+@pytest.fixture(scope="session")
+def short_folder() -> Iterator[Callable[[], Path]]:
+    """Makes folders with short names: a unix socket's path has little room, pytest's own folders are too long."""
+    with tempfile.TemporaryDirectory(prefix="f-", ignore_cleanup_errors=True) as folder:
+        numbers = itertools.count()
+
+        def make() -> Path:
+            made = Path(folder) / str(next(numbers))
+            made.mkdir(mode=0o700)
+            return made
+
+        yield make
+
+
 @pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder of the test's own for data dirs that keep their sockets: the path of a socket has little room."""
-    with tempfile.TemporaryDirectory(prefix="d-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+def short_path(short_folder: Callable[[], Path]) -> Path:
+    return short_folder()
 
 
 @pytest.fixture
