@@ -83,6 +83,7 @@ async def test_a_bucket_without_direct_gets_is_read_all_the_same(nats_server: Na
         assert await bucket.get("a") is None
 
 
+@pytest.mark.own_nats
 async def test_a_link_outlives_its_server_and_prepares_a_wiped_one_again(nats_server: NatsServer) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
         link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))

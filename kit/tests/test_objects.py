@@ -305,6 +305,7 @@ async def test_direct_gets_are_allowed_on_a_store_that_somebody_else_made_withou
     assert (config.allow_direct, config.description) == (True, "ours")
 
 
+@pytest.mark.own_nats
 async def test_an_object_whose_naming_was_never_answered_is_taken_back(
     link: NatsLink, nats_server: NatsServer
 ) -> None:

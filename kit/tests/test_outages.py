@@ -37,12 +37,14 @@ async def link(request: pytest.FixtureRequest, nats_server: NatsServer) -> Async
         yield link
 
 
+@pytest.mark.own_nats
 async def test_a_link_may_be_left_at_once(nats_server: NatsServer) -> None:
     nats_server.stop()
     async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test"):
         pass
 
 
+@pytest.mark.own_nats
 async def test_what_the_client_library_reports_is_logged_with_the_problems_ids(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,6 +57,7 @@ async def test_what_the_client_library_reports_is_logged_with_the_problems_ids(
     assert told.exc_info
 
 
+@pytest.mark.own_nats
 @patient
 async def test_a_publish_while_nats_is_away_fails_at_once_and_never_arrives(
     link: NatsLink, nats_server: NatsServer
@@ -71,6 +74,7 @@ async def test_a_publish_while_nats_is_away_fails_at_once_and_never_arrives(
     assert (await link.stream_info("S")).state.messages == 0
 
 
+@pytest.mark.own_nats
 async def test_publishes_in_flight_fail_as_soon_as_the_connection_is_lost(
     link: NatsLink, nats_server: NatsServer
 ) -> None:
@@ -82,6 +86,7 @@ async def test_publishes_in_flight_fail_as_soon_as_the_connection_is_lost(
     assert {type(outcome) for outcome in outcomes} == {NatsUnavailable}
 
 
+@pytest.mark.own_nats
 async def test_a_server_that_does_not_answer_is_given_up_after_the_timeout(
     link: NatsLink, nats_server: NatsServer
 ) -> None:
@@ -107,6 +112,7 @@ async def test_a_process_that_stood_still_does_not_take_that_for_the_silence_of_
     assert {ack.stream for ack in await asyncio.gather(*acks)} == {"S"}
 
 
+@pytest.mark.own_nats
 async def test_a_process_that_keeps_standing_still_gives_up_all_the_same(
     link: NatsLink, nats_server: NatsServer
 ) -> None:
@@ -164,6 +170,7 @@ async def test_a_link_is_not_ready_before_its_hooks_have_succeeded_and_says_what
     assert any(record.exc_info for record in caplog.records)
 
 
+@pytest.mark.own_nats
 async def test_a_mirror_tells_every_change_also_those_that_happened_during_an_outage(
     link: NatsLink, nats_server: NatsServer
 ) -> None:

@@ -176,6 +176,7 @@ async def test_a_consumer_that_is_missing_is_found_once_it_is_made(link: NatsLin
     assert msg.data == b"found"
 
 
+@pytest.mark.own_nats
 async def test_a_wait_that_spans_a_restart_of_the_server_goes_on_afterwards(nats_server: NatsServer) -> None:
     async with linked(nats_server) as link:
         puller = await puller_of(link, *TAGS, expires_seconds=60.0)
@@ -196,6 +197,7 @@ async def test_a_wait_that_spans_a_restart_of_the_server_goes_on_afterwards(nats
         assert time.monotonic() - begun < 20
 
 
+@pytest.mark.own_nats
 async def test_while_nats_is_away_a_take_is_refused_at_once(nats_server: NatsServer) -> None:
     async with linked(nats_server) as link:
         puller = await puller_of(link, "a")

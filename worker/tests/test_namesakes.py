@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
@@ -192,6 +194,7 @@ async def test_a_stopping_worker_leaves_the_record_of_its_successor_alone(
     assert (left.instance_id, left.state) == ("another", WorkerState.IDLE)
 
 
+@pytest.mark.own_nats
 async def test_a_wiped_registry_and_a_removed_record_are_filled_again_with_what_operators_had_said(
     desk: Desk, start_worker: StartWorker, nats_server: NatsServer
 ) -> None:

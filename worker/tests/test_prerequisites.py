@@ -65,6 +65,7 @@ async def test_it_announces_itself_and_works_once_the_owners_have_made_what_it_n
     assert worker.log.count("waiting for") == 2
 
 
+@pytest.mark.own_nats
 async def test_it_goes_on_when_nats_has_lost_its_disk_and_the_owners_are_back(
     bare: Desk, start_worker: StartWorker, nats_server: NatsServer
 ) -> None:

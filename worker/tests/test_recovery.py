@@ -106,6 +106,7 @@ async def test_a_run_that_keeps_killing_its_runner_fails(desk: Desk, start_worke
     assert letter.error == run.error
 
 
+@pytest.mark.own_nats
 async def test_a_run_outlives_a_restart_of_nats(
     desk: Desk, start_worker: StartWorker, nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ async def test_a_run_outlives_a_restart_of_nats(
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
 
 
+@pytest.mark.own_nats
 async def test_a_worker_waits_for_a_nats_that_is_not_there_yet(
     desk: Desk, start_worker: StartWorker, nats_server: NatsServer
 ) -> None:

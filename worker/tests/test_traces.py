@@ -48,6 +48,7 @@ async def line_with(worker: WorkerProcess, words: str) -> dict[str, Any]:
     return (await eventually(look, within=20, what=f"a line with {words!r}"))[0]
 
 
+@pytest.mark.own_nats
 async def test_whoever_tends_a_run_tells_of_it_in_its_trace_and_makes_no_spans_of_heartbeats(
     desk: Desk, start_worker: StartWorker, nats_server: NatsServer, receiver: Receiver
 ) -> None:

@@ -429,6 +429,7 @@ async def test_an_install_that_takes_too_long_is_ended_with_all_its_processes(
     assert worker.stop() == 0
 
 
+@pytest.mark.own_nats
 async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is_followed_again(
     desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path, nats_server: NatsServer
 ) -> None:
@@ -453,6 +454,7 @@ async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is
     assert len(told) == 1
 
 
+@pytest.mark.own_nats
 async def test_whoever_misses_a_flow_while_nats_is_away_gets_no_verdict_before_it_is_back(
     desk: Desk, shelf: Shelf, tmp_path: Path, nats_server: NatsServer
 ) -> None:

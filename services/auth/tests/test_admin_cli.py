@@ -181,6 +181,7 @@ def test_ctrl_c_ends_it_with_130() -> None:
     assert (process.returncode, out, err) == (130, "", "")
 
 
+@pytest.mark.own_nats
 def test_the_nats_of_the_data_dir_is_found(nats_server: NatsServer, tmp_path: Path) -> None:
     (tmp_path / "nats.port").write_text(f"{nats_server.port}\n")
     out, _ = run("api-key", "create", "--tenant", "acme", "--data-dir", str(tmp_path))

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import nats
+import pytest
 from nats.js import api
 
 from fleet_auth.main import build
@@ -18,6 +19,7 @@ from .conftest import KEY, OPERATOR, SECRET, auth, key_record, until_status, ver
 UNKNOWN = f"pyoco_unknown_{SECRET}"
 
 
+@pytest.mark.own_nats
 async def test_while_nats_is_away_known_keys_work_and_unknown_ones_cannot_be_judged(
     nats_server: NatsServer, bucket: Bucket
 ) -> None:
@@ -37,6 +39,7 @@ async def test_while_nats_is_away_known_keys_work_and_unknown_ones_cannot_be_jud
         assert (await verify(client, KEY)).status_code == 204
 
 
+@pytest.mark.own_nats
 async def test_a_known_key_is_trusted_for_so_long_and_no_longer(nats_server: NatsServer, bucket: Bucket) -> None:
     await bucket.put("id1", key_record())
     async with auth(nats_server, auth_stale_sec=3.0) as client:
@@ -57,6 +60,7 @@ async def test_a_known_key_is_trusted_for_so_long_and_no_longer(nats_server: Nat
         await until_status(client, KEY, 204)
 
 
+@pytest.mark.own_nats
 async def test_a_nats_that_is_connected_and_silent_counts_as_away(nats_server: NatsServer, bucket: Bucket) -> None:
     await bucket.put("id1", key_record())
     async with auth(nats_server, auth_stale_sec=3.0) as client:
@@ -69,6 +73,7 @@ async def test_a_nats_that_is_connected_and_silent_counts_as_away(nats_server: N
         await until_status(client, UNKNOWN, 403)
 
 
+@pytest.mark.own_nats
 async def test_a_key_that_is_known_to_be_over_is_refused_at_once_also_while_nats_is_away(
     nats_server: NatsServer, bucket: Bucket
 ) -> None:
@@ -79,6 +84,7 @@ async def test_a_key_that_is_known_to_be_over_is_refused_at_once_also_while_nats
         assert (await verify(client, KEY)).status_code == 403
 
 
+@pytest.mark.own_nats
 async def test_an_auth_that_starts_while_nats_is_away_cannot_judge_any_key(nats_server: NatsServer) -> None:
     nats_server.stop()
     async with running(build(Settings(nats_url=nats_server.url, http_auth_mode="api_key"))) as client:
@@ -93,6 +99,7 @@ async def test_an_auth_that_starts_while_nats_is_away_cannot_judge_any_key(nats_
         await until_status(client, KEY, 403)
 
 
+@pytest.mark.own_nats
 async def test_what_changed_while_auth_was_cut_off_is_known_after_a_restart_of_nats(
     nats_server: NatsServer, bucket: Bucket
 ) -> None:
@@ -117,6 +124,7 @@ async def test_what_changed_while_auth_was_cut_off_is_known_after_a_restart_of_n
         await until_status(client, KEY, 403)
 
 
+@pytest.mark.own_nats
 async def test_a_wiped_bucket_means_that_all_keys_are_gone(nats_server: NatsServer, bucket: Bucket) -> None:
     await bucket.put("id1", key_record())
     async with auth(nats_server) as client:
@@ -127,6 +135,7 @@ async def test_a_wiped_bucket_means_that_all_keys_are_gone(nats_server: NatsServ
         await until_status(client, KEY, 403, within=20)
 
 
+@pytest.mark.own_nats
 async def test_a_key_that_was_lost_before_the_watch_told_of_it_is_gone_as_well(nats_server: NatsServer) -> None:
     client_of_nats = await nats.connect(nats_server.url)
     jetstream = client_of_nats.jetstream()

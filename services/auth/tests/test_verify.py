@@ -38,6 +38,7 @@ async def test_while_authentication_is_off_everybody_is_anonymous_and_may_do_eve
             ]
 
 
+@pytest.mark.own_nats
 async def test_an_open_door_stays_open_while_nats_is_away_but_readiness_tells(nats_server: NatsServer) -> None:
     nats_server.stop()
     async with running(build(Settings(nats_url=nats_server.url))) as client:

@@ -74,6 +74,7 @@ async def test_a_batch_has_one_to_a_thousand_runs(service: RunsUnderTest, count:
     assert "runs" in answer.json()["detail"]
 
 
+@pytest.mark.own_nats
 async def test_a_batch_that_nats_does_not_take_at_once_is_sent_later(nats_server: NatsServer, tmp_path: Path) -> None:
     async with runs_running(runs_settings(nats_server, tmp_path, nats_request_timeout_sec=1.0)) as service:
         nats_server.pause()
@@ -149,6 +150,7 @@ async def test_a_key_of_another_form_is_refused_with_an_example(service: RunsUnd
     assert "Idempotency-Key" in answer.json()["detail"]
 
 
+@pytest.mark.own_nats
 async def test_a_withdrawn_submit_leaves_its_key_free(nats_server: NatsServer, tmp_path: Path) -> None:
     async with runs_running(runs_settings(nats_server, tmp_path, nats_request_timeout_sec=1.0)) as service:
         nats_server.pause()

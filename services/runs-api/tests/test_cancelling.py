@@ -152,6 +152,7 @@ async def test_a_bad_body_is_refused(service: RunsUnderTest, body: bytes) -> Non
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0002"
 
 
+@pytest.mark.own_nats
 async def test_without_nats_nothing_is_cancelled(service: RunsUnderTest, nats_server: NatsServer) -> None:
     run_id = await service.submit()
     nats_server.kill()

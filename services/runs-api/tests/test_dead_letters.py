@@ -150,6 +150,7 @@ async def test_what_is_no_letter_is_shown_as_such_and_holds_up_nothing(service: 
     assert error_of(refused)["message"] == "This letter belongs to no run; submit a new run."
 
 
+@pytest.mark.own_nats
 async def test_letters_of_an_outage_of_nats_are_taken_in_when_it_is_back(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:
@@ -270,6 +271,7 @@ async def test_a_run_that_failed_a_moment_ago_is_requeued_although_the_ledger_ha
         assert (await service.snapshot(run_id)).status is RunStatus.PENDING
 
 
+@pytest.mark.own_nats
 async def test_letters_outlive_the_store_of_nats_and_so_does_what_they_need_to_be_requeued(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:
@@ -446,6 +448,7 @@ async def test_runs_are_requeued_by_filter_at_a_rate(service: RunsUnderTest) -> 
     assert (await service.client.post("/dlq/requeue", json={"all": True})).json()["requeued"] == 1
 
 
+@pytest.mark.own_nats
 async def test_a_deleted_letter_never_comes_back_even_if_its_consumer_is_lost(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:

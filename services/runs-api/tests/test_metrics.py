@@ -367,6 +367,7 @@ async def test_a_submit_that_is_taken_back_is_no_failure_of_the_relay(service: R
     assert seen.value("pyoco_runs_withdrawn_total") == 1
 
 
+@pytest.mark.own_nats
 async def test_without_nats_the_rest_is_still_told(service: RunsUnderTest, nats_server: NatsServer) -> None:
     await service.submit()
     await until(service, lambda s: s.value("pyoco_queue_jobs", state="waiting") == 1, "the job seen")

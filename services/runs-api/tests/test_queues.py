@@ -61,6 +61,7 @@ async def test_a_queue_that_exists_is_used_as_it_is(service: RunsUnderTest) -> N
     assert (await made(service, "peer")).config.max_deliver == 77
 
 
+@pytest.mark.own_nats
 async def test_queues_are_made_again_when_nats_has_lost_its_disk(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:

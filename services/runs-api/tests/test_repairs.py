@@ -4,6 +4,8 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from fleet_contracts.status import RunStatus
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
@@ -23,6 +25,7 @@ async def repairs(service: RunsUnderTest, reason: str) -> float:
     return 0.0
 
 
+@pytest.mark.own_nats
 async def test_queued_runs_survive_the_loss_of_the_nats_store(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:
@@ -41,6 +44,7 @@ async def test_queued_runs_survive_the_loss_of_the_nats_store(
     assert await repairs(service, "snapshot_lost") == 250
 
 
+@pytest.mark.own_nats
 async def test_a_store_wiped_while_everything_was_down_is_noticed_too(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
@@ -55,6 +59,7 @@ async def test_a_store_wiped_while_everything_was_down_is_noticed_too(
         assert await eventually(service.jobs) == [run_id]
 
 
+@pytest.mark.own_nats
 async def test_a_run_in_mid_air_keeps_its_attempts_after_a_wipe(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:
@@ -152,6 +157,7 @@ async def test_a_cancelled_run_that_nobody_holds_ends_without_a_worker(service: 
     assert await repairs(service, "worker_lost") == 0
 
 
+@pytest.mark.own_nats
 async def test_an_end_that_was_written_after_a_wipe_reaches_the_ledger(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:

@@ -154,6 +154,7 @@ async def test_retries_that_are_used_up_are_a_decision_too(service: RunsUnderTes
     assert "failure 2 of 2 allowed: ValueError: y" in decisions[1]["reason"]
 
 
+@pytest.mark.own_nats
 async def test_a_retry_outlives_the_loss_of_the_nats_store(service: RunsUnderTest, nats_server: NatsServer) -> None:
     run_id = await service.submit(retry={"max_attempts": 3})
     await fail_attempt(service, run_id, delay=2)

@@ -102,6 +102,7 @@ async def test_without_identity_nobody_gets_in(service: RunsUnderTest) -> None:
         assert (await stranger.get("/runs")).status_code == 401
 
 
+@pytest.mark.own_nats
 async def test_nats_away_leaves_nothing_and_nats_back_needs_no_restart(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:
@@ -123,6 +124,7 @@ async def test_nats_away_leaves_nothing_and_nats_back_needs_no_restart(
     assert len(keys) == 2
 
 
+@pytest.mark.own_nats
 async def test_a_nats_that_hangs_is_given_up_and_leaves_nothing(
     service: RunsUnderTest, nats_server: NatsServer
 ) -> None:

@@ -287,6 +287,7 @@ async def test_a_follower_hears_only_what_it_wants_and_the_end_of_a_run_that_nev
         assert await feed.next() is None
 
 
+@pytest.mark.own_nats
 @pytest.mark.parametrize("wiped", [False, True])
 async def test_a_follower_goes_on_when_nats_is_back(bench: Bench, nats_server: NatsServer, wiped: bool) -> None:
     run_id = await bench.submit()
@@ -378,6 +379,7 @@ async def test_a_bad_query_is_refused(bench: Bench) -> None:
         assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0002"
 
 
+@pytest.mark.own_nats
 async def test_a_timeline_is_unavailable_while_nats_is_away(bench: Bench, nats_server: NatsServer) -> None:
     run_id = await bench.submit()
     nats_server.pause()

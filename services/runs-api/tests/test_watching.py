@@ -134,6 +134,7 @@ async def test_the_stream_ends_when_its_time_is_up(bench: Bench) -> None:
     assert 0.9 <= time.monotonic() - begun < 20
 
 
+@pytest.mark.own_nats
 async def test_a_restart_of_nats_does_not_end_the_watch(bench: Bench, nats_server: NatsServer) -> None:
     run_id = await bench.submit()
     async with bench.watch(run_id) as feed:

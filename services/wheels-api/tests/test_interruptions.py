@@ -139,6 +139,7 @@ async def test_a_killed_process_leaves_no_file_behind(place: Place) -> None:
     assert list(place.uploads.iterdir()) == []
 
 
+@pytest.mark.own_nats
 @pytest.mark.parametrize("how", ["paused", "killed"])
 async def test_nats_that_goes_away_while_a_wheel_is_stored_means_503_and_an_unchanged_registry(
     place: Place, large_wheel: Path, how: str
@@ -186,6 +187,7 @@ async def test_what_a_killed_process_has_stored_of_a_wheel_is_removed_by_the_nex
         assert "pyoco_wheel_orphans_swept_total 1.0" in metrics
 
 
+@pytest.mark.own_nats
 async def test_without_nats_an_upload_is_refused_before_it_is_read(
     service: httpx.AsyncClient, nats_server: NatsServer
 ) -> None:
@@ -250,6 +252,7 @@ async def test_a_folder_for_uploads_that_cannot_be_used_is_told_with_its_reason(
         assert "No such file or directory" in answer.json()["detail"]
 
 
+@pytest.mark.own_nats
 async def test_a_wheel_whose_upload_was_answered_as_failed_and_arrived_all_the_same_is_taken_back(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ async def test_unknown_paths_are_answered_in_the_envelope(service: httpx.AsyncCl
     assert answer.json()["error"]["meta"]["request_id"] == answer.headers["x-request-id"]
 
 
+@pytest.mark.own_nats
 async def test_after_nats_lost_its_disk_the_stores_are_made_anew(
     service: httpx.AsyncClient, nats_server: NatsServer
 ) -> None:

@@ -205,6 +205,7 @@ async def test_a_watch_ends_when_its_time_is_up(bench: Bench) -> None:
         assert await feed.next() is None
 
 
+@pytest.mark.own_nats
 async def test_an_outage_disconnects_nobody_and_what_came_of_it_is_told(
     bench: Bench, bucket: Bucket, nats_server: NatsServer
 ) -> None:
@@ -239,6 +240,7 @@ async def can_write(bucket: Bucket) -> bool:
     return True
 
 
+@pytest.mark.own_nats
 async def test_a_restarted_server_changes_nothing_for_those_who_watch(
     bench: Bench, bucket: Bucket, nats_server: NatsServer
 ) -> None:

@@ -234,6 +234,7 @@ async def test_every_route_asks_for_its_scope(service: httpx.AsyncClient, method
     assert (answer.status_code, answer.json()["error"]["meta"]["missing_scope"]) == (403, scope)
 
 
+@pytest.mark.own_nats
 async def test_while_nats_is_away_nothing_is_changed_and_it_is_said(
     service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
 ) -> None:

@@ -132,6 +132,7 @@ async def test_without_an_identity_nothing_is_told(service: httpx.AsyncClient) -
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0014"
 
 
+@pytest.mark.own_nats
 async def test_an_outage_is_answered_with_503_and_ends_without_a_restart(
     service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
 ) -> None:
@@ -155,6 +156,7 @@ async def test_an_outage_is_answered_with_503_and_ends_without_a_restart(
     assert await listed(service, scope="all") == ["w1"]
 
 
+@pytest.mark.own_nats
 async def test_a_wiped_registry_is_made_anew_and_filled_by_those_who_live(
     service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
 ) -> None:
@@ -178,6 +180,7 @@ async def test_a_wiped_registry_is_made_anew_and_filled_by_those_who_live(
     assert (await service.patch("/workers/dead", json={"hidden": True})).status_code == 404
 
 
+@pytest.mark.own_nats
 async def test_it_starts_while_nats_is_away_and_answers_once_it_comes(nats_server: NatsServer) -> None:
     nats_server.stop()
     async with running(build(Settings(nats_url=nats_server.url))) as client:
@@ -189,6 +192,7 @@ async def test_it_starts_while_nats_is_away_and_answers_once_it_comes(nats_serve
         assert (await client.get("/workers")).json() == []
 
 
+@pytest.mark.own_nats
 async def test_metrics_count_workers_by_state(
     service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
 ) -> None:

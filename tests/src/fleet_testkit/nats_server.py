@@ -1,20 +1,33 @@
-"""A real nats-server with JetStream that a test may stop, kill, pause, wipe and start again on the same port."""
+"""Real nats-servers with JetStream: one of a test's own that it may break, and one that many tests share."""
 
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from .standing_still import go_on, stop_still
 from .waiting import wait_until
 
+# Below the ports that Linux gives to outgoing connections: those could be taken again before a server listens.
+_PORTS = range(10_000, 32_000)
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on; chosen by chance, so that test processes side by side do not meet."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def nats_binary() -> str:
@@ -22,8 +35,13 @@ def nats_binary() -> str:
 
 
 class NatsServer:
-    def __init__(self, folder: Path, *, port: int | None = None, more_config: str = "") -> None:
+    """A server that a test may stop, kill, pause, wipe and start again on the same port."""
+
+    def __init__(
+        self, folder: Path, *, port: int | None = None, more_config: str = "", jetstream_options: str = ""
+    ) -> None:
         self.folder = folder
+        self._jetstream_options = jetstream_options
         # Users, TLS and the like; what is changed here is known after a start or `reload`.
         self.more_config = more_config
         self.port = port or free_port()
@@ -78,7 +96,8 @@ class NatsServer:
     def _write_config(self) -> Path:
         config = self.folder / "nats.conf"
         config.write_text(
-            f"listen: 127.0.0.1:{self.port}\njetstream {{ store_dir: {str(self.store)!r}, sync_interval: 1s }}\n"
+            f"listen: 127.0.0.1:{self.port}\n"
+            f"jetstream {{ store_dir: {str(self.store)!r}, sync_interval: 1s{self._jetstream_options} }}\n"
             f"{self.more_config}"
         )
         return config
@@ -103,3 +122,79 @@ class NatsServer:
                 return probe.recv(5) == b"INFO "
         except OSError:
             return False
+
+
+class SharedNats(NatsServer):
+    """A JetStream account of the test's own on a server that other tests use, too.
+
+    Whatever would be felt by the others is refused: such a test is marked `own_nats`.
+    """
+
+    def __init__(self, server: NatsServer, account: str) -> None:
+        super().__init__(server.folder, port=server.port)
+        self._account = account
+
+    @property
+    def url(self) -> str:
+        return f"nats://{self._account}:{self._account}@127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._refuse("start")
+
+    def reload(self) -> None:
+        self._refuse("reload")
+
+    def stop(self) -> None:
+        self._refuse("stop")
+
+    def kill(self) -> None:
+        self._refuse("kill")
+
+    def pause(self) -> None:
+        self._refuse("pause")
+
+    def resume(self) -> None:
+        self._refuse("resume")
+
+    def wipe(self) -> None:
+        self._refuse("wipe")
+
+    def _refuse(self, verb: str) -> NoReturn:
+        raise AssertionError(f"other tests use this nats-server; mark the test with own_nats to {verb} it")
+
+
+class NatsPool:
+    """Hands out JetStream accounts of one running server; a used-up server is replaced by a fresh one.
+
+    A fresh one because streams of finished tests would stay, and be synced to disk, for ever.
+    """
+
+    ACCOUNTS = 40
+
+    def __init__(self, new_folder: Callable[[], Path]) -> None:
+        self._new_folder = new_folder
+        self._server: NatsServer | None = None
+        self._left: list[str] = []
+
+    def account(self) -> SharedNats:
+        if self._server is None or not self._left:
+            self.close()
+            self._left = [f"t{number}" for number in range(self.ACCOUNTS)]
+            accounts = "".join(
+                f"  {name} {{ jetstream: enabled, users: [{{ user: {name}, password: {name} }}] }}\n"
+                for name in self._left
+            )
+            # Streams reserve what they may grow to, however little is in them.
+            self._server = NatsServer(
+                self._new_folder(),
+                more_config=f"accounts {{\n{accounts}}}\n",
+                jetstream_options=", max_file_store: 100TB",
+            )
+            self._server.start()
+        return SharedNats(self._server, self._left.pop())
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.kill()
+            shutil.rmtree(self._server.folder, ignore_errors=True)
+            self._server = None

@@ -11,7 +11,7 @@ import pytest
 
 from .compose import why_no_engine
 from .nats_cluster import NatsCluster
-from .nats_server import NatsServer
+from .nats_server import NatsPool, NatsServer
 
 # The fixtures through which a test meets a fleet.
 _FLEETS = {"stack", "guarded", "new_fleet"}
@@ -25,36 +25,64 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fleet",
         choices=["embedded", "composed"],
         default="embedded",
-        help="what the acceptance tests run against: the embedded stack, or the fleet in containers",
+        help="what the acceptance tests run against: the embedded stack, or the fleet in containers (those that it can "
+        "change: marked also_composed)",
+    )
+    parser.addoption(
+        "--all-composed",
+        action="store_true",
+        help="with --fleet composed: every acceptance test that can run against containers",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "own_nats: stops, kills, pauses or wipes its NATS, and so has one of its own")
+    config.addinivalue_line("markers", "alone: needs the machine for itself; run after all others, one by one")
     config.addinivalue_line("markers", "embedded_only(reason): about the embedded stack; not run against containers")
+    config.addinivalue_line("markers", "also_composed(reason): containers may change it; run against them each time")
     if config.getoption("fleet") == "composed" and (reason := why_no_engine()) is not None:
         pytest.exit(f"the acceptance tests cannot run against containers: {reason}", returncode=1)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Against containers: what meets a fleet and is not about the embedded stack alone."""
+    """Against containers: the tests of containers, and acceptance tests that these can change, or all that can run."""
     if config.getoption("fleet") != "composed":
         return
-    meeting = [item for item in items if _FLEETS & set(getattr(item, "fixturenames", ()))]
-    chosen = [item for item in meeting if item.get_closest_marker("embedded_only") is None]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    of_containers = [item for item in items if item.path.parent.name == "containers"]
+    others = [item for item in items if item.path.parent.name != "containers"]
+    meeting = [item for item in others if _FLEETS & set(getattr(item, "fixturenames", ()))]
+    able = [item for item in meeting if item.get_closest_marker("embedded_only") is None]
+    wanted = config.getoption("all_composed")
+    chosen = [item for item in able if wanted or item.get_closest_marker("also_composed") is not None]
+    kept = {*of_containers, *chosen}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     kept_out: dict[str, int] = {}
-    for item in items:
+    for item in others:
         if (mark := item.get_closest_marker("embedded_only")) is not None:
             kept_out[mark.args[0]] = kept_out.get(mark.args[0], 0) + 1
     config.stash[_SUMMARY] = [
         f"{len(chosen)} acceptance tests run against the fleet in containers",
-        f"{len(items) - len(chosen) - sum(kept_out.values())} meet no fleet at all",
+        f"{len(able) - len(chosen)} more can, with --all-composed",
+        f"{len(others) - len(able) - sum(kept_out.values())} meet no fleet at all",
         *(f"{count} are of the embedded stack alone: {reason}" for reason, count in sorted(kept_out.items())),
     ]
     for item in chosen:
         item.add_marker(pytest.mark.timeout(_COMPOSED_SECONDS))
-    items[:] = chosen
+    items[:] = [item for item in items if item in kept]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With `-n 2 --dist loadgroup` tests of one project of docker compose stay in one process, which starts it once."""
+    used = set(getattr(item, "fixturenames", ()))
+    if item.path.parent.name == "containers":
+        project = next((fixture for fixture in ("cluster", "kept", "composed") if fixture in used), None)
+    else:
+        in_containers = item.config.getoption("fleet") == "composed" and _FLEETS & used
+        project = "acceptance" if in_containers else None
+    if project is not None:
+        item.add_marker(pytest.mark.xdist_group(project))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -81,9 +109,19 @@ def short_path(short_folder: Callable[[], Path]) -> Path:
     return short_folder()
 
 
+@pytest.fixture(scope="session")
+def nats_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsPool]:
+    pool = NatsPool(lambda: tmp_path_factory.mktemp("shared-nats"))
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
-def nats_server(tmp_path: Path) -> Iterator[NatsServer]:
-    """A server of the test's own."""
+def nats_server(request: pytest.FixtureRequest, nats_pool: NatsPool, tmp_path: Path) -> Iterator[NatsServer]:
+    """An empty JetStream: an account of a shared server, or with the mark `own_nats` a server that may be broken."""
+    if request.node.get_closest_marker("own_nats") is None:
+        yield nats_pool.account()
+        return
     server = NatsServer(tmp_path / "nats-server")
     server.start()
     yield server
