@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fleet_contracts.status import RunStatus
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit, wait_ended, wait_status
@@ -67,6 +69,7 @@ def test_runs_that_are_cancelled_while_they_wait_are_never_begun(
     assert marks.read_text().split() == ["first", "last"]
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_runs_that_are_cancelled_in_the_moment_of_their_submit_are_cancelled(
     stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
@@ -106,6 +109,7 @@ def test_runs_that_are_cancelled_while_they_fail_all_end(
     assert {run["run_id"]: run["status"] for run in listed} == dict(zip(run_ids, statuses, strict=True))
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_two_who_cancel_at_once_are_told_the_same(stack: Fleet) -> None:
     def cancel(reason: str) -> dict[str, Any]:
         answer: dict[str, Any] = stack.client.post(f"/runs/{run_id}/cancel", json={"reason": reason}).json()

@@ -99,6 +99,7 @@ def test_a_wrong_request_is_answered_with_the_envelope(
     assert_envelope(stack.client.request(method, path, **options), status=status, code=code, err_id=err_id)
 
 
+@pytest.mark.also_composed("logs go to the engine")
 def test_a_request_id_is_returned_and_found_in_the_logs_of_gateway_and_service(stack: Fleet) -> None:
     wanted = f"trace-{uuid.uuid4().hex}"
     answer = stack.client.get(f"/runs/{uuid.uuid4()}", headers={"X-Request-Id": wanted})
@@ -118,6 +119,7 @@ def test_a_request_id_that_could_do_harm_is_replaced(stack: Fleet) -> None:
     assert answer.headers["x-request-id"].isalnum()
 
 
+@pytest.mark.also_composed("identity")
 def test_identity_headers_of_a_client_are_ignored(stack: Fleet) -> None:
     answer = stack.client.post("/runs", json={"flow_name": "hello"}, headers=EVIL)
     run_id = answer.json()["run_id"]
@@ -150,11 +152,13 @@ def test_without_a_key_no_run_is_accepted(guarded: Fleet) -> None:
     assert wire.queued("default") == before
 
 
+@pytest.mark.also_composed("the dashboard's files are in the image")
 def test_health_and_the_dashboard_need_no_key(guarded: Fleet) -> None:
     assert guarded.client.get("/health").json()["status"] == "ok"
     assert guarded.client.get("/").headers["content-type"].startswith("text/html")
 
 
+@pytest.mark.also_composed("identity")
 def test_a_tenant_sees_only_its_own_runs_whatever_it_claims_to_be(
     guarded: Fleet, keys: dict[str, dict[str, str]]
 ) -> None:

@@ -19,6 +19,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.also_composed("secrets")
 @pytest.mark.parametrize(("service", "method", "path"), PLACES)
 def test_a_forged_identity_at_the_socket_of_a_service_is_refused(
     stack: Fleet, service: str, method: str, path: str
@@ -32,6 +33,7 @@ def test_a_forged_identity_at_the_socket_of_a_service_is_refused(
         assert intruder.get("/ready").status_code == httpx.codes.OK
 
 
+@pytest.mark.also_composed("secrets")
 def test_a_client_cannot_learn_the_secret(stack: Fleet) -> None:
     secret = stack.gateway_secret
     answers = [

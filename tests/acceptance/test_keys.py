@@ -17,6 +17,7 @@ from fleet_testkit.waiting import wait_until
 MOST_SECONDS_TO_BITE = 3.0
 
 
+@pytest.mark.also_composed("the gateway's cache and auth are in two containers")
 @pytest.mark.parametrize("how", ["command", "http"])
 def test_a_revocation_bites_within_three_seconds_through_the_gateway(guarded: Fleet, how: str) -> None:
     # Once is enough: a machine that stands still makes it longer, nothing makes it shorter.
@@ -52,12 +53,14 @@ def test_a_new_key_opens_at_once_and_its_runs_carry_its_names(guarded: Fleet) ->
         assert (snapshot["tenant_id"], snapshot["api_key_id"]) == ("stamped", key["key_id"])
 
 
+@pytest.mark.also_composed("networks and secrets")
 def test_the_command_finds_the_nats_of_its_fleet(guarded: Fleet) -> None:
     issued = json.loads(admin_command(guarded, "create", "--tenant", "by-command", "--name", "CI", "--json").stdout)
     listed = json.loads(admin_command(guarded, "list", "--tenant", "by-command", "--json").stdout)
     assert [(key["key_id"], key["name"], key["state"]) for key in listed] == [(issued["key_id"], "CI", "active")]
 
 
+@pytest.mark.also_composed("volumes")
 def test_keys_are_in_no_log_and_no_file(guarded: Fleet) -> None:
     """Neither those that open nor those that were tried."""
     good = KeyRing(guarded).issue("logged")[KEY_HEADER]
@@ -70,6 +73,7 @@ def test_keys_are_in_no_log_and_no_file(guarded: Fleet) -> None:
         assert bad.encode() not in content, name
 
 
+@pytest.mark.also_composed("settings and volumes")
 def test_keys_under_a_header_of_another_name_are_still_known_after_a_restart(
     new_fleet: MakesFleets, tmp_path: Path
 ) -> None:

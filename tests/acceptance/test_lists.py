@@ -28,6 +28,7 @@ def pages(stack: Fleet, **query: Any) -> Iterator[list[Item]]:
         cursor = page["next_cursor"]
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_filters_text_and_totals_go_through_the_gateway(stack: Fleet) -> None:
     done = submit(stack.client, "hello", name="lists")
     broken = submit(stack.client, "failing", message="Lists: 100% wrong")
@@ -50,6 +51,7 @@ def test_filters_text_and_totals_go_through_the_gateway(stack: Fleet) -> None:
     stack.client.post(f"/runs/{nobody}/cancel").raise_for_status()
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_a_walk_misses_nothing_while_runs_are_submitted_and_executed(stack: Fleet) -> None:
     before = [submit(stack.client, "hello", name=f"walk {number}") for number in range(30)]
     shown: Counter[str] = Counter()
@@ -63,6 +65,7 @@ def test_a_walk_misses_nothing_while_runs_are_submitted_and_executed(stack: Flee
     wait_ended(stack.client, [*before, *later])
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_whoever_follows_differences_sees_every_run_end(stack: Fleet) -> None:
     after = 0.0
     known: dict[str, str] = {}

@@ -246,6 +246,7 @@ async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack:
         await (await js.key_value("pyoco_runs")).purge("forged")
 
 
+@pytest.mark.also_composed("secrets")
 async def test_a_worker_reaches_what_is_its_own(stack: Fleet) -> None:
     """So that the refusals above mean something."""
     async with connected(stack, "worker") as worker:
@@ -264,6 +265,7 @@ async def test_a_worker_reaches_what_is_its_own(stack: Fleet) -> None:
         assert worker.refused == set()
 
 
+@pytest.mark.also_composed("secrets")
 async def test_nobody_gets_in_without_a_key_or_with_an_unknown_one(stack: Fleet, tmp_path: Path) -> None:
     from fleet_kit.nkey_files import make_nkey
 
@@ -273,6 +275,7 @@ async def test_nobody_gets_in_without_a_key_or_with_an_unknown_one(stack: Fleet,
             await nats.connect(stack.nats_url, nkeys_seed=seed, allow_reconnect=False)
 
 
+@pytest.mark.also_composed("secrets and signals")
 async def test_a_worker_whose_credentials_are_removed_is_sent_away_at_once(stack: Fleet) -> None:
     async with connected(stack, "worker") as worker:
         await asyncio.to_thread(stack.send_away, "probe")

@@ -31,6 +31,7 @@ def run(stack: Fleet, flow_name: str, **params: object) -> dict:
     return ended
 
 
+@pytest.mark.also_composed("a worker's NATS user and its flows come from volumes")
 def test_a_submitted_run_completes_and_shows_every_field_of_the_spec(stack: Fleet, wire: Wire) -> None:
     ended = run(stack, "hello", name="Ada")
     assert ended.keys() >= REQUIRED | RECOMMENDED
@@ -49,6 +50,7 @@ def test_a_submitted_run_completes_and_shows_every_field_of_the_spec(stack: Flee
     assert ended["worker_id"] in {worker["worker_id"] for worker in stack.client.get("/workers").json()}
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_an_ended_run_is_listed_and_its_tasks_can_be_read(stack: Fleet) -> None:
     run_id = run(stack, "hello", name="Grace")["run_id"]
     wait_until(
@@ -160,6 +162,7 @@ def test_a_task_that_holds_the_gil_for_longer_than_ack_wait_is_delivered_once(
     assert wire.dead_letters("busy") == []
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_a_whole_number_of_any_size_reaches_the_flow(stack: Fleet) -> None:
     wanted = {"flow_name": "hello", "params": {"name": 2**80}}
     key = {"Idempotency-Key": f"tests:{uuid.uuid4().hex}:1760000000000"}
@@ -169,6 +172,7 @@ def test_a_whole_number_of_any_size_reaches_the_flow(stack: Fleet) -> None:
     assert ended["task_records"]["greet"]["output"] == f"Hello, {2**80}!"
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
     stack: Fleet, flows_dir: Path, tmp_path: Path
 ) -> None:
@@ -188,6 +192,7 @@ def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
     )
 
 
+@pytest.mark.also_composed("PostgreSQL")
 def test_an_error_that_the_database_cannot_hold_is_told_as_well_as_it_can(
     stack: Fleet, flows_dir: Path, tmp_path: Path
 ) -> None:
@@ -204,6 +209,7 @@ def test_an_error_that_the_database_cannot_hold_is_told_as_well_as_it_can(
     assert "binary" in first["error"]
 
 
+@pytest.mark.also_composed("logs go to the engine")
 def test_every_line_that_services_and_worker_log_is_json(stack: Fleet) -> None:
     run(stack, "dag", seconds=0.3)
     for part in ("auth", "runs-api", "workers-api", "wheels-api", "worker-1"):

@@ -50,6 +50,7 @@ def test_what_a_run_did_said_and_returned_is_there_when_it_has_ended(stack: Flee
     ]
 
 
+@pytest.mark.also_composed("the nginx of the image")
 def test_output_arrives_while_the_run_goes_on(stack: Fleet) -> None:
     run_id = submit(stack.client, "long", seconds=2)
     assert stack.client.get(f"/runs/{run_id}/result").status_code == 409

@@ -3,10 +3,13 @@
 import json
 import time
 
+import pytest
+
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit
 
 
+@pytest.mark.also_composed("the nginx of the image")
 def test_a_watcher_sees_a_run_go_on_and_end(stack: Fleet) -> None:
     run_id = submit(stack.client, "long", seconds=2)
     with stack.client.stream("GET", f"/runs/{run_id}/watch", timeout=30) as answer:

@@ -80,6 +80,7 @@ def wait_installed(stack: Fleet, *names: str) -> None:
     wait_until(lambda: installed(stack) == list(names), within=30, what=f"{names} in force")
 
 
+@pytest.mark.also_composed("the installer of the image, a read-only file system")
 def test_versions_come_and_go_while_runs_go_on_and_every_attempt_tells_what_it_ran_with(
     synced: Fleet, tmp_path: Path, shared_folder: Path
 ) -> None:

@@ -29,6 +29,7 @@ def large_wheel(folder: Path, name: str, size: int) -> Path:
     return path
 
 
+@pytest.mark.also_composed("uploads have a volume")
 def test_a_wheel_goes_in_comes_out_and_is_deleted(stack: Fleet, tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, "accepted")
     path = f"/wheels/{wheel.name}"
@@ -51,6 +52,7 @@ def test_a_wheel_goes_in_comes_out_and_is_deleted(stack: Fleet, tmp_path: Path) 
     assert (gone.status_code, gone.json()["error"]["meta"]["err_id"]) == (404, "ERR-PYOCO-0023")
 
 
+@pytest.mark.also_composed("networks and identity")
 def test_the_history_tells_who_did_it_from_where_and_nobody_can_lie_about_it(guarded: Fleet, tmp_path: Path) -> None:
     caller = issue_key(guarded, "acme")
     lies = {
@@ -111,6 +113,7 @@ def plain_upload(stack: Fleet, wheel: Path, headers: dict[str, str]) -> tuple[in
         connection.close()
 
 
+@pytest.mark.also_composed("limits")
 def test_an_upload_that_is_refused_early_is_answered_even_if_the_client_sends_all_of_it(
     stack: Fleet, guarded: Fleet, tmp_path: Path
 ) -> None:
@@ -128,6 +131,7 @@ def test_an_upload_that_is_refused_early_is_answered_even_if_the_client_sends_al
     assert (status, body["error"]["meta"]["err_id"]) == (422, "ERR-PYOCO-0002")
 
 
+@pytest.mark.also_composed("limits")
 def test_a_wheel_that_is_too_large_is_refused_by_the_gateway_before_it_is_sent(stack: Fleet) -> None:
     with socket.create_connection(("127.0.0.1", stack.port), timeout=30) as connection:
         connection.sendall(

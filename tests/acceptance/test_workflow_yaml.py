@@ -44,6 +44,7 @@ def run(stack: Fleet, file: str) -> dict:
     return ended
 
 
+@pytest.mark.also_composed("flows have a volume")
 def test_the_example_file_runs_with_the_example_folder(stack: Fleet, wire: Wire) -> None:
     text = EXAMPLE.read_text()
     ended = run(stack, text)
@@ -72,6 +73,7 @@ def test_a_function_that_the_worker_does_not_allow_is_not_called(stack: Fleet, c
     assert f"PYOCO_WORKFLOW_CALLABLE_ALLOW={callable.partition(':')[0]}" in ended["error"]
 
 
+@pytest.mark.also_composed("secrets")
 def test_the_workers_environment_is_not_for_reading(stack: Fleet) -> None:
     file = "flow: {graph: it}\ntasks: {it: {callable: 'hello:choose', inputs: {name: $env.PATH}}}\n"
     ended = run(stack, file)

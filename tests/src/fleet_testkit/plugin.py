@@ -25,8 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fleet",
         choices=["embedded", "composed"],
         default="embedded",
-        help="what the acceptance tests run against: the embedded stack, or the fleet in containers (those that it can "
-        "change: marked also_composed)",
+        help="what the acceptance tests run against: the embedded stack, or the fleet in containers (only those "
+        "marked also_composed)",
     )
     parser.addoption(
         "--all-composed",
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Against containers: the tests of containers, and acceptance tests that these can change, or all that can run."""
+    """Against containers: the tests of containers, and acceptance tests that these can change."""
     if config.getoption("fleet") != "composed":
         return
     of_containers = [item for item in items if item.path.parent.name == "containers"]
@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With `-n 2 --dist loadgroup` tests of one project of docker compose stay in one process, which starts it once."""
+    """With `-n 2 --dist loadgroup` tests of one compose project stay in one process, which starts it once."""
     used = set(getattr(item, "fixturenames", ()))
     if item.path.parent.name == "containers":
         project = next((fixture for fixture in ("cluster", "kept", "composed") if fixture in used), None)
