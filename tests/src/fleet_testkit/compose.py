@@ -1,9 +1,11 @@
 """The fleet in containers, started and stopped with docker compose as an operator does it."""
 
+import fcntl
 import functools
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -41,7 +43,8 @@ class ComposedFleet:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=30)
-        self.project = project
+        # Of several processes of one session each has its own.
+        self.project = project = "-".join(filter(None, [project, os.environ.get("PYTEST_XDIST_WORKER")]))
         # What every `up` is told besides.
         self.up_options: list[str] = []
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
@@ -146,10 +149,13 @@ class ComposedFleet:
 @functools.cache
 def build_images() -> None:
     """Once in a session; layers that are there are not built again."""
-    run_command(
-        ["docker", "compose", "-p", "pyoco-fleet-images", "-f", str(ROOT / "compose.yaml"), "build", "--quiet"],
-        {**os.environ, "PYOCO_VERSION": IMAGES_TAG, "PYOCO_REVISION": IMAGES_REVISION},
-    )
+    # One process of a session builds, the others then find everything built (a second).
+    with (Path(tempfile.gettempdir()) / f"pyoco-fleet-images-{IMAGES_TAG}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        run_command(
+            ["docker", "compose", "-p", "pyoco-fleet-images", "-f", str(ROOT / "compose.yaml"), "build", "--quiet"],
+            {**os.environ, "PYOCO_VERSION": IMAGES_TAG, "PYOCO_REVISION": IMAGES_REVISION},
+        )
 
 
 def run_command(command: Sequence[str], env: Mapping[str, str]) -> str:
