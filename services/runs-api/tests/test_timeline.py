@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -103,24 +103,49 @@ async def heard(feed: Feed) -> Event:
     return event
 
 
-@pytest.fixture
-async def bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
-    service = ServiceProcess(
+def runs_api(nats_server: NatsServer, folder: Path) -> ServiceProcess:
+    return ServiceProcess(
         "fleet_runs_api",
-        tmp_path,
+        folder,
         PYOCO_NATS_URL=nats_server.url,
-        PYOCO_RUNS_DATABASE_URL=f"sqlite:///{tmp_path}/runs.db",
+        PYOCO_RUNS_DATABASE_URL=f"sqlite:///{folder}/runs.db",
         PYOCO_NATS_REQUEST_TIMEOUT_SEC="1",
         PYOCO_RUN_LOST_AFTER_SEC="60",
     )
-    async with (
-        service.serving() as client,
-        NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link,
-    ):
+
+
+@asynccontextmanager
+async def at_bench(service: ServiceProcess, nats_server: NatsServer) -> AsyncIterator[Bench]:
+    async with service.client() as client, NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
         client.headers.update(ANONYMOUS)
         async with asyncio.timeout(30):
             await link.wait_ready()
         yield Bench(client, link)
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, NatsServer]]:
+    """One process for all tests of this file: each looks at runs of its own only."""
+    folder = tmp_path_factory.mktemp("runs-api")
+    with NatsServer(folder / "nats").running() as server:
+        service = runs_api(server, folder)
+        with service.standing():
+            yield service, server
+
+
+@pytest.fixture
+async def bench(shared_service: tuple[ServiceProcess, NatsServer]) -> AsyncIterator[Bench]:
+    async with at_bench(*shared_service) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def own_bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
+    """For a test that breaks its NATS."""
+    service = runs_api(nats_server, tmp_path)
+    with service.standing():
+        async with at_bench(service, nats_server) as bench:
+            yield bench
 
 
 async def test_a_run_that_nobody_has_begun_has_no_timeline_and_no_output(bench: Bench) -> None:
@@ -289,12 +314,12 @@ async def test_a_follower_hears_only_what_it_wants_and_the_end_of_a_run_that_nev
 
 @pytest.mark.own_nats
 @pytest.mark.parametrize("wiped", [False, True])
-async def test_a_follower_goes_on_when_nats_is_back(bench: Bench, nats_server: NatsServer, wiped: bool) -> None:
-    run_id = await bench.submit()
-    await bench.claim(run_id)
-    async with bench.follow(run_id) as feed:
+async def test_a_follower_goes_on_when_nats_is_back(own_bench: Bench, nats_server: NatsServer, wiped: bool) -> None:
+    run_id = await own_bench.submit()
+    await own_bench.claim(run_id)
+    async with own_bench.follow(run_id) as feed:
         for batch in range(5):
-            await bench.publish(run_id, batch, said(f"{batch}"))
+            await own_bench.publish(run_id, batch, said(f"{batch}"))
             assert (await heard(feed))["data"]["text"] == f"{batch}"
         nats_server.kill()
         if wiped:
@@ -303,7 +328,7 @@ async def test_a_follower_goes_on_when_nats_is_back(bench: Bench, nats_server: N
 
         async def published() -> bool:
             try:
-                await bench.publish(run_id, 5, said("back"))
+                await own_bench.publish(run_id, 5, said("back"))
             except NatsUnavailable:
                 return False
             return True
@@ -380,16 +405,16 @@ async def test_a_bad_query_is_refused(bench: Bench) -> None:
 
 
 @pytest.mark.own_nats
-async def test_a_timeline_is_unavailable_while_nats_is_away(bench: Bench, nats_server: NatsServer) -> None:
-    run_id = await bench.submit()
+async def test_a_timeline_is_unavailable_while_nats_is_away(own_bench: Bench, nats_server: NatsServer) -> None:
+    run_id = await own_bench.submit()
     nats_server.pause()
     for what in ("events", "logs", "logs?follow=1", "result"):
-        answer = await bench.client.get(f"/runs/{run_id}/{what}", timeout=20)
+        answer = await own_bench.client.get(f"/runs/{run_id}/{what}", timeout=20)
         assert answer.status_code == 503, what
         assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0003"
     nats_server.kill()
     for what in ("events", "logs", "logs?follow=1", "result"):
-        assert (await bench.client.get(f"/runs/{run_id}/{what}", timeout=20)).status_code == 503, what
+        assert (await own_bench.client.get(f"/runs/{run_id}/{what}", timeout=20)).status_code == 503, what
 
 
 async def test_a_position_of_a_lost_stream_starts_over(nats_server: NatsServer) -> None:

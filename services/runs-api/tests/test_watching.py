@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -60,24 +60,49 @@ class WatchFeed(Feed):
         return str(event["data"]["snapshot"]["status"])
 
 
-@pytest.fixture
-async def bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
-    service = ServiceProcess(
+def runs_api(nats_server: NatsServer, folder: Path) -> ServiceProcess:
+    return ServiceProcess(
         "fleet_runs_api",
-        tmp_path,
+        folder,
         PYOCO_NATS_URL=nats_server.url,
-        PYOCO_RUNS_DATABASE_URL=f"sqlite:///{tmp_path}/runs.db",
+        PYOCO_RUNS_DATABASE_URL=f"sqlite:///{folder}/runs.db",
         PYOCO_RUN_LOST_AFTER_SEC="60",
         PYOCO_NATS_REQUEST_TIMEOUT_SEC="30",
     )
-    async with (
-        service.serving() as client,
-        NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link,
-    ):
+
+
+@asynccontextmanager
+async def at_bench(service: ServiceProcess, nats_server: NatsServer) -> AsyncIterator[Bench]:
+    async with service.client() as client, NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
         client.headers.update(ANONYMOUS)
         async with asyncio.timeout(30):
             await link.wait_ready()
         yield Bench(client, link, service.socket)
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, NatsServer]]:
+    """One process for all tests of this file: each looks at runs of its own only."""
+    folder = tmp_path_factory.mktemp("runs-api")
+    with NatsServer(folder / "nats").running() as server:
+        service = runs_api(server, folder)
+        with service.standing():
+            yield service, server
+
+
+@pytest.fixture
+async def bench(shared_service: tuple[ServiceProcess, NatsServer]) -> AsyncIterator[Bench]:
+    async with at_bench(*shared_service) as bench:
+        yield bench
+
+
+@pytest.fixture
+async def own_bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
+    """For a test that breaks its NATS."""
+    service = runs_api(nats_server, tmp_path)
+    with service.standing():
+        async with at_bench(service, nats_server) as bench:
+            yield bench
 
 
 async def test_a_watcher_sees_the_run_as_it_is_and_then_every_change_until_its_end(bench: Bench) -> None:
@@ -135,16 +160,16 @@ async def test_the_stream_ends_when_its_time_is_up(bench: Bench) -> None:
 
 
 @pytest.mark.own_nats
-async def test_a_restart_of_nats_does_not_end_the_watch(bench: Bench, nats_server: NatsServer) -> None:
-    run_id = await bench.submit()
-    async with bench.watch(run_id) as feed:
+async def test_a_restart_of_nats_does_not_end_the_watch(own_bench: Bench, nats_server: NatsServer) -> None:
+    run_id = await own_bench.submit()
+    async with own_bench.watch(run_id) as feed:
         assert await feed.status() == "PENDING"
         nats_server.kill()
         nats_server.start()
 
         async def written() -> bool:
             try:
-                await bench.write(run_id, status=RunStatus.COMPLETED)
+                await own_bench.write(run_id, status=RunStatus.COMPLETED)
             except NatsUnavailable:
                 return False
             return True

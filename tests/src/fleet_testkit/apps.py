@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,7 @@ from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_API_KEY_ID, HEADER_SC
 from fleet_contracts.scopes import ALL_SCOPES
 
 from .log_check import check_log_lines, whole_lines
-from .waiting import eventually
+from .waiting import eventually, wait_until
 
 # What the gateway adds to every request while authentication is off.
 ANONYMOUS = {
@@ -82,12 +82,18 @@ class ServiceProcess:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[httpx.AsyncClient]:
+        """`standing`, with a client for it."""
+        with self.standing():
+            async with self.client() as client:
+                yield client
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
         """Start it, wait until it is ready, stop it as an operator would; it must go and leave no socket."""
         self.start()
         try:
-            async with self.client() as client:
-                await until_ready(client, within=30)
-                yield client
+            wait_until(self._is_ready, what="the service being ready")
+            yield
             assert self._process
             self._process.send_signal(signal.SIGTERM)
             assert self._process.wait(timeout=30) == 0, self.log.read_text()
@@ -95,6 +101,13 @@ class ServiceProcess:
             check_log_lines(whole_lines(self.log), of=str(self.log))
         finally:
             self._kill()
+
+    def _is_ready(self) -> bool:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(self.socket)), base_url="http://service") as client:
+            try:
+                return client.get("/ready", timeout=30).status_code == 200
+            except httpx.TransportError:
+                return False
 
     def refusal(self) -> str:
         """Start it with settings that it must not accept; the one line that it says before it exits with 1."""

@@ -6,7 +6,8 @@ import signal
 import socket
 import subprocess
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -59,6 +60,14 @@ class NatsServer:
     @property
     def store(self) -> Path:
         return self.folder / "nats"
+
+    @contextmanager
+    def running(self) -> Iterator["NatsServer"]:
+        self.start()
+        try:
+            yield self
+        finally:
+            self.kill()
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
