@@ -5,6 +5,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -72,17 +73,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item in kept]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """With `-n 2 --dist loadgroup` tests of one compose project stay in one process, which starts it once."""
-    used = set(getattr(item, "fixturenames", ()))
-    if item.path.parent.name == "containers":
-        project = next((fixture for fixture in ("cluster", "kept", "composed") if fixture in used), None)
-    else:
-        in_containers = item.config.getoption("fleet") == "composed" and _FLEETS & used
-        project = "acceptance" if in_containers else None
-    if project is not None:
-        item.add_marker(pytest.mark.xdist_group(project))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """In containers, with `-n 2`: tests of one compose project stay in one process."""
+    if config.getoption("fleet") != "composed":
+        return None
+    from .compose_schedule import ComposeSchedule
+
+    # The cluster comes first, although it has the fewest tests: it takes the longest.
+    config.option.loadscopereorder = False
+    return ComposeSchedule(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
