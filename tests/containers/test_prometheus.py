@@ -43,3 +43,4 @@ def test_prometheus_finds_every_part_and_answers(composed: ComposedFleet) -> Non
         watched.docker(
             "volume", "rm", "--force", *(f"{composed.project}_{name}" for name in ("prometheus", "grafana"))
         )
+        watched.docker("network", "rm", "--force", f"{composed.project}_lookout")
