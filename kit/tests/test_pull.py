@@ -128,6 +128,54 @@ async def test_what_comes_although_nobody_has_room_is_given_back_at_once(link: N
     assert sorted([first.data, *(msg.data for msg in rest)]) == [b"a", b"b", b"c"]
 
 
+async def test_two_who_take_at_once_give_back_nothing_of_each_other(link: NatsLink) -> None:
+    puller = await puller_of(link, "a", expires_seconds=5.0)
+    takers = [asyncio.create_task(puller.take(1, wait_seconds=10)) for _ in range(2)]
+    await eventually(open_requests(link, "a"), what="the durable being asked")
+    await link.publish("w.a", b"0")
+    await asyncio.wait(takers, return_when=asyncio.FIRST_COMPLETED)
+    await link.publish("w.a", b"1")
+    taken = [msg for messages in await asyncio.gather(*takers) for msg in messages]
+    assert sorted(msg.data for msg in taken) == [b"0", b"1"]
+    assert {msg.metadata.num_delivered for msg in taken} == {1}
+
+
+async def test_many_who_take_at_once_from_several_durables_lose_nothing(link: NatsLink) -> None:
+    puller = await puller_of(link, *TAGS)
+    for number in range(30):
+        await link.publish(f"w.{TAGS[number % 3]}", str(number).encode())
+    taken = [msg for part in await asyncio.gather(*(take_all(puller, 10) for _ in range(3))) for msg in part]
+    assert sorted(int(msg.data) for msg in taken) == list(range(30))
+    assert {msg.metadata.num_delivered for msg in taken} == {1}
+
+
+async def test_the_wait_for_ones_turn_is_part_of_the_wait(link: NatsLink) -> None:
+    puller = await puller_of(link, "a", expires_seconds=60.0)
+    first = asyncio.create_task(puller.take(1, wait_seconds=60))
+    await eventually(open_requests(link, "a"), what="the durable being asked")
+    begun = time.monotonic()
+    assert await puller.take(1, wait_seconds=0.3) == []
+    assert 0.29 <= time.monotonic() - begun < 20
+    # What is there right now is for the one who has been waiting for it.
+    assert await puller.take_now(1) == []
+    await link.publish("w.a", b"for the first")
+    [msg] = await first
+    assert (msg.data, msg.metadata.num_delivered) == (b"for the first", 1)
+
+
+async def test_a_puller_that_stops_ends_the_takes_that_are_under_way(link: NatsLink) -> None:
+    puller = await puller_of(link, *TAGS, expires_seconds=60.0)
+    takers = [asyncio.create_task(puller.take(1, wait_seconds=60)) for _ in range(2)]
+    await eventually(open_requests(link, *TAGS), what="all durables being asked")
+    begun = time.monotonic()
+    await puller.stop()
+    assert await asyncio.gather(*takers) == [[], []]
+    assert time.monotonic() - begun < 20
+    await link.publish("w.a", b"for others")
+    [msg] = await take_all(await puller_of(link, "a"), 1)
+    assert (msg.data, msg.metadata.num_delivered) == (b"for others", 1)
+
+
 async def test_what_comes_after_the_wait_is_kept_for_the_next_call(link: NatsLink) -> None:
     puller = await puller_of(link, "a", expires_seconds=5.0)
     assert await puller.take(1, wait_seconds=0.1) == []

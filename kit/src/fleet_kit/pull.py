@@ -39,6 +39,9 @@ class Puller:
     something comes. So under load no durable hands out more than is wanted, and when idle the first
     message on any of them arrives at once. A message that comes although nobody waits any more (two
     durables answering in the same moment) is given back at once.
+
+    Calls at the same time wait for each other: two that share the room and the requests would give
+    back each other's messages.
     """
 
     def __init__(self, link: NatsLink, *, stream: str, durables: list[str], expires_seconds: float = 5.0) -> None:
@@ -53,6 +56,8 @@ class Puller:
         self._arrived: deque[Msg] = deque()
         self._room = 0
         self._changed = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._stops = 0
 
     async def start(self) -> None:
         """(Re)subscribe; requests that were open are forgotten. Register this as a hook of the link."""
@@ -63,11 +68,15 @@ class Puller:
     async def stop(self) -> None:
         """Ask for nothing any more and give back what nobody took; the next `take` begins anew.
 
+        A `take` that is under way, or waits for its turn, ends with nothing more.
+
         The server drops the requests of an inbox that nobody listens to. If they stayed open, a message that is
         given back could come again and again until its deliveries are used up.
         """
+        self._stops += 1
         self._room = 0
         self._requests.clear()
+        self._changed.set()
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             try:
@@ -85,27 +94,52 @@ class Puller:
         kept for the next call as long as there is room for it.
         """
         self._link.require()
+        stops = self._stops
+        wait_seconds = self._expires_seconds if wait_seconds is None else wait_seconds
+        deadline = time.monotonic() + wait_seconds
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await self._turn.acquire()
+        except TimeoutError:
+            return []
+        try:
+            if stops != self._stops:
+                return []
+            return await self._take(count, deadline)
+        finally:
+            self._turn.release()
+
+    async def take_now(self, count: int) -> list[Msg]:
+        """Up to `count` of the messages that are there right now, without waiting for any.
+
+        None while a `take` is under way: what is there is for that one.
+        """
+        self._link.require()
+        if self._turn.locked():
+            return []
+        async with self._turn:
+            await self._listen()
+            self._room = count
+            await self._sweep(count)
+            taken = self._hand_out(count)
+            self._room = 0
+            return taken
+
+    async def _take(self, count: int, deadline: float) -> list[Msg]:
         await self._listen()
         self._room = count
         if len(self._durables) > 1:
             await self._sweep(count)
         if not self._arrived:
-            await self._wait(count, self._expires_seconds if wait_seconds is None else wait_seconds)
-        taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
+            await self._wait(count, deadline)
+        taken = self._hand_out(count)
         self._room = count - len(taken)
         if taken and len(self._durables) > 1:
             self._prefer(taken[-1])
         return taken
 
-    async def take_now(self, count: int) -> list[Msg]:
-        """Up to `count` of the messages that are there right now, without waiting for any."""
-        self._link.require()
-        await self._listen()
-        self._room = count
-        await self._sweep(count)
-        taken = [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
-        self._room = 0
-        return taken
+    def _hand_out(self, count: int) -> list[Msg]:
+        return [self._arrived.popleft() for _ in range(min(count, len(self._arrived)))]
 
     async def _listen(self) -> None:
         if self._subscription is None:
@@ -119,7 +153,7 @@ class Puller:
         """Ask each durable for what it has right now."""
         for durable in list(self._durables):
             missing = count - len(self._arrived)
-            if missing <= 0:
+            if missing <= 0 or self._subscription is None:
                 return
             token = await self._ask(durable, missing, no_wait=True)
             await self._until(partial(self._is_answered, token), self._expires_seconds)
@@ -128,10 +162,11 @@ class Puller:
     def _is_answered(self, token: str) -> bool:
         return token not in self._requests
 
-    async def _wait(self, count: int, wait_seconds: float) -> None:
-        """Ask every durable to answer when something comes, and wait for the first."""
-        deadline = time.monotonic() + wait_seconds
+    async def _wait(self, count: int, deadline: float) -> None:
+        """Ask every durable to answer when something comes, and wait for the first, or for `stop`."""
         while not self._arrived and (left := deadline - time.monotonic()) > 0:
+            if self._subscription is None:
+                return
             # Cleared before asking: an answer that comes while we still ask must not be slept through.
             self._changed.clear()
             now = time.monotonic()
@@ -141,7 +176,8 @@ class Puller:
                 if durable not in asked:
                     # One each: of several durables that answer at once, at most one message too many.
                     await self._ask(durable, count if len(self._durables) == 1 else 1, no_wait=False)
-            expiry = min(request.expires_at for request in self._requests.values()) - time.monotonic()
+            # None are open any more if `start` or `stop` came in between.
+            expiry = min((r.expires_at for r in self._requests.values()), default=0.0) - time.monotonic()
             # Whatever changes (a message, the end of a request, a new connection), ask again what is missing.
             await self._until(self._changed.is_set, min(left, max(expiry, 0.0)))
 
