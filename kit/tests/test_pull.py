@@ -176,6 +176,24 @@ async def test_a_puller_that_stops_ends_the_takes_that_are_under_way(link: NatsL
     assert (msg.data, msg.metadata.num_delivered) == (b"for others", 1)
 
 
+async def test_what_is_given_back_again_and_again_uses_up_few_deliveries(link: NatsLink) -> None:
+    """The request for thirty is still open when there is room for one only: it brings the other one every time."""
+    puller = await puller_of(link, "a", expires_seconds=3.0)
+    assert await puller.take(30, wait_seconds=0.1) == []
+    await link.publish("w.a", b"wanted")
+    [wanted] = await puller.take(1)
+    await wanted.ack()
+    await link.publish("w.a", b"too much")
+
+    async def is_asked_no_more() -> bool:
+        return not await open_requests(link, "a")()
+
+    await eventually(is_asked_no_more, what="the end of the request")
+    [msg] = await take_all(await puller_of(link, "a"), 1)
+    assert msg.data == b"too much"
+    assert msg.metadata.num_delivered < 10
+
+
 async def test_what_comes_after_the_wait_is_kept_for_the_next_call(link: NatsLink) -> None:
     puller = await puller_of(link, "a", expires_seconds=5.0)
     assert await puller.take(1, wait_seconds=0.1) == []

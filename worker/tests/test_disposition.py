@@ -1,5 +1,6 @@
 """Outcomes and what they mean for the queue: the table of appendix E."""
 
+import orjson
 import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
@@ -57,10 +58,28 @@ DEADLINE_EXCEEDED = Ended(RunStatus.FAILED, "too late", DeadLetterReason.DEADLIN
     ],
 )
 def test_each_outcome_has_one_answer(outcome: Outcome, expected: Disposition) -> None:
-    assert dispose(outcome, nak_delay_sec=2.0, publish_execution_error=True) == expected
+    assert dispose(outcome, num_delivered=1, nak_delay_sec=2.0, publish_execution_error=True) == expected
 
 
 def test_dead_letters_of_execution_errors_can_be_switched_off_and_only_those() -> None:
-    assert dispose(EXECUTION_ERROR, nak_delay_sec=2.0, publish_execution_error=False) == Disposition(b"+ACK")
-    told = dispose(DEADLINE_EXCEEDED, nak_delay_sec=2.0, publish_execution_error=False)
+    assert dispose(EXECUTION_ERROR, num_delivered=1, nak_delay_sec=2.0, publish_execution_error=False) == Disposition(
+        b"+ACK"
+    )
+    told = dispose(DEADLINE_EXCEEDED, num_delivered=1, nak_delay_sec=2.0, publish_execution_error=False)
     assert told == Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)
+
+
+@pytest.mark.parametrize("outcome", [HandedBack(0.0), NotYet(0.05), Unrecorded("refused")])
+def test_a_job_that_goes_back_again_and_again_does_so_with_a_growing_pause(outcome: Outcome) -> None:
+    """The worker that gave it back may be the one that is handed it next: deliveries must not run out in a burst."""
+
+    def delay_seconds(num_delivered: int) -> float:
+        answer = dispose(outcome, num_delivered=num_delivered, nak_delay_sec=0.0, publish_execution_error=True).answer
+        assert answer is not None
+        return float(orjson.loads(answer.removeprefix(b"-NAK") or b'{"delay": 0}')["delay"]) / 1e9
+
+    assert delay_seconds(1) <= 0.05
+    assert [delay_seconds(n) for n in (2, 3, 4)] == [0.1, 0.2, 0.4]
+    assert delay_seconds(1_000_000) == 2.0
+    # Twenty deliveries, as many as a job has unless it is set, last for as long as a worker needs to start.
+    assert sum(map(delay_seconds, range(1, 20))) > 20

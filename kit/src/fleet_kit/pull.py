@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_SECONDS = 0.25
 _DRAIN_SECONDS = 2.0
+_FIRST_PAUSE_SECONDS = 0.1
+_MAX_PAUSE_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class Puller:
     one that had something last time; only when none has anything are all asked to answer as soon as
     something comes. So under load no durable hands out more than is wanted, and when idle the first
     message on any of them arrives at once. A message that comes although nobody waits any more (two
-    durables answering in the same moment) is given back at once.
+    durables answering in the same moment) is given back: at once the first time, later with a pause.
 
     Calls at the same time wait for each other: two that share the room and the requests would give
     back each other's messages.
@@ -242,9 +244,26 @@ class Puller:
 
     async def _give_back(self, msg: Msg) -> None:
         try:
-            await self._link.send(msg.reply, b"-NAK")
+            await self._link.send(msg.reply, nak(give_back_pause_seconds(ack_numbers_of(msg).delivered)))
         except NatsUnavailable:
             logger.debug("could not give a message back; it will be redelivered", exc_info=True)
+
+
+def nak(delay_seconds: float) -> bytes:
+    """The answer that gives a message back, to be delivered again after the delay."""
+    return b"-NAK " + orjson.dumps({"delay": int(delay_seconds * 1e9)}) if delay_seconds > 0 else b"-NAK"
+
+
+def give_back_pause_seconds(num_delivered: int) -> float:
+    """How long a message that is given back shall not be delivered: backoff by its deliveries so far.
+
+    The first time somebody else may have it at once. Without a pause afterwards, it could come and go
+    between the same hands, and its deliveries would be used up within milliseconds.
+    """
+    if num_delivered <= 1:
+        return 0.0
+    doublings = min(num_delivered - 2, 10)
+    return min(_FIRST_PAUSE_SECONDS * 2.0**doublings, _MAX_PAUSE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

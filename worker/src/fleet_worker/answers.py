@@ -38,12 +38,13 @@ class Answers:
         if isinstance(outcome, AlreadyEnded | Ended):
             snapshot = outcome.snapshot or snapshot
         settings = self._settings
+        deliveries = list(deliveries)
         disposition = dispose(
             outcome,
+            num_delivered=max(delivery.num_delivered for delivery in deliveries),
             nak_delay_sec=settings.nak_delay_sec,
             publish_execution_error=settings.dlq_publish_execution_error,
         )
-        deliveries = list(deliveries)
         if disposition.dead_letter is not None:
             await self._bury(disposition.dead_letter, outcome, deliveries[-1], job, snapshot)
         if disposition.answer is None:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Self
 
-import orjson
 from nats.aio.msg import Msg
 
 from fleet_contracts.trace_context import TraceContext
@@ -12,10 +11,6 @@ from fleet_kit.pull import ack_numbers_of, stored_at_of
 ACK = b"+ACK"
 TERM = b"+TERM"
 IN_PROGRESS = b"+WPI"
-
-
-def nak(delay_seconds: float) -> bytes:
-    return b"-NAK " + orjson.dumps({"delay": int(delay_seconds * 1e9)}) if delay_seconds > 0 else b"-NAK"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from typing import assert_never
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_kit.pull import give_back_pause_seconds, nak
 
-from .delivery import ACK, TERM, nak
+from .delivery import ACK, TERM
 
 _REASONS = frozenset(DeadLetterReason)
 
@@ -108,15 +109,18 @@ class Disposition:
     dead_letter: DeadLetterReason | None = None
 
 
-def dispose(outcome: Outcome, *, nak_delay_sec: float, publish_execution_error: bool) -> Disposition:
-    """The table of appendix E."""
+def dispose(
+    outcome: Outcome, *, num_delivered: int, nak_delay_sec: float, publish_execution_error: bool
+) -> Disposition:
+    """The table of appendix E. A job that goes back for another time stays away for a while at least."""
+    pause = give_back_pause_seconds(num_delivered)
     match outcome:
         case InvalidJob():
             return Disposition(TERM, DeadLetterReason.INVALID_JOB)
         case RunMissing(given_up=True):
             return Disposition(TERM, DeadLetterReason.RUN_NOT_FOUND)
         case RunMissing():
-            return Disposition(nak(1.0))
+            return Disposition(nak(max(1.0, pause)))
         case Ended(status=RunStatus.FAILED, reason=reason):
             letter = reason or DeadLetterReason.EXECUTION_ERROR
             wanted = publish_execution_error or letter is not DeadLetterReason.EXECUTION_ERROR
@@ -128,9 +132,9 @@ def dispose(outcome: Outcome, *, nak_delay_sec: float, publish_execution_error: 
         case AlreadyEnded() | Ended() | RetryScheduled():
             return Disposition(ACK)
         case HeldElsewhere(retry_seconds) | NotYet(retry_seconds) | HandedBack(retry_seconds):
-            return Disposition(nak(retry_seconds))
+            return Disposition(nak(max(retry_seconds, pause)))
         case Unrecorded():
-            return Disposition(nak(nak_delay_sec))
+            return Disposition(nak(max(nak_delay_sec, pause)))
         case Fenced():
             return Disposition(None)
         case _:
