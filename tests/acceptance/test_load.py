@@ -70,6 +70,7 @@ def totals(stack: Fleet) -> dict[str, int]:
     return {line.split('"')[1]: int(float(line.rpartition(" ")[2])) for line in lines}
 
 
+@pytest.mark.alone
 def test_five_thousand_tiny_runs_all_end_and_are_executed_once(
     busy: Fleet, marks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from fleet_testkit.worker_process import WorkerProcess
 SOON_SECONDS = 15.0
 
 
+@pytest.mark.alone
 def test_another_worker_takes_over_from_a_killed_one(
     stack: Stack,
     wire: Wire,

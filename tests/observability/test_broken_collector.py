@@ -58,6 +58,7 @@ async def submit(client: httpx.AsyncClient) -> tuple[str, float]:
     return answer.json()["run_id"], took
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", Broken)
 async def test_submits_are_answered_as_if_the_collector_were_well_or_there_were_none(
     how: Broken, nats_servers: list[NatsServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -206,6 +206,7 @@ async def test_many_watchers_of_many_runs_hear_only_of_their_own(bench: Bench) -
         assert seen == ["PENDING", "CANCELLED"]
 
 
+@pytest.mark.alone
 async def test_two_thousand_watchers_on_one_process_each_hear_of_their_run(bench: Bench) -> None:
     ids = []
     for _ in range(2):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer
@@ -61,6 +62,7 @@ def watched(pid: int) -> Iterator[Peak]:
         thread.join()
 
 
+@pytest.mark.alone
 def test_a_wheel_of_500_megabytes_raises_memory_by_less_than_64(nats_server: NatsServer, tmp_path: Path) -> None:
     wheel = build_large_wheel(tmp_path)
     size = wheel.stat().st_size

@@ -1,15 +1,18 @@
 """`./fleet test`: the quick checks first, then the tests from the inside out."""
 
+import math
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import psutil
 
@@ -34,6 +37,8 @@ PACKAGES = (
 class Step:
     title: str
     command: list[str]
+    # What it may take on two cores; a step that takes longer says which tests cost it.
+    budget_seconds: int | None = None
     # Left out, and said so, where no container engine answers.
     in_containers: bool = False
 
@@ -42,30 +47,52 @@ def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
+# Most of their time tests wait for other processes: two at a time for each core.
+_WORKERS = str(2 * (os.cpu_count() or 1))
+
+
+def _side_by_side(*arguments: str) -> list[str]:
+    """Stealing work leaves the tests of a file together where it can, and with them what they share."""
+    return _module("pytest", "-n", _WORKERS, "--dist", "worksteal", "-m", "not alone", *arguments)
+
+
+def _composed(*arguments: str) -> list[str]:
+    return _module("pytest", "-n", "2", *arguments, "--fleet", "composed")
+
+
+_PACKAGES = ("contracts", "kit", "services", "gateway-nginx", "worker", "launcher")
+_STACK = ("tests", "--ignore", "tests/containers")
+
 CHECKS = (
-    Step("lint (ruff)", _module("ruff", "check", ".")),
-    Step("format (ruff)", _module("ruff", "format", "--check", "--quiet", ".")),
-    Step("types (mypy, strict)", _module("mypy", *(word for p in PACKAGES for word in ("-p", p)))),
-    Step("walls between packages (import-linter)", [str(Path(sys.executable).parent / "lint-imports"), "--no-logo"]),
+    Step("lint (ruff)", _module("ruff", "check", "."), 2),
+    Step("format (ruff)", _module("ruff", "format", "--check", "--quiet", "."), 2),
+    Step("types (mypy, strict)", _module("mypy", *(word for p in PACKAGES for word in ("-p", p))), 10),
+    Step("layers (import-linter)", [str(Path(sys.executable).parent / "lint-imports"), "--no-logo"], 3),
     Step(
         "migrations make the models' tables",
         _module(
             "pytest", "-q", "--no-header", "--durations=0", "services/runs-api/tests/test_ledger.py", "-k", "migrat"
         ),
+        5,
     ),
 )
 TESTS = (
-    Step("contracts and kit", _module("pytest", "contracts", "kit")),
-    Step("services and gateway, each alone with real parts", _module("pytest", "services", "gateway-nginx")),
-    Step("worker", _module("pytest", "worker")),
-    Step("launcher", _module("pytest", "launcher")),
+    Step("packages, each alone with real parts", _side_by_side(*_PACKAGES), 240),
+    Step("the whole stack through the gateway: acceptance, chaos, traces, docs", _side_by_side(*_STACK), 150),
+    Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_PACKAGES, *_STACK), 90),
     Step(
-        "acceptance: the whole stack through the gateway", _module("pytest", "tests", "--ignore", "tests/containers")
+        "containers: images, compose, operations, acceptance",
+        _composed("tests/containers", "tests/acceptance"),
+        360,
+        in_containers=True,
     ),
-    Step("containers: images, compose, operations", _module("pytest", "tests/containers"), in_containers=True),
+)
+# For a release: every acceptance test that can, against the fleet in containers.
+ALL = (
     Step(
-        "acceptance once more, through the gateway of the fleet in containers",
-        _module("pytest", "tests/acceptance", "--fleet", "composed"),
+        "acceptance, all of it in containers",
+        _composed("tests/acceptance", "--all-composed"),
+        360,
         in_containers=True,
     ),
 )
@@ -73,9 +100,10 @@ TESTS = (
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 6 * 1024**3
 
-HELP = """usage: ./fleet test [--quick] [-- PYTEST_ARGS]
+HELP = """usage: ./fleet test [--quick | --all] [-- PYTEST_ARGS]
 
-Runs every check and every test. --quick runs only the checks. Tests in containers run where an engine answers.
+Runs every check and every test. --quick runs only the checks; --all also runs, for releases, every acceptance test
+against the fleet in containers. Tests in containers run where an engine answers.
 Their files are kept in memory where there is room, else (or with TMPDIR set) on disk.
 Arguments after -- go to one pytest run instead of all the steps, for example:
   ./fleet test -- worker -k claim -x
@@ -103,7 +131,9 @@ def _has_room(folder: Path) -> bool:
     return may_execute and min(psutil.virtual_memory().available, shutil.disk_usage(folder).free) >= _ROOM_BYTES
 
 
-def _run(steps: Sequence[Step], env: dict[str, str], without_engine: str | None) -> tuple[list[str], list[str]]:
+def _run(
+    steps: Sequence[Step], env: dict[str, str], reports: Path, without_engine: str | None
+) -> tuple[list[str], list[str]]:
     """The titles of the steps that failed, and of those that were left out."""
     failed = []
     left_out = []
@@ -114,14 +144,32 @@ def _run(steps: Sequence[Step], env: dict[str, str], without_engine: str | None)
             left_out.append(step.title)
             continue
         since = time.monotonic()
+        report = reports / f"{number}.xml"
+        command = [*step.command, f"--junitxml={report}"] if "pytest" in step.command else step.command
         # The engine may not see this machine's memory as a folder.
-        outcome = subprocess.run(step.command, check=False, env=None if step.in_containers else env).returncode
-        print(f"--- {'ok' if outcome == 0 else 'FAILED'} in {time.monotonic() - since:.0f} s", flush=True)
+        outcome = subprocess.run(command, check=False, env=None if step.in_containers else env).returncode
+        seconds = time.monotonic() - since
+        budget = "" if step.budget_seconds is None else f" (budget {step.budget_seconds} s)"
+        print(f"--- {'ok' if outcome == 0 else 'FAILED'} in {seconds:.0f} s{budget}", flush=True)
+        if report.exists() and seconds > (step.budget_seconds or math.inf):
+            print(f"--- over its budget; most of it went to:\n{_costliest(report)}", flush=True)
         if outcome != 0:
             failed.append(step.title)
             if step in CHECKS:
                 break
     return failed, left_out
+
+
+def _costliest(report: Path, *, files: int = 8) -> str:
+    """The test files that took longest, by pytest's own report: seconds, tests, file."""
+    seconds: dict[str, float] = defaultdict(float)
+    tests: Counter[str] = Counter()
+    for case in ElementTree.parse(report).iter("testcase"):
+        file = case.get("classname", "")
+        seconds[file] += float(case.get("time", "0"))
+        tests[file] += 1
+    worst = sorted(seconds, key=seconds.__getitem__, reverse=True)[:files]
+    return "\n".join(f"    {seconds[file]:6.1f} s {tests[file]:5} tests  {file}" for file in worst)
 
 
 def main() -> int:
@@ -134,15 +182,15 @@ def main() -> int:
         steps: tuple[Step, ...] = (Step("pytest " + " ".join(passed_on), _module("pytest", *passed_on)),)
     else:
         own = arguments
-        steps = CHECKS if "--quick" in own else CHECKS + TESTS
-    if unknown := set(own) - {"--quick"}:
+        steps = CHECKS if "--quick" in own else CHECKS + TESTS + (ALL if "--all" in own else ())
+    if unknown := set(own) - {"--quick", "--all"}:
         print(f"fleet test: unknown option {' '.join(sorted(unknown))}\n\n{HELP}", file=sys.stderr)
         return 1
 
     without_engine = why_no_engine() if any(step.in_containers for step in steps) else None
     begun = time.monotonic()
-    with _scratch() as env:
-        failed, left_out = _run(steps, env, without_engine)
+    with _scratch() as env, tempfile.TemporaryDirectory() as reports:
+        failed, left_out = _run(steps, env, Path(reports), without_engine)
     took = time.monotonic() - begun
     if failed:
         print(f"\nfleet test: FAILED after {took:.0f} s: {'; '.join(failed)}")

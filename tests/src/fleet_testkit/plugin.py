@@ -122,10 +122,8 @@ def nats_server(request: pytest.FixtureRequest, nats_pool: NatsPool, tmp_path: P
     if request.node.get_closest_marker("own_nats") is None:
         yield nats_pool.account()
         return
-    server = NatsServer(tmp_path / "nats-server")
-    server.start()
-    yield server
-    server.kill()
+    with NatsServer(tmp_path / "nats-server").running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
