@@ -13,6 +13,12 @@ from .waiting import wait_until
 KEY_HEADER = "X-API-Key"
 
 
+def secret_of(key: str) -> str:
+    """The part of a key that nobody else may see. It is base64url: there may be a `_` in it, too."""
+    _prefix, _key_id, secret = key.split("_", 2)
+    return secret
+
+
 def admin_command(fleet: Fleet, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """`pyoco-server-admin api-key …`"""
     return fleet.admin("api-key", *arguments)
