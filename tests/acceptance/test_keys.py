@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from fleet_contracts.scopes import ALL_SCOPES
-from fleet_testkit.api_keys import KEY_HEADER, KeyRing, admin_command, issue_key
+from fleet_testkit.api_keys import KEY_HEADER, KeyRing, admin_command, issue_key, secret_of
 from fleet_testkit.fleet import Fleet, MakesFleets
 from fleet_testkit.runs import read, submit
 from fleet_testkit.stack import Stack
@@ -68,7 +68,7 @@ def test_keys_are_in_no_log_and_no_file(guarded: Fleet) -> None:
     guarded.client.get("/runs", headers={KEY_HEADER: good})
     guarded.client.get("/runs", headers={KEY_HEADER: bad})
     # It may have the sign that parts it from its id.
-    secret = good.split("_", 2)[2].encode()
+    secret = secret_of(good).encode()
     for name, content in guarded.written():
         assert secret not in content, name
         assert bad.encode() not in content, name

@@ -16,6 +16,7 @@ from fleet_auth.lifetimes import BadLifetime, end_of_life
 from fleet_contracts.names import WireNames
 from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config
 from fleet_kit.nkey_files import make_nkey
+from fleet_testkit.api_keys import secret_of
 from fleet_testkit.nats_server import NatsServer, free_port
 
 from .conftest import auth, until_status, verify
@@ -101,7 +102,7 @@ async def test_a_key_is_issued_listed_and_revoked(nats_server: NatsServer, admin
             {name: value for name, value in other.items() if name != "api_key"},
             revoked,
         ]
-        secret = issued["api_key"].rpartition("_")[2]
+        secret = secret_of(issued["api_key"])
         assert secret not in str(everything) + out + str(revoked)
         assert "hash" not in str(everything)
 

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES
 from fleet_contracts.scopes import ALL_SCOPES
 from fleet_kit.kv import Bucket
+from fleet_testkit.api_keys import secret_of
 from fleet_testkit.apps import ANONYMOUS
 from fleet_testkit.nats_server import NatsServer
 
@@ -47,7 +48,7 @@ async def test_a_new_key_opens_at_once_and_is_told_this_once(client: httpx.Async
     assert opened.headers["X-Pyoco-Scopes"] == "runs:read runs:write"
     stored = await bucket.get(issued["key_id"])
     assert stored is not None
-    secret = key.rpartition("_")[2]
+    secret = secret_of(key)
     shown = (await client.get(f"/auth/keys/{issued['key_id']}")).json()
     listed = (await client.get("/auth/keys")).json()
     for told in (stored.value.decode(), str(shown), str(listed)):
@@ -229,7 +230,7 @@ async def test_a_key_issued_with_another_pepper_is_refused_and_the_log_says_why(
         assert f"key {issued['key_id']} was issued with another PYOCO_AUTH_PEPPER" in caplog.text
         peppered = await issue_as_operator(client)
         assert (await verify(client, peppered["api_key"])).status_code == 204
-    assert issued["api_key"].rpartition("_")[2] not in caplog.text
+    assert secret_of(issued["api_key"]) not in caplog.text
 
 
 async def issue_as_operator(client: httpx.AsyncClient) -> dict[str, Any]:
