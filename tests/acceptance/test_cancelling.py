@@ -83,6 +83,7 @@ def test_runs_that_are_cancelled_in_the_moment_of_their_submit_are_cancelled(
     assert [run["status"] for run in ended] == ["CANCELLED"] * 20
 
 
+@pytest.mark.alone
 def test_runs_that_are_cancelled_while_they_fail_all_end(
     stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:

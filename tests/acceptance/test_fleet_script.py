@@ -65,13 +65,3 @@ def test_two_stacks_run_side_by_side_and_leave_no_process_no_socket_and_no_lock(
         assert [path.name for path in data_dir.iterdir() if path.name in ("fleet.lock", "fleet.json", "run")] == []
         with socket.create_server(("127.0.0.1", port)):
             pass  # nobody listens there any more
-
-
-def test_a_taken_port_is_told_in_one_sentence(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        refused = up(tmp_path / "data", port)
-    assert refused.returncode == 1
-    assert refused.stderr.count("\n") == 1
-    assert f"port {port} on 127.0.0.1 is taken" in refused.stderr
-    assert not (tmp_path / "data" / "fleet.lock").exists()

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
@@ -13,6 +15,7 @@ from fleet_testkit.waiting import wait_until
 STALE_SECONDS = 4.0
 
 
+@pytest.mark.own_nats
 def test_the_door_stays_open_to_known_keys_for_a_while_and_then_closes(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:

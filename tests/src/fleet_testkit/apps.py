@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -47,10 +48,11 @@ async def until_ready(client: httpx.AsyncClient, *, within: float = 30.0) -> Non
 
 
 class ServiceProcess:
-    """`python -m <package>` with settings of the test's own, listening on a unix socket in `folder`."""
+    """`python -m <package>` with settings of the test's own, listening on a unix socket; its log is in `folder`."""
 
     def __init__(self, package: str, folder: Path, **settings: str) -> None:
-        self.socket = folder / "service.sock"
+        # Not in the folder: a socket's path has little room, and pytest's folders have long names.
+        self.socket = Path(tempfile.mkdtemp(prefix="f-")) / "service.sock"
         self.log = folder / "service.log"
         self._package = package
         self._settings = settings
