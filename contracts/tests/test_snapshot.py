@@ -64,6 +64,30 @@ def test_a_claim_begins_a_new_attempt_with_a_clean_slate() -> None:
     assert (second.worker_id, second.start_time, second.interruptions) == ("w2", 4.0, 1)
 
 
+def test_numbers_of_attempts_that_a_lost_store_may_have_known_are_not_used_again() -> None:
+    lost = claimed(PENDING)
+    anew = PENDING.skip_attempts(20)
+    assert anew.attempt == 0
+    again = claimed(anew, worker="w2", now=5.0)
+    assert (again.attempt, again.attempt_floor) == (21, None)
+    assert anew.skip_attempts(20).attempt_floor == 40
+    assert claimed(claimed(PENDING).hand_back(now=3.0, interrupted=True).skip_attempts(5)).attempt == 7
+
+    told = again.with_lost_attempt(lost, now=6.0)
+    assert told.is_held_by("w2-1", 21)
+    [record] = told.earlier_attempts
+    assert (record.attempt, record.outcome, record.worker_id, record.start_time, record.end_time) == (
+        1,
+        AttemptOutcome.INTERRUPTED,
+        "w1",
+        2.0,
+        6.0,
+    )
+    assert told.with_lost_attempt(lost, now=7.0) is told
+    ended = again.finish(RunStatus.COMPLETED, now=7.0)
+    assert ended.with_lost_attempt(lost, now=8.0) is ended
+
+
 def test_an_attempt_keeps_when_it_was_due_also_after_its_end() -> None:
     scheduled = RunSnapshot.pending(JOB.model_copy(update={"not_before": 60.0}), now=1.0)
     ended = claimed(scheduled, now=61.0).finish(RunStatus.COMPLETED, now=62.0)

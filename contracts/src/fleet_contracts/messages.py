@@ -15,7 +15,8 @@ def is_missing(value: object) -> bool:
 
 
 class Message(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    # Times that are no number have no order, and no place in a ledger.
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     def encode(self) -> bytes:
         return self.model_dump_json().encode()

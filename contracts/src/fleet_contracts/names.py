@@ -8,6 +8,9 @@ from pydantic import BaseModel, Field, StringConstraints
 
 TAG_PATTERN = r"^[A-Za-z0-9_-]+$"
 Tag = Annotated[str, StringConstraints(pattern=TAG_PATTERN, min_length=1, max_length=64)]
+# Text in one line, whatever the language: no control characters, neither C0 nor DEL nor C1. They would break logs and
+# terminals, and PostgreSQL stores no NUL.
+LINE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
 SubjectPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
 BucketName = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
 
@@ -121,6 +124,14 @@ def object_meta_subject(bucket: str, name: str) -> str:
 
 def object_chunks_subject(bucket: str, nuid: str) -> str:
     return f"$O.{bucket}.C.{nuid}"
+
+
+def ack_subject(stream: str, durable: str, stream_sequence: int, consumer_sequence: int) -> str:
+    """Where a delivery of a message is answered on behalf of whoever has it.
+
+    JetStream asks whether the message is out, and whether the consumer has made a delivery of that number.
+    """
+    return f"$JS.ACK.{stream}.{durable}.1.{stream_sequence}.{consumer_sequence}.0.0"
 
 
 def dead_letter_message_id(run_id: str, *, reopened: int, attempt: int, reason: str) -> str:

@@ -68,7 +68,8 @@ def runs_api(names: WireNames) -> Permissions:
             *_pulled(runs, names.ingest_durable()),
             *_pulled(dlq, names.dlq_durable()),
         ),
-        subscribe=(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{work}.>",),
+        # Output of runs that somebody follows is told at once.
+        subscribe=(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{work}.>", names.events_subject("*")),
     )
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
 from .dead_letter import DeadLetterReason
 from .job import Job
-from .messages import Document, is_missing
+from .messages import Document, MalformedMessage, is_missing
 from .retry import RetryPolicy
 from .status import RunStatus, TaskStatus
 from .wheel import WheelInUse, has_no_wheels
@@ -16,6 +16,10 @@ from .wheel import WheelInUse, has_no_wheels
 # A snapshot tells the latest attempts only; the ledger has them all.
 _ATTEMPTS_KEPT = 10
 _LONGEST_ATTEMPT_ERROR = 500
+
+
+# Of attempts, failures and the like: as much as a ledger's column holds.
+Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
 class IllegalTransition(ValueError):
@@ -35,7 +39,7 @@ class AttemptOutcome(StrEnum):
 class AttemptRecord(Document):
     """An attempt that is over."""
 
-    attempt: int
+    attempt: Count
     outcome: AttemptOutcome
     worker_id: str | None = None
     start_time: float | None = None
@@ -73,13 +77,15 @@ class RunSnapshot(Document):
 
     submitted_at: float | None = None
     # How often a worker has claimed this run; it only rises, and every write of a worker is fenced by it.
-    attempt: int = Field(0, ge=0)
+    attempt: Count = 0
+    # No attempt up to this number begins any more: NATS has lost its store, which may have known of some.
+    attempt_floor: Count | None = Field(None, exclude_if=is_missing)
     # Which life of the worker holds the run: a restarted worker keeps its id but is another instance.
     worker_instance_id: str | None = None
     # Where to answer for the delivery that the holder works on; lets the job be handed back for a dead holder.
     ack_subject: str | None = None
     # How often a holder was lost in mid-run (runner or worker died).
-    interruptions: int = Field(0, ge=0)
+    interruptions: Count = 0
     # A short machine word for a failure: the dead letter's reason.
     reason: str | None = None
 
@@ -87,7 +93,7 @@ class RunSnapshot(Document):
     result: Any = None
     retry: RetryPolicy | None = None
     # How often the flow itself has failed; interruptions are not among them.
-    failures: int = Field(0, ge=0)
+    failures: Count = 0
     # Attempts that are over while the run goes on; the one in hand is in the fields above.
     earlier_attempts: list[AttemptRecord] = Field(default_factory=list)
     # Nobody may begin before: a schedule, or the wait before a retry.
@@ -96,7 +102,7 @@ class RunSnapshot(Document):
     due_at: float | None = Field(None, exclude_if=is_missing)
     deadline_at: float | None = None
     # How often somebody has asked for an ended run to be tried once more.
-    reopened: int = Field(0, ge=0)
+    reopened: Count = 0
     rerun_of: str | None = None
     # What the attempt in hand, or the one that ended the run, could import besides what its worker has.
     wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
@@ -127,6 +133,14 @@ class RunSnapshot(Document):
             trace_id=trace.trace_id if trace is not None else None,
         )
 
+    @classmethod
+    def decode_of(cls, run_id: str, data: bytes) -> Self:
+        """What lies under a run's key; one of another run is none."""
+        snapshot = cls.decode(data)
+        if snapshot.run_id != run_id:
+            raise MalformedMessage(f"{cls.__name__}: run_id: is not {run_id}, under whose key it lies")
+        return snapshot
+
     @property
     def is_terminal(self) -> bool:
         return self.status.is_terminal
@@ -153,7 +167,8 @@ class RunSnapshot(Document):
         return self.model_copy(
             update={
                 "status": self.status if self.status is RunStatus.CANCELLING else RunStatus.RUNNING,
-                "attempt": self.attempt + 1,
+                "attempt": max(self.attempt, self.attempt_floor or 0) + 1,
+                "attempt_floor": None,
                 "worker_id": worker_id,
                 "worker_instance_id": worker_instance_id,
                 "ack_subject": ack_subject,
@@ -171,6 +186,20 @@ class RunSnapshot(Document):
                 "updated_at": now,
             }
         )
+
+    def skip_attempts(self, count: int) -> Self:
+        """So many attempts may have begun that nobody knows of: their numbers are not used again."""
+        return self.model_copy(update={"attempt_floor": max(self.attempt, self.attempt_floor or 0) + count})
+
+    def with_lost_attempt(self, lost: Self, *, now: float) -> Self:
+        """Tell of an attempt that this snapshot does not know, because NATS has lost the one that did."""
+        if self.is_terminal or self.attempt == lost.attempt or lost.worker_id is None:
+            return self
+        if any(record.attempt == lost.attempt for record in self.earlier_attempts):
+            return self
+        [*_, over] = lost._attempts_with(AttemptOutcome.INTERRUPTED, None, now)
+        known = sorted([*self.earlier_attempts, over], key=lambda record: record.attempt)
+        return self.model_copy(update={"earlier_attempts": known[-_ATTEMPTS_KEPT:], "updated_at": now})
 
     def hand_back(self, *, now: float, interrupted: bool) -> Self:
         """The holder is gone or gives up its claim: the run waits again, its attempt stays counted."""
