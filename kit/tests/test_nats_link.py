@@ -37,7 +37,7 @@ async def test_compare_and_set_refuses_a_stale_revision(nats_server: NatsServer)
         entry = await bucket.get("a")
         assert entry is not None
         assert (entry.value, entry.revision) == (b"2", second)
-        await bucket.purge("a")
+        await bucket.delete("a")
         assert await bucket.get("a") is None
         assert await bucket.create("a", b"5") > second
 
@@ -53,10 +53,10 @@ async def test_a_key_is_removed_only_as_long_as_nobody_has_written_it_and_leaves
         first = await bucket.create("a", b"1")
         second = await bucket.update("a", b"2", revision=first)
         with pytest.raises(WrongRevision):
-            await bucket.purge("a", revision=first)
+            await bucket.delete("a", revision=first)
         assert await bucket.get("a") is not None
         assert await bucket.markers(besides=()) == {}
-        await bucket.purge("a", revision=second)
+        await bucket.delete("a", revision=second)
         await bucket.create("b", b"3")
         assert await bucket.get("a") is None
         markers = await bucket.markers(besides={"b"})
@@ -79,7 +79,7 @@ async def test_a_bucket_without_direct_gets_is_read_all_the_same(nats_server: Na
         entry = await bucket.get("a")
         assert entry is not None
         assert (entry.value, entry.revision) == (b"1", revision)
-        await bucket.purge("a")
+        await bucket.delete("a")
         assert await bucket.get("a") is None
 
 

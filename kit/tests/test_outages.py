@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from nats.js import api
@@ -11,6 +12,7 @@ from nats.js import api
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket, Mirror
 from fleet_kit.nats import NatsLink, NatsSilent, WriteRefused
+from fleet_kit.nats_outages import NoSpaceLeft
 from fleet_kit.resources import ensure_bucket, ensure_stream
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.nats_server import NatsServer
@@ -141,6 +143,31 @@ async def test_a_write_that_jetstream_refuses_says_why(link: NatsLink) -> None:
         await link.publish("full", b"2")
 
 
+async def test_a_server_without_space_says_so_until_it_takes_a_write_again(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path, jetstream_options=", max_file_store: 64KB")
+    with server.running():
+        async with NatsLink(FleetSettings(nats_url=server.url), name="test") as link:
+            async with asyncio.timeout(30):
+                await link.wait_ready()
+            await ensure_stream(link.jetstream, STREAM)
+            await link.publish("s.a", b"x")
+            assert link.full_because is None
+            with pytest.raises(NoSpaceLeft, match="free some and try again"):
+                await _publish_for_ever(link)
+            assert link.full_because == "no space is left on the disk of NATS"
+            # A worker waits it out; after a refusal it would have the run executed once more.
+            assert not issubclass(NoSpaceLeft, WriteRefused)
+            assert link.down_because is None
+            await link.jetstream.purge_stream("S")
+            await link.publish("s.a", b"x")
+            assert link.full_because is None
+
+
+async def _publish_for_ever(link: NatsLink) -> None:
+    while True:
+        await link.publish("s.a", bytes(4096))
+
+
 async def test_a_repeated_message_id_is_one_message(link: NatsLink) -> None:
     first = await link.publish("s.a", b"x", {"Nats-Msg-Id": "m1"})
     second = await link.publish("s.a", b"x", {"Nats-Msg-Id": "m1"})
@@ -183,7 +210,7 @@ async def test_a_mirror_tells_every_change_also_those_that_happened_during_an_ou
     second = await bucket.put("b", b"2")
     await eventually(lambda: told == [("a", b"1"), ("b", b"2")])
     assert mirror.revision == second
-    await bucket.purge("b")
+    await bucket.delete("b")
     await eventually(lambda: told[2:] == [("b", None)])
     nats_server.kill()
     await eventually(lambda: link.down_because is not None)

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 from nats.js import JetStreamContext, api
 
-from fleet_contracts.names import ConsumerDefaults, WireNames
+from fleet_contracts.names import NATS_ROLLUP, ConsumerDefaults, WireNames, kv_subject
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
 from fleet_kit.settings import FleetSettings
+from fleet_kit.stream_limits import DlqLimits, EventsLimits
 from fleet_kit.wire import (
-    DlqLimits,
-    EventsLimits,
     dlq_stream_config,
     events_stream_config,
     work_consumer_config,
@@ -86,6 +86,20 @@ async def test_a_bucket_made_by_a_peer_keeps_its_history_and_its_content(link: N
     entry = await Bucket(link, "pyoco_runs").get("r1")
     assert entry is not None
     assert entry.value == b"1"
+
+
+async def test_no_header_wipes_a_bucket_neither_one_of_ours_nor_one_that_a_peer_made(link: NatsLink) -> None:
+    await link.jetstream.create_key_value(bucket="theirs", direct=True)
+    for name in ("theirs", "ours"):
+        await ensure_bucket(link.jetstream, name)
+        bucket = Bucket(link, name)
+        await bucket.put("victim", b"1")
+        for reach in ("all", "sub"):
+            with pytest.raises(NatsUnavailable, match="rollup not permitted"):
+                await link.publish(kv_subject(name, "mine"), b"", {NATS_ROLLUP: reach})
+        assert await bucket.get("victim") is not None
+        await bucket.delete("victim")
+        assert await bucket.get("victim") is None
 
 
 async def test_a_bucket_of_ours_is_one_that_the_client_library_understands(link: NatsLink) -> None:

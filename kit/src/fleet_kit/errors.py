@@ -96,6 +96,13 @@ class NotFromGateway(FleetError):
     problem = Problem.API_KEY_REQUIRED
 
 
+class UnsupportedContentType(FleetError):
+    """The body has a content type that is not read here."""
+
+    problem = Problem.INVALID_REQUEST
+    status = 415
+
+
 class ScopeMissing(FleetError):
     """The API key may not do this."""
 

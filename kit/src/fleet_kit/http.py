@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -29,6 +30,7 @@ from .log_failures import failure_meta, meta_of_code
 from .logging import elapsed_ms, exception_fields, log_context, problem_fields
 from .metrics import CONTENT_TYPE, render
 from .openapi import ERROR_RESPONSES
+from .queries import known_parameters, refuse_parameters_beside, refuse_unknown_parameters
 from .request_metrics import UNCOUNTED_PATHS, RequestMetrics, is_stream
 from .request_spans import RequestSpans
 from .tracing import UNTRACED
@@ -83,7 +85,7 @@ def create_app(
     app.readiness = readiness
     all_routers = [*routers, _health_routes(readiness), *([] if registry is None else [_scraping(registry, refresh)])]
     for router in all_routers:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
 
     async def on_invalid_request(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -131,7 +133,12 @@ def create_app(
     app.add_middleware(RequestMiddleware, metrics=app.request_metrics, spans=spans)
     app.express = {
         (method, path): RequestMiddleware(
-            ExpressLane(path, answer, {FleetError: on_fleet_error, RequestValidationError: on_invalid_request}),
+            ExpressLane(
+                path,
+                answer,
+                {FleetError: on_fleet_error, RequestValidationError: on_invalid_request},
+                parameters=_parameters_of(all_routers, method, path),
+            ),
             metrics=app.request_metrics,
             spans=spans,
         )
@@ -288,8 +295,11 @@ class ExpressLane:
         path: str,
         answer: Express,
         on_errors: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]],
+        *,
+        parameters: frozenset[str],
     ) -> None:
         self._path = path
+        self._parameters = parameters
         self._answer = answer
         self._on_errors = on_errors
 
@@ -297,11 +307,18 @@ class ExpressLane:
         scope["fleet_route"] = self._path
         request = Request(scope, receive, send)
         try:
+            if scope["query_string"]:
+                refuse_parameters_beside(self._parameters, request)
             response = await self._answer(request)
         except tuple(self._on_errors) as error:
             handler = next(h for kind, h in self._on_errors.items() if isinstance(error, kind))
             response = await handler(request, error)
         await response(scope, receive, send)
+
+
+def _parameters_of(routers: Sequence[APIRouter], method: str, path: str) -> frozenset[str]:
+    every = (route for router in routers for route in router.routes if isinstance(route, APIRoute))
+    return next(known_parameters(route) for route in every if route.path == path and method in (route.methods or ()))
 
 
 def _methods_of(routers: Sequence[APIRouter], path: str) -> list[str]:

@@ -64,9 +64,12 @@ class Bucket:
     async def put(self, key: str, value: bytes) -> int:
         return (await self._link.publish(kv_subject(self.name, key), value)).sequence
 
-    async def purge(self, key: str, *, revision: int | None = None) -> None:
-        """Remove a key and its history; WrongRevision if a revision is given and it is not the latest."""
-        headers = {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+    async def delete(self, key: str, *, revision: int | None = None) -> None:
+        """Leave a marker in the place of a key; WrongRevision if a revision is given and it is not the latest.
+
+        A marker and no purge: rollup headers are forbidden (resources.py), and a late `create` must meet something.
+        """
+        headers = {"KV-Operation": "DEL"}
         if revision is not None:
             headers[NATS_EXPECTED_LAST_SUBJECT_SEQUENCE] = str(revision)
         await self._link.publish(kv_subject(self.name, key), b"", headers)

@@ -23,7 +23,7 @@ from .complaints import Complaints
 from .errors import NatsUnavailable
 from .logging import problem_fields
 from .nats_client import NotPermitted, PatientClient, PromptJetStream, denied_subject, explained
-from .nats_outages import OUTAGES, Silence
+from .nats_outages import OUTAGES, Fullness, NoSpaceLeft, Silence
 from .nats_patience import Patience
 from .settings import FleetSettings
 from .tracing import current
@@ -102,6 +102,7 @@ class NatsLink:
         self._reply_prefix = ""
         self._answers_prefix = ""
         self._complaints = Complaints()
+        self._fullness = Fullness()
         self.reconnects = 0
 
     def after_connect(self, hook: Hook) -> None:
@@ -121,6 +122,11 @@ class NatsLink:
         if self._client.is_connected and self._prepared.is_set():
             return None
         return self._down_because or "preparing streams and buckets"
+
+    @property
+    def full_because(self) -> str | None:
+        """Why writes are refused although the link is ready, if it is for want of space."""
+        return "no space is left on the disk of NATS" if self._fullness.is_told else None
 
     @property
     def max_payload(self) -> int:
@@ -345,7 +351,9 @@ class NatsLink:
             return
         self._silence.end()
         answer: dict[str, Any] = orjson.loads(msg.data)
-        if (error := answer.get("error")) is not None:
+        error = answer.get("error")
+        self._fullness.note(is_full=error is not None and NoSpaceLeft.is_meant_by(error))
+        if error is not None:
             sent.ack.set_exception(_refusal(error))
         else:
             sent.ack.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
@@ -434,4 +442,6 @@ class NatsLink:
 def _refusal(error: dict[str, Any]) -> Exception:
     if error.get("err_code") in _WRONG_LAST_SEQUENCE:
         return WrongRevision(error.get("description", ""))
+    if NoSpaceLeft.is_meant_by(error):
+        return NoSpaceLeft()
     return WriteRefused(f"JetStream refused the write: {error.get('description', 'no reason given')}")

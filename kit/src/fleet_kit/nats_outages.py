@@ -1,9 +1,13 @@
-"""What an outage of NATS looks like: what the library raises then, how long it has lasted."""
+"""What an outage of NATS looks like: what the library raises then, how long it lasts, whether the disk is full."""
 
 import asyncio
+import time
+from typing import Any
 
 import nats.errors
 import nats.js.errors
+
+from .errors import NatsUnavailable
 
 # What the client library raises when the server, the network or JetStream is away.
 OUTAGES = (
@@ -14,6 +18,33 @@ OUTAGES = (
     TimeoutError,
     asyncio.TimeoutError,
 )
+
+# JetStream's codes for a server whose resources are used up.
+_NO_RESOURCES = (10023, 10047)
+# So long is a refusal for want of space told, unless a later write is taken.
+_FULL_SECONDS = 30.0
+
+
+class NoSpaceLeft(NatsUnavailable):
+    """No space is left on the disk of NATS; free some and try again."""
+
+    @staticmethod
+    def is_meant_by(error: dict[str, Any]) -> bool:
+        return error.get("err_code") in _NO_RESOURCES or "no space left" in error.get("description", "")
+
+
+class Fullness:
+    """Whether JetStream refused the latest write for want of space."""
+
+    def __init__(self) -> None:
+        self._until = float("-inf")
+
+    def note(self, *, is_full: bool) -> None:
+        self._until = time.monotonic() + _FULL_SECONDS if is_full else float("-inf")
+
+    @property
+    def is_told(self) -> bool:
+        return time.monotonic() < self._until
 
 
 class Silence:

@@ -277,28 +277,28 @@ class AckNumbers:
 
 
 def ack_numbers_of(msg: Msg) -> AckNumbers:
-    _, delivered, stream_sequence, _, _, pending, *_ = _ack_tokens(msg)
+    _, _, delivered, stream_sequence, _, _, pending, *_ = ack_tokens(msg.reply)
     return AckNumbers(int(delivered), int(stream_sequence), int(pending))
 
 
 def stream_sequence_of(msg: Msg) -> int:
     """The message's place in its stream; the library's own `metadata` computes much more than that."""
-    return int(_ack_tokens(msg)[2])
+    return int(ack_tokens(msg.reply)[3])
 
 
 def stored_at_of(msg: Msg) -> float:
     """When the stream took the message, in unix seconds."""
-    return int(_ack_tokens(msg)[4]) / 1e9
+    return int(ack_tokens(msg.reply)[5]) / 1e9
 
 
 def _durable_of(msg: Msg) -> str:
-    return _ack_tokens(msg)[0]
+    return ack_tokens(msg.reply)[1]
 
 
-def _ack_tokens(msg: Msg) -> list[str]:
-    """Durable, deliveries, stream sequence and so on, from the subject that the message is acked on.
+def ack_tokens(subject: str) -> list[str]:
+    """Stream, durable, deliveries, stream sequence and so on, of a subject that a message is acked on.
 
     It is $JS.ACK.<stream>.<durable>.… or, newer, $JS.ACK.<domain>.<account>.<stream>.<durable>.…
     """
-    parts = msg.reply.split(".")
-    return parts[3:] if len(parts) < 11 else parts[5:]
+    parts = subject.split(".")
+    return parts[2:] if len(parts) < 11 else parts[4:]

@@ -75,7 +75,11 @@ async def ensure_bucket(
     replicas: int = 1,
     owned: bool = True,
 ) -> api.StreamInfo:
-    return await ensure_stream(
+    """Another setting of an existing bucket is changed by its owner: no header may wipe keys (Nats-Rollup).
+
+    Whoever may write one key could remove all of them with it.
+    """
+    info = await ensure_stream(
         js,
         api.StreamConfig(
             name=f"KV_{bucket}",
@@ -83,7 +87,7 @@ async def ensure_bucket(
             max_msgs_per_subject=history,
             max_age=ttl_sec,
             discard=api.DiscardPolicy.NEW,
-            allow_rollup_hdrs=True,
+            allow_rollup_hdrs=False,
             allow_direct=True,
             deny_delete=True,
             duplicate_window=min(120.0, ttl_sec) if ttl_sec else 120.0,
@@ -94,6 +98,10 @@ async def ensure_bucket(
         replicas=replicas,
         owned=owned,
     )
+    if owned and info.config.allow_rollup_hdrs:
+        logger.info("forbidding rollup headers on bucket %s", bucket)
+        info = await js.update_stream(info.config.evolve(allow_rollup_hdrs=False))
+    return info
 
 
 async def ensure_object_store(js: JetStreamContext, bucket: str, *, replicas: int = 1) -> api.StreamInfo:

@@ -1,7 +1,9 @@
 """Run a service's application under uvicorn until it is told to stop."""
 
 import logging
+import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from fleet_contracts.log_events import SERVICE_HTTP
 
 from .gateway_only import GatewayOnly
 from .http import listen_when_ready
+from .http_protocol import EnvelopeProtocol
 from .logging import configure_logging, failure_fields
 from .settings import FleetSettings, HttpSettings, SettingsError
 from .telemetry import configure_tracing
@@ -23,8 +26,18 @@ logger = logging.getLogger(__name__)
 S = TypeVar("S", bound=HttpSettings)
 
 
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.config.uds:
+            # uvicorn opens it to everybody.
+            os.chmod(self.config.uds, 0o600)
+
+
 def run_service(component: str, settings_class: type[S], build: Callable[[S], FastAPI]) -> None:
     """The main function of a service: settings, logging, tracing, serve, clean stop."""
+    # The ledger's file and what is uploaded are for their owner's eyes only.
+    os.umask(0o077)
     # uvicorn stops at a signal and then raises it again: by default that would kill us before our clean-up.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
@@ -49,7 +62,7 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
         host=settings.host,
         port=settings.port,
         loop="auto",
-        http="httptools",
+        http=EnvelopeProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -62,7 +75,7 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
         timeout_graceful_shutdown=5,
     )
     try:
-        uvicorn.Server(config).run()
+        _Server(config).run()
     finally:
         if settings.uds:
             Path(settings.uds).unlink(missing_ok=True)

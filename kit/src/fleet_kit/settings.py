@@ -163,7 +163,7 @@ class HttpSettings(FleetSettings, GatewaySecret):
 
     @model_validator(mode="after")
     def _need_gateway_secret(self) -> Self:
-        if self.gateway_secret is None and self.uds is None and not _is_loopback(self.host):
+        if self.gateway_secret is None and self.uds is None and not is_loopback(self.host):
             raise ValueError(
                 f"the service would listen on {self.host} and believe whoever reaches it; set PYOCO_GATEWAY_SECRET "
                 "or PYOCO_GATEWAY_SECRET_FILE to the secret of the gateway, or PYOCO_HOST to 127.0.0.1"
@@ -171,7 +171,8 @@ class HttpSettings(FleetSettings, GatewaySecret):
         return self
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -79,6 +79,12 @@ async def messages_of(
             raise _unreadable(stream, status, headers)
 
 
+async def stream_identity(link: NatsLink, stream: str) -> str:
+    """When the stream was made, in short: one that was lost and made anew is another, and counts from 1 again."""
+    created = (await link.stream_info(stream)).created
+    return f"{round(created.timestamp() * 1_000_000):x}" if created else "0"
+
+
 def _ends_batch(answer: Msg) -> bool:
     """A status is always the last word; a message that does not say how many follow is the only one."""
     headers = answer.headers or {}

@@ -1,24 +1,10 @@
 """How the streams and consumers on the wire are made when they do not exist yet (appendix E)."""
 
 from nats.js import api
-from pydantic import BaseModel, Field
 
 from fleet_contracts.names import ConsumerDefaults, WireNames
 
-
-class DlqLimits(BaseModel):
-    """How much the dead letter stream keeps; settings classes inherit it."""
-
-    dlq_max_age_sec: float = Field(604800.0, gt=0)
-    dlq_max_msgs: int = Field(100_000, ge=1)
-    dlq_max_bytes: int = Field(512 * 1024 * 1024, ge=1)
-
-
-class EventsLimits(BaseModel):
-    """How much the stream of run events keeps; settings classes inherit it."""
-
-    events_max_age_sec: float = Field(604800.0, gt=0)
-    events_max_bytes: int = Field(1024 * 1024 * 1024, ge=1)
+from .stream_limits import DlqLimits, EventsLimits
 
 
 def work_stream_config(names: WireNames) -> api.StreamConfig:
