@@ -10,10 +10,15 @@ fi
 PYOCO_GATEWAY_API_KEY_VARIABLE=http_$(printf %s "$PYOCO_HTTP_API_KEY_HEADER" | tr 'A-Z-' 'a-z_')
 export PYOCO_GATEWAY_API_KEY_VARIABLE
 
+# What it is called: the loopback names and what the operator says, each once.
+known=$(printf '%s,localhost,127.0.0.1,[::1]' "${PYOCO_ALLOWED_HOSTS:-}" | tr 'A-Z,' 'a-z\n' | tr -d ' ' | sort -u)
+PYOCO_GATEWAY_KNOWN_HOSTS=$(printf '%s\n' "$known" | sed '/./!d; s/$/ 1;/')
+export PYOCO_GATEWAY_KNOWN_HOSTS
+
 # nginx makes the folders in it, but not itself.
 mkdir -p /tmp/bodies
 # nginx cannot write its error log as JSON. The access log does not go this way: it goes to stdout as it is.
-errors=${PYOCO_GATEWAY_TEMP_DIR:-/tmp}/errors
+errors=/tmp/errors
 rm -f "$errors" && mkfifo "$errors"
 offset=$(date +%z | sed 's/..$/:&/')
 # The image's sed keeps lines back until it ends: so one for what there is at a time, be it a line or a thousand. A line
@@ -28,13 +33,41 @@ follow_errors <"$errors" &
 follower=$!
 exec 2>"$errors"
 
-# What the image says about its own steps is no JSON, and nobody needs it.
-export NGINX_ENTRYPOINT_QUIET_LOGS=1
-# Fills the templates. What nginx says when it cannot start would end with the container, before it is read.
-if ! /docker-entrypoint.sh nginx -t -q; then
+# What was said last would end with the container, before it is read.
+give_up() {
   exec 2>/dev/null
   wait "$follower"
   exit 1
+}
+
+# Where the gateway is published is known to compose.yaml only, which tells it.
+case "${PYOCO_PUBLISH:-127.0.0.1}" in
+  127.* | localhost:* | "[::1]"*) ;;
+  *)
+    if [ -z "${PYOCO_HTTP_AUTH_MODE:-}" ]; then
+      echo "nginx: [emerg] other machines can reach a gateway that is published on $PYOCO_PUBLISH, and none of them" \
+        "would need a key; set PYOCO_HTTP_AUTH_MODE to api_key, or to none to let in everybody who reaches it" >&2
+      give_up
+    fi
+    ;;
+esac
+
+unknown=$(printf '%s\n' "$known" | grep -vxE '((\*\.)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:]+\])?' | head -n 1)
+if [ -n "$unknown" ]; then
+  printf 'nginx: [emerg] PYOCO_ALLOWED_HOSTS names %s; name hosts without scheme and port\n' "$unknown" >&2
+  give_up
+fi
+
+# What the image says about its own steps is no JSON, and nobody needs it.
+export NGINX_ENTRYPOINT_QUIET_LOGS=1
+# Fills the templates. Who came with a key is remembered where the image has njs, new enough.
+njs=/usr/lib/nginx/modules/ngx_http_js_module.so
+printf 'load_module %s;\n' "$njs" >/etc/nginx/conf.d/njs.load
+cp /etc/nginx/verdicts/with-njs.conf /etc/nginx/conf.d/verdicts.conf
+if [ ! -e "$njs" ] || ! /docker-entrypoint.sh nginx -t -q 2>/dev/null; then
+  rm /etc/nginx/conf.d/njs.load
+  cp /etc/nginx/verdicts/without-njs.conf /etc/nginx/conf.d/verdicts.conf
+  /docker-entrypoint.sh nginx -t -q || give_up
 fi
 
 # nginx asks for the addresses of its upstreams once; a service that is started anew or scaled gets others.

@@ -1,9 +1,11 @@
 # nginx's error log as lines of the log contract, for any sed -E in the C locale: GNU's and BusyBox's. Where it is used,
 # @OFFSET@ becomes the time zone and @NOW@ the time for a line that tells none.
 
-# One line of printable characters, without the queries of requests and the secrets of keys, fit for JSON.
+# One line of printable characters, without the queries of requests and the secrets of keys, fit for JSON. An address
+# with a letter, digit, - or _ that is percent-encoded, which it need not be, may hide a key.
 s/[^ -~]/./g
 s#(/[^ "?]*)\?[^ "]*#\1?...#g
+s#[^ "]*%(25)*(2[Dd]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9Aa])[^ "]*#(withheld)#g
 s#(pyoco_[A-Za-z0-9-]+_)[A-Za-z0-9_-]{32,}#\1(withheld)#g
 s/[\\"]/\\&/g
 # From here on `t` asks about what follows only.

@@ -183,10 +183,9 @@ class Gateway:
         }
         self.config = GatewayConfig(
             port=free_port(),
-            temp_dir=folder / "tmp",
             access_log=str(self.access_log),
             **{f"{name}_upstream": f"unix:{service.socket_path}" for name, service in self.services.items()},
-            **options,
+            **{"temp_dir": folder / "tmp", **options},
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -225,7 +224,7 @@ class Gateway:
         return int(status_line.split()[1]), headers, body
 
     def raw_bytes(self, request: bytes) -> bytes:
-        with socket.create_connection(("127.0.0.1", self.config.port), timeout=30) as connection:
+        with socket.create_connection((self.config.host, self.config.port), timeout=30) as connection:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 connection.sendall(request)
             received = b""
@@ -248,7 +247,10 @@ class Gateway:
     def _listens(self) -> bool:
         assert self._process
         assert self._process.poll() is None, self.error_log.read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.config.port), timeout=0.5):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((self.config.host, self.config.port), timeout=0.5),
+        ):
             return True
         return False
 

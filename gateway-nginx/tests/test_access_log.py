@@ -156,8 +156,8 @@ def test_the_duration_is_in_whole_milliseconds(gateway):
     [
         b"GARBAGE\r\n\r\n",
         b'GET /"\\\x01\xff<> HTTP/1.1\r\nHost: "x\r\n\r\n',
-        b'GET /runs/"\\u0000?q="} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: "},\\\r\n\r\n',
-        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b'GET /runs/"\\u0000?q="} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-Id: "},\\\r\n\r\n',
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b"GET /\r\n",
     ],

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from fleet_gateway import render as rendering
 from fleet_gateway.config import STATIC_DIR, resolve_lang
 from fleet_gateway.render import (
     HTTP_TEMPLATE,
+    VERDICTS_DIR,
     GatewayConfig,
     GatewayError,
     fill,
@@ -72,11 +74,14 @@ def test_a_folder_with_spaces_and_other_scripts_works(tmp_path):
     check(nginx_command(render(config(folder), folder)))
 
 
-def test_nginx_accepts_the_container_configuration_beside_what_the_image_sets(tmp_path):
+@pytest.mark.parametrize("verdicts", ["with-njs.conf", "without-njs.conf"])
+def test_nginx_accepts_the_container_configuration_beside_what_the_image_sets(tmp_path, verdicts):
     upstreams = {name: "localhost:18000" for name in image_defaults() if name.endswith("_UPSTREAM")}
-    variables = image_defaults() | upstreams | {"PYOCO_GATEWAY_TEMP_DIR": str(tmp_path)}
+    variables = image_defaults() | upstreams
     (tmp_path / "conf.d").mkdir()
     (tmp_path / "conf.d" / "pyoco.conf").write_text(fill(HTTP_TEMPLATE.read_text(), variables))
+    shutil.copyfile(VERDICTS_DIR / verdicts, tmp_path / "conf.d" / "verdicts.conf")
+    shutil.copyfile(VERDICTS_DIR / "verdicts.js", tmp_path / "verdicts.js")
     main = tmp_path / "nginx.conf"
     main.write_text(CONTAINER_MAIN.format(folder=tmp_path))
     assert "[warn]" not in check(nginx_command(main))
@@ -141,7 +146,7 @@ def test_a_secret_that_would_break_the_configuration_is_refused_without_being_sh
     assert "evil" not in refusal.value.errors()[0]["msg"]
 
 
-def test_the_folder_with_verified_keys_is_private(tmp_path):
+def test_the_folder_with_bodies_of_requests_is_private(tmp_path):
     render(config(tmp_path), tmp_path)
     assert stat.S_IMODE((tmp_path / "tmp").stat().st_mode) == 0o700
 
@@ -157,6 +162,10 @@ def test_the_folder_with_verified_keys_is_private(tmp_path):
         ({"access_log": "/a$b"}, "which nginx cannot take in a path"),
         ({"api_key_header": "X Key;"}, "api_key_header"),
         ({"dashboard_lang": "fr"}, "dashboard_lang"),
+        ({"allowed_hosts": ("http://fleet.example",)}, "name hosts without scheme and port"),
+        ({"allowed_hosts": ("fleet.example:8000",)}, "name hosts without scheme and port"),
+        ({"allowed_hosts": ("x 1; default",)}, "name hosts without scheme and port"),
+        ({"allowed_hosts": ("*",)}, "name hosts without scheme and port"),
         ({"port": 0}, "port"),
     ],
 )
@@ -213,11 +222,3 @@ def test_the_dashboards_files_are_part_of_the_package():
 def test_a_header_that_cannot_carry_a_key_is_refused(tmp_path, name):
     with pytest.raises(ValidationError):
         config(tmp_path, api_key_header=name)
-
-
-def test_verified_keys_of_an_earlier_gateway_are_forgotten(tmp_path):
-    left = tmp_path / "tmp" / "auth-cache" / "0123"
-    left.parent.mkdir(parents=True)
-    left.write_text("KEY: secret")
-    render(config(tmp_path), tmp_path)
-    assert not left.exists()

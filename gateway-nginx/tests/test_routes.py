@@ -97,7 +97,7 @@ def test_any_other_address_does_not_exist_and_reaches_nobody(shared_gateway, pat
     seen_before = {name: len(service.seen) for name, service in shared_gateway.services.items()}
     header = f"X-API-Key: {key}\r\n" if key else ""
     # As raw bytes: an HTTP client would tidy the dots before it sends them.
-    request = f"GET {path} HTTP/1.1\r\nHost: gateway\r\n{header}Connection: close\r\n\r\n"
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{header}Connection: close\r\n\r\n"
     status, headers, body = shared_gateway.raw(request.encode())
     assert status == 404
     assert headers["content-type"] == "application/json"

@@ -80,7 +80,8 @@ def test_the_service_notices_when_a_watcher_leaves(gateway):
 @pytest.mark.parametrize(("path", "streams"), [("/wheels", True), ("/runs", False)])
 def test_a_wheel_streams_through_while_a_json_body_is_collected_first(gateway, path, streams):
     service = gateway.services["wheels" if streams else "runs"]
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: good\r\nContent-Length: 8\r\nConnection: close\r\n\r\n"
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "X-API-Key: good", "Content-Length: 8", "Connection: close"]
+    head = "\r\n".join([*lines, "", ""])
     with socket.create_connection(("127.0.0.1", gateway.config.port), timeout=WAIT_SECONDS) as connection:
         connection.sendall(head.encode() + b"half")
         wait_until(lambda: gateway.services["auth"].seen, what="auth being asked")

@@ -25,6 +25,10 @@ _TAKEN_HEADERS = {
 
 # What has a meaning inside nginx's quoted strings and include patterns.
 _UNSAFE_IN_PATH = re.compile(r'["\'$\\;{}*?\[\]\x00-\x1f]')
+_HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9._-]{0,250}[a-z0-9])?|\[[0-9a-f:]{2,45}\]")
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# Bound to these, it has many addresses and none of these.
+_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - not bound here
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
 
@@ -47,6 +51,15 @@ def _check_upstream(address: str) -> str:
     return address
 
 
+def _check_allowed_host(host: str) -> str:
+    if not _HOST.fullmatch(name := host.lower()):
+        raise ValueError(
+            f"PYOCO_ALLOWED_HOSTS names {host!r}; name hosts without scheme and port, such as fleet.example.com, "
+            "*.example.com, 192.0.2.7 or [2001:db8::7]"
+        )
+    return name
+
+
 def _check_secret(secret: SecretStr) -> SecretStr:
     if not re.fullmatch(r"[A-Za-z0-9_-]*", secret.get_secret_value()):
         raise ValueError("the gateway secret may have letters, digits, - and _ only")
@@ -65,6 +78,7 @@ def _check_key_header(name: str) -> str:
 
 
 Upstream = Annotated[str, AfterValidator(_check_upstream)]
+AllowedHost = Annotated[str, AfterValidator(_check_allowed_host)]
 SafePath = Annotated[Path, AfterValidator(_check_path)]
 HeaderName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9-]*$", max_length=64), AfterValidator(_check_key_header)
@@ -78,6 +92,9 @@ class GatewayConfig(BaseModel):
 
     host: str = Field("127.0.0.1", pattern=r"^[A-Za-z0-9.:_-]+$")
     port: int = Field(8000, ge=1, le=65535)
+
+    # What it is called besides its address and the loopback names: it answers to no other host.
+    allowed_hosts: tuple[AllowedHost, ...] = ()
 
     # Where a Prometheus on this machine may scrape the services, on the loopback address; None: nowhere.
     metrics_port: int | None = Field(None, ge=1, le=65535)
@@ -106,13 +123,15 @@ class GatewayConfig(BaseModel):
     def variables(self) -> dict[str, str]:
         """The values of the http-level template, by the names that containers use as well."""
         host = f"[{self.host}]" if ":" in self.host else self.host
+        own = () if self.host in _EVERY_ADDRESS else (host.lower(),)
+        known = dict.fromkeys((*_LOOPBACK_NAMES, *own, *self.allowed_hosts))
         return {
             "PYOCO_GATEWAY_LISTEN": f"{host}:{self.port}",
+            "PYOCO_GATEWAY_KNOWN_HOSTS": " ".join(f"{name} 1;" for name in known),
             "PYOCO_GATEWAY_RUNS_UPSTREAM": self.runs_upstream,
             "PYOCO_GATEWAY_WORKERS_UPSTREAM": self.workers_upstream,
             "PYOCO_GATEWAY_WHEELS_UPSTREAM": self.wheels_upstream,
             "PYOCO_GATEWAY_AUTH_UPSTREAM": self.auth_upstream,
-            "PYOCO_GATEWAY_TEMP_DIR": str(self.temp_dir),
             "PYOCO_GATEWAY_STATIC_DIR": str(self.static_dir),
             "PYOCO_GATEWAY_ACCESS_LOG": self.access_log,
             "PYOCO_GATEWAY_BODY_LIMIT": str(self.body_limit_bytes),

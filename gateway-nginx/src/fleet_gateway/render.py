@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import stat
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +17,6 @@ __all__ = [
     "GatewayConfig",
     "GatewayError",
     "fill",
-    "forget_verifications",
     "nginx_binary",
     "nginx_command",
     "render",
@@ -26,6 +26,7 @@ __all__ = [
 TEMPLATE_DIR = Path(__file__).parent / "templates"
 HTTP_TEMPLATE = TEMPLATE_DIR / "pyoco.conf.template"
 METRICS_TEMPLATE = TEMPLATE_DIR / "metrics.conf.template"
+VERDICTS_DIR = Path(__file__).parent / "verdicts"
 MAIN_TEMPLATE = TEMPLATE_DIR / "nginx.embedded.conf.template"
 
 _VARIABLE = re.compile(r"\$\{(PYOCO_[A-Z0-9_]+)\}")
@@ -40,13 +41,15 @@ class GatewayError(Exception):
 
 def render(config: GatewayConfig, folder: Path) -> Path:
     """Write nginx.conf and what it includes into `folder`; returns the path of nginx.conf."""
-    # The cache of verified keys is in there: nobody else's business.
+    # Bodies of requests may be in there: nobody else's business.
     config.temp_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    forget_verifications(config.temp_dir)
     folder.mkdir(parents=True, exist_ok=True)
     http_part = fill(HTTP_TEMPLATE.read_text(), config.variables())
     main_part = fill(MAIN_TEMPLATE.read_text(), _main_variables(config))
     _write_private(folder / "pyoco.conf", http_part)
+    verdicts = "with-njs.conf" if has_njs() else "without-njs.conf"
+    shutil.copyfile(VERDICTS_DIR / verdicts, folder / "verdicts.conf")
+    shutil.copyfile(VERDICTS_DIR / "verdicts.js", folder / "verdicts.js")
     if config.metrics_port is not None:
         port = {"PYOCO_GATEWAY_METRICS_PORT": str(config.metrics_port)}
         (folder / "metrics.conf").write_text(fill(METRICS_TEMPLATE.read_text(), port))
@@ -60,11 +63,6 @@ def _write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def forget_verifications(temp_dir: Path) -> None:
-    """Remove the cache of a gateway that does not run: it holds the keys that were used last."""
-    shutil.rmtree(temp_dir / "auth-cache", ignore_errors=True)
 
 
 def fill(template: str, variables: Mapping[str, str]) -> str:
@@ -98,6 +96,15 @@ def nginx_binary() -> Path:
         # Some installers drop the executable bits of package data.
         binary.chmod(binary.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     return binary
+
+
+def has_njs() -> bool:
+    """Whether the nginx to run can remember verdicts; the packaged one can."""
+    if not os.environ.get("PYOCO_NGINX_BIN"):
+        return True
+    command = [str(nginx_binary()), "-V"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the operator's
+    return re.search(r"--add-module=\S*njs", told.stderr) is not None
 
 
 def nginx_command(main: Path) -> list[str]:
