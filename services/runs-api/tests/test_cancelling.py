@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -11,10 +12,12 @@ from fleet_contracts.names import HEADER_TENANT_ID
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats import WrongRevision
+from fleet_runs_api import ledger
+from fleet_runs_api.ledger import CancelRequest
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest
+from .conftest import RunsUnderTest, runs_running, runs_settings
 
 
 async def finish(service: RunsUnderTest, run_id: str, status: RunStatus) -> None:
@@ -74,6 +77,62 @@ async def test_a_place_in_the_queue_that_is_another_runs_by_now_is_left_alone(se
     await service.until_listed(first, status="CANCELLED")
     await service.app.state.service.cancellation.stop()
     assert sorted(await service.jobs()) == sorted([first, second])
+
+
+@pytest.mark.own_nats
+async def test_a_cancel_that_was_answered_survives_a_wiped_nats(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NATS loses everything before the ledger has heard anything from it."""
+    deaf = asyncio.Event()
+
+    async def hear_nothing(*_: object) -> None:
+        await deaf.wait()
+
+    async with runs_running(runs_settings(nats_server, tmp_path, run_check_interval_sec=600)) as service:
+        waiting, held = await service.submit(), await service.submit()
+        await service.claim(held)
+        await service.until_listed(held, status="RUNNING")
+        monkeypatch.setattr(service.app.state.service._ingest, "_fold", hear_nothing)
+        for run_id in (waiting, held):
+            answer = await service.client.post(f"/runs/{run_id}/cancel", json={"reason": "a typo"})
+            assert (answer.status_code, answer.json()["status"]) == (200, "CANCELLING")
+        nats_server.kill()
+        nats_server.wipe()
+        nats_server.start()
+        monkeypatch.undo()
+        deaf.set()
+        for run_id in (waiting, held):
+            await service.until_listed(run_id, status="CANCELLED")
+            shown = (await service.client.get(f"/runs/{run_id}")).json()
+            assert (shown["cancel_requested_by"], shown["cancel_reason"]) == ("anonymous", "a typo")
+
+
+async def test_a_cancel_whose_process_dies_before_kv_knows_it_is_carried_by_the_next(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    settings = runs_settings(nats_server, tmp_path)
+    async with runs_running(settings) as service:
+        run_id = await service.submit(tag="nobodys")
+        await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+        await service.claim(run_id)
+        await service.until_listed(run_id, status="RUNNING")
+        request = CancelRequest(run_id, "anonymous", "somebody", None, now=time.time(), carry_at=time.time())
+        with service.database.writer.begin() as connection:
+            [asked] = ledger.request_cancel(connection, [request])
+        assert asked is not None
+        assert asked.status is RunStatus.CANCELLING
+
+        async def knows() -> bool:
+            """The holder goes on all the while, and its heartbeats do not make the ledger forget the request."""
+            await service.change(run_id, lambda s: s.model_copy(update={"heartbeat_at": time.time()}))
+            assert (await service.listed(run_id))["status"] == "CANCELLING"
+            return (await service.snapshot(run_id)).status is RunStatus.CANCELLING
+
+        await eventually(knows, within=60, what="KV knowing of the cancel")
+        assert (await service.snapshot(run_id)).cancel_requested_by == "somebody"
+        assert (await service.snapshot(run_id)).is_held
+        await eventually(lambda: service.rows("SELECT * FROM outbox") == [], what="nothing left to carry")
 
 
 async def test_the_holder_of_a_running_run_is_told_at_once(service: RunsUnderTest) -> None:
@@ -144,10 +203,14 @@ async def test_nobody_cancels_what_is_not_theirs_or_not_there(service: RunsUnder
     assert (await service.snapshot(run_id)).status is RunStatus.PENDING
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"reason": 7}', b'{"reason": "' + b"x" * 1001 + b'"}'])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"reason": 7}', b'{"reason": "\\u009b"}', b'{"reason": "' + b"x" * 1001 + b'"}']
+)
 async def test_a_bad_body_is_refused(service: RunsUnderTest, body: bytes) -> None:
     run_id = await service.submit()
-    answer = await service.client.post(f"/runs/{run_id}/cancel", content=body)
+    answer = await service.client.post(
+        f"/runs/{run_id}/cancel", content=body, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 422
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0002"
 

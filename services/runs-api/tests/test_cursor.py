@@ -11,7 +11,7 @@ from fleet_runs_api.errors import InvalidCursor
 POSITIONS: list[Position] = [
     Walk(before_seq=1),
     Walk(before_seq=2**63 - 1),
-    Difference(updated_after=0.0, until=1794798649.436426, changed_at=1794798649.4364257, seq=2**63 - 1),
+    Difference(0.0, 1794798649.236426, 1794798649.436426, changed_at=1794798649.4364257, seq=2**63 - 1),
 ]
 SIGNER = CursorSigner(b"a secret")
 

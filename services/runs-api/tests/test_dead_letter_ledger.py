@@ -26,6 +26,7 @@ from fleet_runs_api.dead_letters.letter import (
     Arrived,
     Letter,
     LetterState,
+    Moved,
     error_type_of,
     read_letter,
 )
@@ -42,7 +43,8 @@ def letter(sequence: int = 1, *, given_id: str | None = None, **said: Any) -> Le
     said = {"timestamp": 1.0, "reason": "execution_error", "error": "ValueError: no", "flow_name": "hello"} | said
     data = DeadLetter(**said).encode()
     at = float(sequence)
-    return read_letter(Arrived(data, "pyoco.dlq.default", sequence, at, given_id), tag="default")
+    tag = said.get("tag", "default")
+    return read_letter(Arrived(data, f"pyoco.dlq.{tag}", sequence, at, given_id), tag=tag)
 
 
 def write(database: Database, batch: Any, items: Sequence[Any]) -> Any:
@@ -54,7 +56,9 @@ def write(database: Database, batch: Any, items: Sequence[Any]) -> Any:
 
 
 def enter(database: Database, *letters: Letter) -> list[int | None]:
-    return [moved and moved.id for moved in write(database, dead_letter_ledger.enter, letters)]
+    """Their ids; None for one that the ledger has, or does not take."""
+    outcomes = write(database, dead_letter_ledger.enter, letters)
+    return [moved.id if isinstance(moved, Moved) else None for moved in outcomes]
 
 
 def requeue(database: Database, *ids: int, tenant: str = "anonymous", **more: Any) -> Requeued:
@@ -140,9 +144,25 @@ def test_a_letter_belongs_to_the_tenant_of_its_run(database: Database) -> None:
     found = rows(database, "SELECT tenant_id, flow_name, tag FROM dead_letters ORDER BY at")
     assert [tuple(row) for row in found] == [
         ("acme", "theirs", "default"),
-        ("acme", "hello", "default"),
+        ("anonymous", "hello", "default"),
         ("anonymous", "hello", "default"),
     ]
+
+
+def test_a_letter_that_its_run_does_not_bear_out_is_nobodys(database: Database) -> None:
+    failed, waiting = failed_run(database, tenant="acme"), failed_run(database, tenant="acme")
+    requeue(database, *(number or 0 for number in enter(database, letter(1, run_id=waiting))), tenant="acme")
+    before = rows(database, "SELECT * FROM dead_letters")
+    forged = [
+        # The run waits; it was in another queue; it failed in another attempt.
+        letter(2, run_id=waiting, tenant_id="acme"),
+        letter(3, run_id=failed, tag="of-another-worker"),
+        letter(4, run_id=failed, attempt=7),
+    ]
+    assert enter(database, *forged) == [None] * 3
+    assert rows(database, "SELECT * FROM dead_letters") == before
+    assert groups(database) == counted(database)
+    assert enter(database, letter(5, run_id=failed, attempt=1)) != [None]
 
 
 @pytest.mark.parametrize(
@@ -236,15 +256,13 @@ def test_a_letter_is_not_requeued_without_a_failed_run_of_its_own_tenant(databas
     )
     no_run, unknown, foreign, first, second = (number or 0 for number in ids)
     requeue(database, first)
-    late = enter(database, letter(6, run_id=waiting))[0] or 0
-    done = requeue(database, no_run, unknown, foreign, second, late, 999)
+    done = requeue(database, no_run, unknown, foreign, second, 999)
     assert (done.runs, done.letters, done.last_due_at) == ([], [], None)
     assert {no.letter_id: (no.why, no.run_status) for no in done.refused} == {
         no_run: (WhyNot.NO_RUN, None),
         unknown: (WhyNot.RUN_GONE, None),
         foreign: (WhyNot.NOT_FOUND, None),
         second: (WhyNot.REQUEUED_ALREADY, RunStatus.PENDING),
-        late: (WhyNot.RUN_NOT_FAILED, RunStatus.PENDING),
         999: (WhyNot.NOT_FOUND, None),
     }
     assert rows(database, "SELECT status FROM runs WHERE tenant_id = 'acme'")[0].status == "FAILED"

@@ -256,16 +256,16 @@ async def test_a_requeued_run_waits_again_and_gets_a_job_of_its_own(
     assert (await service.client.post(f"/dlq/{third['id']}/requeue")).json()["attempt"] == 2
 
 
-async def test_a_run_that_failed_a_moment_ago_is_requeued_although_the_ledger_has_not_heard_of_it(
+async def test_a_letter_that_comes_before_the_ledger_has_heard_of_the_failure_is_taken_in(
     service: RunsUnderTest,
 ) -> None:
     for _ in range(5):
         run_id = await service.submit()
         await service.claim(run_id)
         await service.until_listed(run_id, status="RUNNING")
+        await service.change(run_id, lambda s: s.finish(RunStatus.FAILED, now=time.time(), error="no"))
         await bury(service.link, run_id=run_id)
         [item] = await until_letters(service, 1)
-        await service.change(run_id, lambda s: s.finish(RunStatus.FAILED, now=time.time(), error="no"))
         answer = await service.client.post(f"/dlq/{item['id']}/requeue")
         assert (answer.status_code, answer.json().get("status")) == (200, "PENDING"), answer.text
         assert (await service.snapshot(run_id)).status is RunStatus.PENDING
@@ -296,15 +296,16 @@ async def test_letters_outlive_the_store_of_nats_and_so_does_what_they_need_to_b
     assert (await until_letters(service, 1))[0]["error"] == "KeyError: new"
 
 
-async def test_a_run_that_has_not_failed_is_not_requeued(service: RunsUnderTest) -> None:
+async def test_a_letter_about_a_run_that_has_not_failed_changes_nothing_and_is_told_in_the_log(
+    service: RunsUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
     run_id = await service.submit()
-    await bury(service.link, run_id=run_id)
+    await bury(service.link, run_id=run_id, tenant_id=ANONYMOUS_TENANT, flow_name="hello", tag="default")
     await bury(service.link, run_id="b0000000-0000-4000-8000-000000000000")
-    gone, waiting = await until_letters(service, 2)
-    refused = await service.client.post(f"/dlq/{waiting['id']}/requeue")
-    assert refused.status_code == 409
-    assert error_of(refused)["meta"].items() >= {"reason": "run_not_failed", "run_status": "PENDING"}.items()
-    assert "PENDING" in error_of(refused)["message"]
+    [gone] = await until_letters(service, 1, state="all")
+    assert gone["run_id"] != run_id
+    assert "is left out: the run it names has not failed there" in caplog.text
+    assert (await service.snapshot(run_id)).status is RunStatus.PENDING
     refused = await service.client.post(f"/dlq/{gone['id']}/requeue")
     assert (refused.status_code, error_of(refused)["meta"]["reason"]) == (409, "run_gone")
     assert (await service.client.get(f"/dlq/{gone['id']}")).json()["run"] is None
@@ -323,7 +324,10 @@ async def test_a_letter_that_is_not_there_is_404(service: RunsUnderTest, letter_
 
 async def test_a_tenant_sees_and_changes_only_its_own_letters(service: RunsUnderTest) -> None:
     run_id = await fail(service)
-    await bury(service.link, tenant_id="acme", error="KeyError: theirs")
+    their_run = (await service.client.post("/runs", json={"flow_name": "hello"}, headers=ACME)).json()["run_id"]
+    await service.change(their_run, lambda s: s.finish(RunStatus.FAILED, now=time.time(), error="no"))
+    # Whatever a letter says of tenants: its run's is the one.
+    await bury(service.link, run_id=their_run, tenant_id=ANONYMOUS_TENANT, error="KeyError: theirs")
     [mine] = await until_letters(service, 1)
 
     async def theirs(path: str) -> httpx.Response:
@@ -415,7 +419,7 @@ async def test_a_query_that_makes_no_sense_is_refused(service: RunsUnderTest, qu
     ],
 )
 async def test_a_requeue_by_filter_must_say_what_it_means(service: RunsUnderTest, body: bytes, says: str) -> None:
-    answer = await service.client.post("/dlq/requeue", content=body)
+    answer = await service.client.post("/dlq/requeue", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
     assert says in error_of(answer)["message"]
 

@@ -4,6 +4,7 @@ import re
 import time
 import uuid
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from fleet_contracts.job import Job
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger, migrations, queries
+from fleet_runs_api import ledger, migrations, outbox, queries
 from fleet_runs_api.counting import settle_counts
 from fleet_runs_api.database import Database
 from fleet_runs_api.dead_letters import queries as dead_letter_queries
-from fleet_runs_api.ledger import Acceptance, NewRun, Observation, Redispatch, Sent, TakeDue, Withdrawal
+from fleet_runs_api.ledger import Acceptance, NewRun, Observation, Redispatch, Withdrawal
+from fleet_runs_api.outbox import PutOff, Sent, TakeDue
 from fleet_testkit.filling import fill_ledger
 
 
@@ -50,7 +52,7 @@ def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
 def take_due(database: Database, now: float) -> list[Any]:
     """What the relay would take at that moment; it is left due as it was."""
     with database.writer.begin() as connection:
-        (ids,) = ledger.take_due(connection, [TakeDue(now, until=now, limit=10)])
+        (ids,) = outbox.take_due(connection, [TakeDue(now, until=now, limit=10)])
     return list(database.read(lambda c: c.execute(queries.outbox_rows(ids)).all()))
 
 
@@ -144,7 +146,7 @@ def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
     run = new_run()
     accept(database, run)
     with database.writer.begin() as connection:
-        ledger.mark_sent(connection, [Sent(run.job.run_id, 1, 42)])
+        outbox.mark_sent(connection, [Sent(run.job.run_id, 1, 42)])
     assert take_due(database, time.time() + 60) == []
     [row] = database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all())
     assert row.job_sequence == 42
@@ -159,19 +161,52 @@ def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Datab
     assert totals(database) == {}
     assert database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all()) == []
     [left] = take_due(database, 6.0)
-    assert (left.kind, left.run_id) == (ledger.WITHDRAW, run.job.run_id)
+    assert (left.kind, left.run_id) == (outbox.WITHDRAW, run.job.run_id)
     with database.writer.begin() as connection:
-        ledger.clear_withdrawn(connection, [run.job.run_id])
+        outbox.clear_withdrawn(connection, [run.job.run_id])
     assert take_due(database, 6.0) == []
 
 
-def test_a_run_that_a_worker_has_is_not_withdrawn(database: Database) -> None:
-    run = new_run()
-    accept(database, run)
-    observe(database, (running(run), 3))
+def test_a_run_that_somebody_may_have_sent_is_not_withdrawn(database: Database) -> None:
+    running_run, taken, left_to_the_relay, sent = runs = [new_run() for _ in range(4)]
+    accept(database, *runs)
+    observe(database, (running(running_run), 3))
     with database.writer.begin() as connection:
-        assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [False]
-    assert totals(database) == {"RUNNING": 1}
+        connection.execute(text(f"UPDATE outbox SET due_at = 1 WHERE run_id = '{taken.job.run_id}'"))
+        outbox.take_due(connection, [TakeDue(2.0, until=9.0, limit=10)])
+        outbox.put_off(connection, [PutOff(outbox.DISPATCH, left_to_the_relay.job.run_id, 1, due_at=3.0)])
+        outbox.mark_sent(connection, [Sent(sent.job.run_id, 1, 42)])
+    with database.writer.begin() as connection:
+        assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0) for run in runs]) == [False] * 4
+    assert totals(database) == {"RUNNING": 1, "PENDING": 3}
+
+
+def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database) -> None:
+    """A relay takes it; the submit leaves it to the relay, or withdraws it, perhaps twice."""
+    for order in sorted(set(permutations(["take", "leave", "withdraw", "withdraw"]))):
+        run = new_run()
+        run_id = run.job.run_id
+        accept(database, run)
+        may_be_sent, withdrawn = False, False
+        for step in order:
+            with database.writer.begin() as connection:
+                if step == "take":
+                    (ids,) = outbox.take_due(connection, [TakeDue(run.send_at, until=run.send_at, limit=10)])
+                    rows = connection.execute(queries.outbox_rows(ids)).all()
+                    assert {row.run_id for row in rows if row.kind == outbox.DISPATCH} <= {run_id}
+                    may_be_sent |= any(row.kind == outbox.DISPATCH for row in rows)
+                elif step == "leave":
+                    outbox.put_off(connection, [PutOff(outbox.DISPATCH, run_id, 1, due_at=run.send_at)])
+                    may_be_sent |= not withdrawn
+                else:
+                    [withdrawn] = ledger.withdraw(connection, [Withdrawal(run_id, run.send_at)])
+            assert withdrawn != may_be_sent or not (withdrawn or may_be_sent), order
+        with database.writer.begin() as connection:
+            outbox.clear_withdrawn(connection, [run_id])
+            outbox.mark_sent(connection, [Sent(run_id, 1, 42)])
+            found = connection.execute(queries.run_with_documents(run_id)).all()
+            assert bool(found) == may_be_sent, order
+            assert not connection.execute(text("SELECT * FROM outbox")).all()
 
 
 def test_counts_of_a_transaction_that_was_rolled_back_are_forgotten(database: Database) -> None:
@@ -223,6 +258,7 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
 PAGES = {
     "held": (queries.held_runs(limit=100), "ix_runs_held_changed"),
     "heard of longest ago": (queries.heard_of_longest_ago(), "ix_runs_held_changed"),
+    "queued": (queries.queued_runs("default", 5.0, limit=100), "ix_runs_queued"),
     "unchecked": (queries.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
 }
 
@@ -260,13 +296,13 @@ def test_what_one_relay_has_taken_no_other_takes_until_it_is_due_again(database:
     accept(database, *(new_run() for _ in range(5)))
     later = time.time() + 60
     with database.writer.begin() as connection:
-        first, second = ledger.take_due(
+        first, second = outbox.take_due(
             connection, [TakeDue(later, until=later + 10, limit=3), TakeDue(later, until=later + 10, limit=3)]
         )
         assert (len(first), len(second)) == (3, 2)
         assert set(first).isdisjoint(second)
-        assert ledger.take_due(connection, [TakeDue(later + 5, until=later + 20, limit=9)]) == [[]]
-        assert ledger.take_due(connection, [TakeDue(later + 10, until=later + 20, limit=9)]) == [first + second]
+        assert outbox.take_due(connection, [TakeDue(later + 5, until=later + 20, limit=9)]) == [[]]
+        assert outbox.take_due(connection, [TakeDue(later + 10, until=later + 20, limit=9)]) == [first + second]
 
 
 def backlog(database: Database, now: float) -> tuple[int, float]:
@@ -285,10 +321,10 @@ def test_what_was_taken_and_not_sent_is_due_as_long_as_it_was(database: Database
     assert backlog(database, later) == (5, due_at)
     for now in (later, later + 10, later + 20):
         with database.writer.begin() as connection:
-            assert len(ledger.take_due(connection, [TakeDue(now, until=now + 10, limit=3)])[0]) == 3
+            assert len(outbox.take_due(connection, [TakeDue(now, until=now + 10, limit=3)])[0]) == 3
         assert backlog(database, now + 5) == (5, due_at)
     with database.writer.begin() as connection:
-        ledger.mark_sent(connection, [Sent(run.job.run_id, 1, 42) for run in runs[1:]])
+        outbox.mark_sent(connection, [Sent(run.job.run_id, 1, 42) for run in runs[1:]])
     assert backlog(database, later + 25) == (1, runs[0].send_at)
 
 
@@ -298,18 +334,18 @@ def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: 
     accept(database, left, scheduled)
     now = left.send_at - 5
     with database.writer.begin() as connection:
-        assert ledger.hasten_outbox(connection, [now]) == [None]
+        assert outbox.hasten_outbox(connection, [now]) == [None]
     assert backlog(database, now) == (1, now)
     assert [row.run_id for row in take_due(database, now)] == [left.job.run_id]
     with database.writer.begin() as connection:
-        ledger.hasten_outbox(connection, [now + 1])
+        outbox.hasten_outbox(connection, [now + 1])
     assert backlog(database, now + 1) == (1, now)
 
 
 def test_many_rows_in_one_statement_are_found_through_an_index(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/runs.db")
     database.migrate()
-    for statement in (ledger._APPLY_CHANGE, ledger._NOTE_SENT, ledger._KEEP_SNAPSHOT, ledger._DELETE_SENT):
+    for statement in (ledger._APPLY_CHANGE, outbox._NOTE_SENT, ledger._KEEP_SNAPSHOT, outbox._DELETE_SENT):
         sql = statement._for(8)
         values = [None] * sql.count("?")
         plan = database.read(

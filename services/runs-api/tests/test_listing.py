@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,49 @@ async def test_several_values_of_a_filter_may_be_repeated_or_joined(service: Run
     assert (ids(page["items"]), page["total"]) == ([b, a], 2)
 
 
+async def test_labels_are_found_whole_wherever_they_stand(service: RunsUnderTest) -> None:
+    labels = [["red", "a,b"], ["blue"], ['re"d', "Red"], ["credit", "b"], []]
+    runs = [await service.submit(tags=some) for some in labels]
+    for wanted, found in (
+        ("red", [0]),
+        ('re"d', [2]),
+        ("Red", [2]),
+        ("re", []),
+        ("%", []),
+        ("blue,b", [3, 1]),
+        ("a,b", [3, 0]),
+        (["red", "credit"], [3, 0]),
+    ):
+        assert ids(await ask(service, tags=wanted)) == [runs[place] for place in found], wanted
+    page = await ask(service, cursor="", tags="red", status="PENDING")
+    assert (ids(page["items"]), page["total"]) == ([runs[0]], None)
+    assert ids((await ask(service, updated_after=1, tags="blue"))["items"]) == [runs[1]]
+    # The tag that routes a run describes it, too, unless others were given.
+    routed = await service.submit(tag="gpu")
+    await service.submit(tag="gpu", tags=["other"])
+    assert ids(await ask(service, tags="gpu")) == [routed]
+
+
+async def test_moments_are_unix_seconds_or_times_with_or_without_an_offset(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    [run] = await ask(service)
+    before = datetime.fromtimestamp(run["submitted_at"] - 60, UTC)
+    tokyo = before.astimezone(timezone(timedelta(hours=9)))
+    spellings = [
+        before.timestamp(),
+        before.isoformat(),
+        f"{before:%Y-%m-%dT%H:%M:%SZ}",
+        before.replace(tzinfo=None).isoformat(" "),
+        f"{before:%Y-%m-%d}",
+        tokyo.isoformat(),
+        tokyo.isoformat().replace("+", " "),  # as it arrives if nobody has escaped it
+    ]
+    for moment in spellings:
+        assert ids(await ask(service, since=moment)) == [run_id], moment
+        assert ids(await ask(service, until=moment)) == [], moment
+        assert ids((await ask(service, updated_after=moment))["items"]) == [run_id], moment
+
+
 async def test_a_summary_tells_the_rules_of_a_run_and_why_it_waits(service: RunsUnderTest) -> None:
     later = time.time() + 600
     await service.submit("a", not_before=later, deadline_at=later + 60)
@@ -145,9 +189,23 @@ BAD_QUERIES = [
         "updated_after=inf",
         "since=nan",
         "until=tomorrow",
+        "until=2026-13-01",
+        "since=3001-01-01",
+        "until=1969-12-31T23:59:59Z",
+        "until=2026-01-01T00:00:00%2B99:00",
         "since=2&until=1",
     ),
-    *("status=PENDING,DONE", "tag=a,b.c", "flow=", "flow=%00", "q=", "q=%00"),
+    *(
+        "status=PENDING,DONE",
+        "tag=a,b.c",
+        "flow=",
+        "flow=%00",
+        "q=",
+        "q=%00",
+        "tags=",
+        "tags=%00",
+        "tags=" + "x" * 65,
+    ),
     "workflow_yaml_sha256=" + "0" * 65,
     "cursor=" + "A" * 501,
     "&".join(f"flow=f{n}" for n in range(21)),
@@ -162,35 +220,31 @@ async def test_a_bad_query_is_refused_with_a_sentence_about_its_parameter(servic
         assert query.partition("=")[0] in answer.json()["detail"]
 
 
-async def test_differences_tell_each_change_once_and_where_the_next_begins(service: RunsUnderTest) -> None:
+async def test_differences_tell_each_change_and_where_the_next_begins(service: RunsUnderTest) -> None:
     first, second = await service.submit("a"), await service.submit("b")
 
-    async def changed(after: float, count: int) -> tuple[list[Item], float]:
-        """What has changed by the time that so many runs have."""
-        seen: dict[str, Item] = {}
+    async def settled(after: float) -> float:
+        """Where the next difference begins once it shows nothing of this one again."""
 
-        async def look() -> bool:
-            nonlocal after
+        async def look() -> float | None:
             page = await ask(service, updated_after=after)
             assert page["next_cursor"] is None
             assert page["total"] is None
             assert page["updated_until"] >= after
-            after = page["updated_until"]
-            seen.update((item["run_id"], item) for item in page["items"])
-            return len(seen) >= count
+            again = await ask(service, updated_after=page["updated_until"])
+            return None if again["items"] else float(page["updated_until"])
 
-        await eventually(look, what=f"{count} changes")
-        return list(seen.values()), after
+        return await eventually(look, what="a difference that is settled")
 
-    items, after = await changed(0.0, 2)
-    assert ids(items) == [first, second]
+    assert ids((await ask(service, updated_after=0.0))["items"]) == [first, second]
+    after = await settled(0.0)
     await finish(service, second, RunStatus.FAILED)
     await service.until_listed(second, status="FAILED")
-    items, after = await changed(after, 1)
+    items = (await ask(service, updated_after=after))["items"]
     assert [(item["run_id"], item["status"]) for item in items] == [(second, "FAILED")]
+    after = await settled(after)
     third = await service.submit("c")
-    items, after = await changed(after, 1)
-    assert ids(items) == [third]
+    assert ids((await ask(service, updated_after=after))["items"]) == [third]
     assert ids(await walk(service, updated_after=0.0, status="PENDING", limit=1)) == [first, third]
     assert await ask(service, updated_after=time.time() + 60) == {
         "items": [],
@@ -231,12 +285,12 @@ async def test_a_difference_waits_for_a_change_whose_commit_takes_long(service: 
 
 
 async def _poll_for(service: RunsUnderTest, seconds: float) -> float:
-    """Follow the differences for a while in which nothing can be seen; where the next one begins."""
+    """Follow the differences for a while in which no change can be seen; where the next one begins."""
     after: float = (await ask(service, updated_after=1.0))["updated_until"]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         page = await ask(service, updated_after=after)
-        assert page["items"] == []
+        assert all(item["attempt"] == 0 for item in page["items"])
         after = page["updated_until"]
     return after
 
@@ -328,12 +382,26 @@ async def test_whoever_follows_differences_ends_with_the_state_of_every_run(serv
     await Follower(service).follow_to_the_end(Traffic(service, clients=6, runs_each=40))
 
 
+async def _read_own_writes(writing: RunsUnderTest, reading: RunsUnderTest) -> None:
+    after = (await ask(reading, updated_after=time.time() - 1))["updated_until"]
+    for _ in range(10):
+        run_id = await writing.submit()
+        page = await ask(reading, updated_after=after, limit=200)
+        assert run_id in ids(page["items"]), "an accepted run is missing"
+        after = page["updated_until"]
+
+
+async def test_an_accepted_run_is_in_the_very_next_difference(service: RunsUnderTest) -> None:
+    await asyncio.gather(*(_read_own_writes(service, service) for _ in range(4)))
+
+
 async def test_replicas_take_each_others_cursors_and_tell_each_others_changes(
     nats_server: NatsServer, tmp_path: Path, postgres_url: str
 ) -> None:
     settings = runs_settings(nats_server, tmp_path, run_lost_after_sec=60.0, runs_database_url=postgres_url)
     async with runs_running(settings) as one, runs_running(settings) as other:
         await Follower(one).follow_to_the_end(Traffic(one, other, clients=6, runs_each=40))
+        await asyncio.gather(*(_read_own_writes(one, other) for _ in range(4)))
         page = await ask(one, cursor="", limit=100)
         rest = await ask(other, cursor=page["next_cursor"], limit=200)
-        assert len({*ids(page["items"]), *ids(rest["items"])}) == 240
+        assert len({*ids(page["items"]), *ids(rest["items"])}) == 280

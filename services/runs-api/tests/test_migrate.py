@@ -3,7 +3,6 @@
 import os
 import sqlite3
 import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -14,18 +13,13 @@ from fleet_kit.settings import SettingsError
 from fleet_runs_api.migrations import HEAD
 from fleet_runs_api.settings import LedgerSettings
 from fleet_testkit.log_check import check_log_lines
+from fleet_testkit.permissions import open_to_others
+from fleet_testkit.programs import run_program
 
 
 def migrate(**settings: str) -> "subprocess.CompletedProcess[str]":
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "fleet_runs_api.migrate"],
-        env={**outside, "PYOCO_LOAD_DOTENV": "0", **settings},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_program(["fleet_runs_api.migrate:main"], env={**outside, "PYOCO_LOAD_DOTENV": "0", **settings})
     assert check_log_lines(done.stdout.splitlines(), of="migrate") == 1
     return done
 
@@ -36,6 +30,7 @@ def test_a_new_ledger_is_made_and_one_that_is_there_stays(tmp_path: Path) -> Non
         done = migrate(PYOCO_RUNS_DATABASE_URL=url)
         assert done.returncode == 0, done.stdout
         assert HEAD in done.stdout
+    assert open_to_others(tmp_path / "new") == []
 
 
 def test_on_postgresql_as_well(postgres_url: str) -> None:

@@ -52,7 +52,7 @@ def found(database: Database, wanted: RunFilter, *, limit: int = 50) -> list[str
 
     def read(connection: Connection) -> list[str]:
         seqs = paging.newest(connection, wanted, None, limit=limit, patient=True, total=None).seqs
-        chosen = list_queries.chosen(wanted, seqs, changed_until=None, with_documents=False)
+        chosen = list_queries.chosen(wanted, seqs, with_documents=False)
         rows = {row.seq: row.run_id for row in connection.execute(chosen)}
         return [rows[seq] for seq in seqs]
 
@@ -124,6 +124,15 @@ def test_times_of_submission_are_exact_although_numbers_and_times_disagree(datab
     assert between(60.0, None) == between(None, 9.0) == between(41.0, 49.0) == []
 
 
+def test_a_run_that_changes_while_a_difference_is_read_does_not_drop_out_of_it(database: Database) -> None:
+    run_id = accept(database)
+    before = time.time() - 60
+    start = database.read(lambda c: paging.difference(c, MINE, before, settled_until=before))
+    fail(database, run_id, "a moment after its acceptance")
+    read: Found = database.read(lambda c: paging.changes(c, MINE, start, limit=50))
+    assert (len(read.seqs), read.following) == (1, None)
+
+
 def test_a_secret_is_the_same_for_all_who_ask(database: Database) -> None:
     again = Database(database.url)
     assert agree(database, "one") == agree(again, "one") != agree(database, "two")
@@ -135,7 +144,7 @@ def newest(wanted: RunFilter, guide: list_queries.Guide, *, size: int = 51) -> S
 
 
 _FAILED = replace(MINE, statuses=(RunStatus.FAILED,))
-_DIFFERENCE = Difference(5.0, 99_000.0, 500.0, 500)
+_DIFFERENCE = Difference(5.0, 98_000.0, 99_000.0, 500.0, 500)
 PAGES = {
     "newest": (newest(MINE, "tenant_id"), "ix_runs_tenant"),
     "of a small tenant": (newest(RunFilter("acme"), "tenant_id"), "ix_runs_tenant"),
@@ -146,8 +155,13 @@ PAGES = {
     "by tag": (newest(replace(MINE, tags=("gpu",)), "tag"), "ix_runs_tenant_tag"),
     "by file": (newest(replace(MINE, workflow_yaml_sha256="sha-1"), "workflow_yaml_sha256"), "ix_runs_tenant_yaml"),
     "by text": (newest(replace(MINE, text="number 7"), "tenant_id", size=1000), "ix_runs_tenant"),
-    "changes": (list_queries.changes(MINE, _DIFFERENCE, size=51), "ix_runs_tenant_changed"),
-    "filtered changes": (list_queries.changes(_FAILED, _DIFFERENCE, size=1000), "ix_runs_tenant_changed"),
+    "changes": (list_queries.changes(MINE, _DIFFERENCE, until=None, size=51), "ix_runs_tenant_changed"),
+    "filtered changes": (
+        list_queries.changes(_FAILED, _DIFFERENCE, until=_DIFFERENCE.shown_until, size=1000),
+        "ix_runs_tenant_changed",
+    ),
+    "by labels": (newest(replace(MINE, labels=("a", "b")), "tenant_id", size=1000), "ix_runs_tenant"),
+    "latest change": (list_queries.latest_change("anonymous"), "ix_runs_tenant_changed"),
     "since": (list_queries.lowest_seq("anonymous", 500.0), "ix_runs_tenant_submitted"),
     "until": (list_queries.highest_seq("anonymous", 99_000.0), "ix_runs_tenant_submitted"),
 }
@@ -166,7 +180,7 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
         for name, (query, index) in PAGES.items():
             plan = explain(connection, query)
             # Of a tenant that has nearly all runs, PostgreSQL may also walk the primary key: as few rows.
-            walks_key = "runs_pkey" in plan and name in ("newest", "by text")
+            walks_key = "runs_pkey" in plan and name in ("newest", "by text", "by labels")
             assert f"{index} " in plan or walks_key, f"{name}: {plan}"
             assert "SCAN runs" not in plan, f"{name}: {plan}"
             assert "Seq Scan on runs" not in plan, f"{name}: {plan}"
@@ -175,7 +189,7 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
             assert "TEMP B-TREE" not in plan or name.startswith("by flows"), f"{name}: {plan}"
         by_id = explain(connection, list_queries.with_id_prefix(replace(MINE, text="deadbeef"), "deadbeef"))
         assert "sqlite_autoindex_runs_1" in by_id or "runs_run_id_key" in by_id, by_id
-        chosen = list_queries.chosen(_FAILED, list(range(200)), changed_until=5.0, with_documents=True)
+        chosen = list_queries.chosen(_FAILED, list(range(200)), with_documents=True)
         plan = explain(connection, chosen)
         assert "INTEGER PRIMARY KEY" in plan or "using runs_pkey" in plan, plan
         for counted in (MINE, _FAILED, replace(_FAILED, flows=("flow-3",), tags=("gpu",))):

@@ -52,7 +52,7 @@ async def test_a_run_that_kv_has_let_go_of_is_read_from_the_ledger(service: Runs
     run_id = await service.submit(params={"name": "Ada"})
     await finish(service, run_id)
     in_kv = (await service.client.get(f"/runs/{run_id}?include=full")).json()
-    await service.runs.purge(run_id)
+    await service.runs.delete(run_id)
     assert (await service.client.get(f"/runs/{run_id}?include=full")).json() == in_kv
 
 
@@ -76,7 +76,7 @@ async def test_a_tenant_sees_only_its_own_runs(service: RunsUnderTest) -> None:
         assert (await service.client.get(f"/runs/{run_id}/tasks", headers=headers)).status_code == 404
         assert (await service.client.get("/runs", headers=headers)).json() == []
     await finish(service, run_id)
-    await service.runs.purge(run_id)
+    await service.runs.delete(run_id)
     assert (await service.client.get(f"/runs/{run_id}")).status_code == 404
     assert (await service.client.get(f"/runs/{run_id}", headers=acme)).status_code == 200
 

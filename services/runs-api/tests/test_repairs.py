@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_contracts.status import RunStatus
+from fleet_contracts.job import Job
+from fleet_contracts.status import RunStatus, WorkerState
+from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.kv import Bucket
 from fleet_kit.nats import NatsLink
 from fleet_kit.resources import ensure_bucket, ensure_consumer
@@ -72,8 +74,39 @@ async def test_a_run_in_mid_air_keeps_its_attempts_after_a_wipe(
     snapshot = await eventually(lambda: service.found(run_id), within=20)
     assert snapshot is not None
     assert (snapshot.status, snapshot.attempt) == (RunStatus.PENDING, 1)
+    assert [record.attempt for record in snapshot.earlier_attempts] == [1]
     await service.claim(run_id)
-    await service.until_listed(run_id, status="RUNNING", attempt=2)
+    await service.until_listed(run_id, status="RUNNING")
+    assert (await service.snapshot(run_id)).attempt > 1
+
+
+@pytest.mark.own_nats
+async def test_an_attempt_that_the_ledger_never_heard_of_keeps_its_number_for_itself(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Again and again: whatever was claimed before NATS lost its store, nobody claims under the same number."""
+    deaf = asyncio.Event()
+
+    async def hear_nothing(*_: object) -> None:
+        await deaf.wait()
+
+    numbers = []
+    async with runs_running(runs_settings(nats_server, tmp_path, run_check_interval_sec=600)) as service:
+        monkeypatch.setattr(service.app.state.service._ingest, "_fold", hear_nothing)
+        run_id = await service.submit()
+        await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+        for _ in range(3):
+            assert await eventually(lambda: service.found(run_id), within=30) is not None
+            await service.claim(run_id)
+            numbers.append((await service.snapshot(run_id)).attempt)
+            await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+            nats_server.kill()
+            nats_server.wipe()
+            nats_server.start()
+        deaf.set()
+    assert service.rows("SELECT attempt FROM runs") == [(0,)]
+    assert len(set(numbers)) == 3, numbers
+    assert numbers == sorted(numbers)
 
 
 async def test_a_lost_job_of_a_waiting_run_is_queued_again(service: RunsUnderTest) -> None:
@@ -123,6 +156,55 @@ async def test_a_vanished_workers_run_is_revoked_and_its_job_delivered_again_at_
     assert entry.revision > revision
     await service.until_listed(run_id, status="PENDING", attempt=1)
     assert await repairs(service, "worker_lost") == 1
+
+
+async def test_a_delivery_that_no_claim_follows_is_handed_out_again(nats_server: NatsServer, tmp_path: Path) -> None:
+    """AckWait is two minutes: JetStream itself would deliver neither of them again before the test gives up."""
+    settings = runs_settings(nats_server, tmp_path, consumer_ack_wait_sec=120)
+    async with runs_running(settings) as service:
+        now = time.time()
+        worker = WorkerRecord(
+            worker_id="w1",
+            instance_id="i1",
+            state=WorkerState.IDLE,
+            last_seen_at=now,
+            last_heartbeat_at=now,
+            tags=["default"],
+        )
+        await Bucket(service.link, "pyoco_workers").put("w1", worker.encode())
+        js = service.link.jetstream
+        await ensure_consumer(js, "PYOCO_WORK", work_consumer_config(settings, settings, "default"))
+        subscription = await js.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
+        claimed, unclaimed, queued = [await service.submit() for _ in range(3)]
+        first, second = await subscription.fetch(2, timeout=30)
+        await service.claim(claimed)
+
+        async def keep_and_look() -> str | None:
+            """The holder of the claimed run goes on; the other one is looked at."""
+            await service.change(claimed, lambda s: s.model_copy(update={"heartbeat_at": time.time()}))
+            item = await service.listed(unclaimed)
+            shown = (await service.client.get(f"/runs/{unclaimed}")).json()
+            assert item["status"] == "PENDING"
+            return (
+                shown["waiting_detail"] if shown["waiting_reason"] == item["waiting_reason"] == "delivery" else None
+            )
+
+        detail = await eventually(keep_and_look, within=60, what="the API telling that nobody claims it")
+        assert detail is not None
+        assert "handed out again" in detail
+
+        async def times() -> float:
+            await keep_and_look()
+            return await repairs(service, "delivery_unclaimed")
+
+        await eventually(lambda: times(), within=60, what="the job being given back")
+        [again, third] = sorted(
+            await subscription.fetch(2, timeout=30), key=lambda message: -message.metadata.num_delivered
+        )
+        assert (again.data, again.metadata.num_delivered) == (second.data, 2)
+        assert (Job.decode(third.data).run_id, third.metadata.num_delivered) == (queued, 1)
+        assert Job.decode(first.data).run_id == claimed
+        assert (await service.listed(claimed))["waiting_reason"] is None
 
 
 async def test_a_worker_that_keeps_writing_keeps_its_run(service: RunsUnderTest) -> None:

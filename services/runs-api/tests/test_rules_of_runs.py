@@ -232,7 +232,7 @@ async def test_a_scheduled_run_outlives_a_restart_and_is_not_sent_early(
 
 async def test_a_scheduled_run_can_be_cancelled_even_if_kv_has_lost_it(service: RunsUnderTest) -> None:
     run_id = await service.submit(delay_sec=3600)
-    await service.runs.purge(run_id)
+    await service.runs.delete(run_id)
     assert (await service.client.post(f"/runs/{run_id}/cancel")).json()["status"] == "CANCELLING"
     await service.until_listed(run_id, status="CANCELLED")
 
@@ -314,7 +314,7 @@ async def test_times_that_make_no_sense_are_refused(service: RunsUnderTest, time
 async def test_a_run_without_a_worker_says_so_and_what_to_do(service: RunsUnderTest) -> None:
     waiting = await shown(service, await service.submit(tag="gpu"))
     assert waiting["waiting_reason"] == "no_worker"
-    assert waiting["waiting_detail"].startswith("no live worker serves tag gpu; ")
+    assert waiting["waiting_detail"] == "no live worker serves tag gpu; start one with: pyoco-worker --tags gpu"
 
 
 async def test_workers_that_are_draining_do_not_count_as_able_to_take_a_run(service: RunsUnderTest) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import httpx
 import nats
@@ -65,7 +66,16 @@ async def test_who_may_only_read_submits_nothing(service: RunsUnderTest, path: s
         (b'{"flow_name": "a", "tag": "a.b"}', "tag"),
         (b'{"flow_name": "a", "tags": "x"}', "tags"),
         (b'{"flow_name": "a\\u0000"}', "flow_name"),
-        (b'{"flow_name": "a", "parms": {}}', "parms: Extra inputs are not permitted"),
+        (b'{"flow_name": "a\\u009b31m"}', "flow_name"),
+        (b'{"flow_name": "a", "tags": ["b\\u0085"]}', "tags.0"),
+        (
+            b'{"flow_name": "a", "parms": {}}',
+            'body: unknown key "parms" (did you mean "params"?); known: deadline_at,',
+        ),
+        (
+            b'{"flow_name": "a", "retry": {"attempts": 2}}',
+            'retry: unknown key "attempts" (did you mean "max_attempts"?)',
+        ),
         (b'{"flow_name": "a", "params": {"x": NaN}}', "not valid JSON"),
         (b'{"flow_name": "a", "params": {"x": "\\ud800"}}', "not valid JSON"),
         (b'{"flow_name": "a", "params": ' + b'{"x":' * 500 + b"1" + b"}" * 500 + b"}", "not valid JSON"),
@@ -139,6 +149,60 @@ async def test_a_nats_that_hangs_is_given_up_and_leaves_nothing(
         return (await service.link.stream_info("KV_pyoco_runs")).state.messages <= 1  # the purge marker
 
     await eventually(bucket_is_empty)
+
+
+@pytest.mark.own_nats
+async def test_a_refused_submit_never_becomes_a_job_however_late_nats_reads_it(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A paused server finds all that was sent to it in its socket's buffer when it goes on."""
+    async with runs_running(runs_settings(nats_server, tmp_path, nats_request_timeout_sec=1.0)) as service:
+        headers = [{"Idempotency-Key": f"late:{i}:1760000000000"} for i in range(20)]
+
+        async def submit(key: dict[str, str]) -> httpx.Response:
+            return await service.client.post("/runs", json={"flow_name": "hello"}, headers=key)
+
+        nats_server.pause()
+        refused = await asyncio.gather(*(submit(key) for key in headers))
+        assert [answer.status_code for answer in refused] == [503] * 20
+        nats_server.resume()
+
+        async def submitted(key: dict[str, str]) -> str | None:
+            answer = await submit(key)
+            return answer.json()["run_id"] if answer.status_code == 200 else None
+
+        accepted = [await eventually(lambda key=key: submitted(key), within=60) for key in headers]
+        await eventually(
+            lambda: service.rows("SELECT * FROM outbox") == [], within=60, what="all sent, traces removed"
+        )
+        assert sorted(await service.jobs()) == sorted(accepted)
+        keys = await (await service.link.jetstream.key_value("pyoco_runs")).keys()
+        assert sorted(keys) == sorted(accepted)
+
+
+@pytest.mark.own_nats
+async def test_a_run_whose_job_may_have_arrived_is_accepted_and_becomes_one_job(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NATS stops between the snapshot, which it has acknowledged, and the job."""
+    async with runs_running(runs_settings(nats_server, tmp_path, nats_request_timeout_sec=1.0)) as service:
+        relay = service.app.state.service._relay
+        send_job = relay._queue_nowait
+
+        async def pause_and_send(*args: Any, **options: Any) -> Any:
+            monkeypatch.setattr(relay, "_queue_nowait", send_job)
+            nats_server.pause()
+            return await send_job(*args, **options)
+
+        monkeypatch.setattr(relay, "_queue_nowait", pause_and_send)
+        headers = {"Idempotency-Key": "once:1:1760000000000"}
+        first = await service.client.post("/runs", json={"flow_name": "hello"}, headers=headers)
+        assert first.status_code == 200, first.text
+        nats_server.resume()
+        await eventually(lambda: service.rows("SELECT * FROM outbox") == [], within=60, what="the job being sent")
+        assert await eventually(service.jobs, within=60) == [first.json()["run_id"]]
+        again = await service.client.post("/runs", json={"flow_name": "hello"}, headers=headers)
+        assert again.json() == first.json()
 
 
 async def test_when_only_the_queue_refuses_no_snapshot_remains(service: RunsUnderTest) -> None:

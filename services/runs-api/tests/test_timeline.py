@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Set
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats import NatsLink, WrongRevision
 from fleet_kit.resources import ensure_stream
 from fleet_kit.settings import FleetSettings
-from fleet_kit.wire import EventsLimits, events_stream_config
+from fleet_kit.stream_limits import EventsLimits
+from fleet_kit.wire import events_stream_config
 from fleet_runs_api.timeline.timeline import TimelineReader
+from fleet_runs_api.views import Writer
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot
@@ -50,7 +52,7 @@ class Bench:
     def __init__(self, client: httpx.AsyncClient, link: NatsLink) -> None:
         self.client = client
         self.link = link
-        self._runs = Bucket(link, NAMES.runs_kv_bucket)
+        self.runs = Bucket(link, NAMES.runs_kv_bucket)
 
     async def submit(self) -> str:
         answer = await self.client.post("/runs", json={"flow_name": "hello"})
@@ -63,6 +65,10 @@ class Bench:
         await self._change(run_id, **({"attempt": 1, "status": RunStatus.COMPLETED} | changes))
 
     async def publish(self, run_id: str, batch: int, *events: RunEvent, attempt: int = 1) -> None:
+        """As the worker that has claimed this attempt before."""
+        entry = await self.runs.get(run_id)
+        if entry is not None and RunSnapshot.decode(entry.value).attempt < attempt:
+            await change_snapshot(self.runs, run_id, _claimed)
         await publish(self.link, run_id, batch, *events, attempt=attempt)
 
     async def events(self, run_id: str, **query: Any) -> dict[str, Any]:
@@ -91,7 +97,13 @@ class Bench:
         def change(snapshot: RunSnapshot) -> RunSnapshot:
             return snapshot.model_copy(update={"updated_at": time.time(), **changes})
 
-        await change_snapshot(self._runs, run_id, change)
+        await change_snapshot(self.runs, run_id, change)
+
+
+def _claimed(snapshot: RunSnapshot) -> RunSnapshot:
+    now = time.time()
+    free = snapshot.hand_back(now=now, interrupted=False) if snapshot.is_held else snapshot
+    return free.claim(worker_id="w1", worker_instance_id="i1", ack_subject=None, now=now)
 
 
 async def heard(feed: Feed) -> Event:
@@ -320,7 +332,8 @@ async def test_a_follower_goes_on_when_nats_is_back(own_bench: Bench, nats_serve
     async with own_bench.follow(run_id) as feed:
         for batch in range(5):
             await own_bench.publish(run_id, batch, said(f"{batch}"))
-            assert (await heard(feed))["data"]["text"] == f"{batch}"
+            last = await heard(feed)
+            assert last["data"]["text"] == f"{batch}"
         nats_server.kill()
         if wiped:
             nats_server.wipe()
@@ -335,6 +348,24 @@ async def test_a_follower_goes_on_when_nats_is_back(own_bench: Bench, nats_serve
 
         await eventually(published, within=20)
         assert (await heard(feed))["data"]["text"] == "back"
+
+        async def ended() -> bool:
+            try:
+                if await own_bench.runs.get(run_id) is None:
+                    return False  # lost, and not made anew yet
+                await own_bench.end(run_id)
+            except (NatsUnavailable, WrongRevision):
+                return False
+            return True
+
+        await eventually(ended, what="the run ended")
+        assert (await heard(feed))["event"] == "end"
+    # Whoever comes back with a place in the lost stream has not heard what the new one holds, however long it is.
+    for batch in range(6, 12):
+        await own_bench.publish(run_id, batch, said(f"{batch}"))
+    async with own_bench.follow(run_id, after=last["id"]) as feed:
+        assert [(await heard(feed))["data"]["text"] for _ in range(7)] == ["back", *map(str, range(6, 12))]
+        assert (await heard(feed))["event"] == "end"
 
 
 async def test_many_followers_of_one_run_hear_the_same(bench: Bench) -> None:
@@ -424,8 +455,12 @@ async def test_a_position_of_a_lost_stream_starts_over(nats_server: NatsServer) 
         await ensure_stream(link.jetstream, events_stream_config(NAMES, EventsLimits()))
         await publish(link, "r", 0, said("one"), said("two"))
 
+        async def everybody(wanted: Set[Writer]) -> Set[Writer]:
+            return wanted
+
         def texts(position: int) -> TimelineReader:
-            return TimelineReader(link, NAMES.events_stream, NAMES.events_subject("r"), position=position)
+            subject = NAMES.events_subject("r")
+            return TimelineReader(link, NAMES.events_stream, subject, find_writers=everybody, position=position)
 
         entries = await texts(0).read()
         assert [entry.event.text for entry in entries] == ["one", "two"]

@@ -1,5 +1,6 @@
 """What the runs service does for a run is told in one trace: that of the request that asked for it."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -139,14 +140,23 @@ async def test_a_change_written_inside_a_trace_is_ingested_in_it_and_a_heartbeat
     assert (ingest.attributes["pyoco.run.id"], ingest.attributes["pyoco.run.status"]) == (run_id, "COMPLETED")
 
 
+def refuse_changes_of(service: RunsUnderTest, run_id: str) -> None:
+    """From now on the ledger takes no change of this run."""
+    refusal = f"BEFORE UPDATE ON runs WHEN NEW.run_id = '{run_id}' BEGIN SELECT RAISE(ABORT, 'by the test'); END"
+    with service.database.writer.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TRIGGER refusal {refusal}")
+
+
 @pytest.mark.parametrize("is_recorded", [True, False])
 async def test_a_change_that_the_ledger_cannot_take_is_told_in_its_trace(
     service: RunsUnderTest, traces_told: TracesTold, is_recorded: bool
 ) -> None:
     run_id = await service.submit()
     with recorded_spans() if is_recorded else nullcontext() as spans:
+        await eventually(lambda: service.rows("SELECT * FROM outbox") == [], what="the dispatch noted")
+        refuse_changes_of(service, run_id)
         with span("worker", parent=CLIENT):
-            await service.change(run_id, lambda snapshot: snapshot.model_copy(update={"attempt": 2**64}))
+            await service.claim(run_id)
         await eventually(lambda: traces_told("cannot be folded in"), what="the refusal")
         assert traces_told("cannot be folded in") == {CLIENT.trace_id}
         if spans is not None:
@@ -154,7 +164,7 @@ async def test_a_change_that_the_ledger_cannot_take_is_told_in_its_trace(
             ingest = spans.named("run.ingest")
             assert ingest.status.status_code is StatusCode.ERROR
             assert ingest.attributes is not None
-            assert ingest.attributes["error.type"] == "OverflowError"
+            assert ingest.attributes["error.type"] == "IntegrityError"
             assert not ingest.status.description
 
 
@@ -209,10 +219,12 @@ async def test_what_the_sweeper_finds_is_told_in_the_trace_of_its_run(
         return str(answer.json()["run_id"])
 
     unreadable, unrepairable = await submit_traced(), await submit_traced()
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [], what="the dispatches noted")
+    refuse_changes_of(service, unrepairable)
     entry = await service.runs.get(unreadable)
     assert entry is not None
     await service.runs.update(unreadable, b"{no json", revision=entry.revision)
-    await service.change(unrepairable, lambda snapshot: snapshot.model_copy(update={"attempt": 2**64}))
+    await service.link.jetstream.purge_stream("PYOCO_WORK")
     for words in (f"run {unreadable} is made anew", f"run {unrepairable} could not be repaired"):
         await eventually(lambda words=words: traces_told(words), within=30, what=words)
         assert traces_told(words) == {CLIENT.trace_id}
@@ -281,8 +293,11 @@ async def test_a_dispatch_that_could_not_even_be_begun_is_told_as_a_failed_relay
     async def refuse(*_: object, **__: object) -> None:
         raise NatsUnavailable
 
-    relay = relay_of_nothing(runs=SimpleNamespace(update_nowait=refuse), names=WireNames())
-    await relay._send_fresh([SimpleNamespace(run_id="r1", job=TRACED_JOB.encode().decode(), updated_at=2e9)])
+    runs = SimpleNamespace(update_nowait=refuse)
+    commits = SimpleNamespace(write_soon=lambda *_, **__: asyncio.get_running_loop().create_future())
+    relay = relay_of_nothing(runs=runs, commits=commits, names=WireNames())
+    job = TRACED_JOB.encode().decode()
+    await relay._send_fresh([SimpleNamespace(kind="dispatch", run_id="r1", dispatch=1, job=job, updated_at=2e9)])
     sent = spans.named("run.relay")
     assert parent_id_of(sent) == CLIENT.span_id
     assert sent.status.status_code is StatusCode.ERROR

@@ -1,9 +1,10 @@
 """Watching a run: its states arrive, a lost connection loses nothing, and it ends when the run does."""
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from fleet_contracts.names import HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats import NatsLink, WrongRevision
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.snapshots import change_snapshot
+from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.sse import Feed
 from fleet_testkit.waiting import eventually
 
@@ -39,6 +40,10 @@ class Bench:
         return await change_snapshot(
             self.runs, run_id, lambda snapshot: snapshot.model_copy(update={"updated_at": time.time(), **changes})
         )
+
+    async def is_listed(self, run_id: str, status: str) -> bool:
+        listed = (await self.client.get("/runs", params={"limit": 200})).json()
+        return any(item["run_id"] == run_id and item["status"] == status for item in listed)
 
     @asynccontextmanager
     async def watch(
@@ -117,7 +122,8 @@ async def test_a_watcher_sees_the_run_as_it_is_and_then_every_change_until_its_e
         revision = await bench.write(run_id, status=RunStatus.RUNNING, worker_id="w1", attempt=1)
         running = await feed.next()
         assert running is not None
-        assert (running["id"], running["data"]["snapshot"]["status"]) == (str(revision), "RUNNING")
+        assert running["id"].endswith(f"-{revision}")
+        assert running["data"]["snapshot"]["status"] == "RUNNING"
         await bench.write(run_id, status=RunStatus.COMPLETED)
         assert await feed.status() == "COMPLETED"
         assert await feed.next() is None
@@ -125,16 +131,22 @@ async def test_a_watcher_sees_the_run_as_it_is_and_then_every_change_until_its_e
 
 async def test_a_watcher_that_comes_back_goes_on_where_it_was(bench: Bench) -> None:
     run_id = await bench.submit()
-    revision = await bench.write(run_id, status=RunStatus.RUNNING, worker_id="w1", attempt=1)
-    async with bench.watch(run_id, headers={"Last-Event-ID": str(revision)}) as feed:
+    await bench.write(run_id, status=RunStatus.RUNNING, worker_id="w1", attempt=1)
+    async with bench.watch(run_id) as feed:
+        running = await feed.next()
+        assert running is not None
+    async with bench.watch(run_id, headers={"Last-Event-ID": running["id"]}) as feed:
         await bench.write(run_id, status=RunStatus.FAILED)
-        assert await feed.status() == "FAILED"
+        failed = await feed.next()
+        assert failed is not None
+        assert failed["data"]["snapshot"]["status"] == "FAILED"
         assert await feed.next() is None
-    # What happened while it was away is the first thing it hears.
-    async with bench.watch(run_id, headers={"Last-Event-ID": str(revision)}) as feed:
-        assert await feed.status() == "FAILED"
-    async with bench.watch(run_id, headers={"Last-Event-ID": str(revision + 1)}) as feed:
-        assert await feed.next() is None
+    # What happened while it was away is the first thing it hears. The end is told to everybody, also again, and an
+    # id that says nothing here begins with the present state.
+    for last in (running["id"], failed["id"], "1000000", "another-1000000", "-", "x" * 100):
+        async with bench.watch(run_id, headers={"Last-Event-ID": last}) as feed:
+            assert await feed.status() == "FAILED"
+            assert await feed.next() is None
 
 
 async def test_since_and_include_choose_what_is_shown(bench: Bench) -> None:
@@ -180,6 +192,74 @@ async def test_a_restart_of_nats_does_not_end_the_watch(own_bench: Bench, nats_s
             event = await feed.next()
         assert event is not None
         assert event["data"]["snapshot"]["status"] == "COMPLETED"
+
+
+@pytest.mark.own_nats
+async def test_watchers_see_the_end_although_the_store_was_lost(own_bench: Bench, nats_server: NatsServer) -> None:
+    ended, going_on = await own_bench.submit(), await own_bench.submit()
+    for run_id in (ended, going_on):
+        for _ in range(5):  # revisions that the next store will not reach so soon
+            await own_bench.write(run_id, status=RunStatus.RUNNING, worker_id="w1", attempt=1)
+    async with own_bench.watch(ended) as feed:
+        last_of_ended = await feed.next()
+        assert last_of_ended is not None
+    await own_bench.write(ended, status=RunStatus.COMPLETED)
+    await eventually(lambda: own_bench.is_listed(ended, "COMPLETED"), what="the ledger knowing the end")
+    async with own_bench.watch(going_on) as feed:
+        last = await feed.next()
+        assert last is not None
+        nats_server.kill()
+        nats_server.wipe()
+        nats_server.start()
+
+        async def finished() -> bool:
+            try:
+                if await own_bench.runs.get(going_on) is None:
+                    return False  # the sweeper has not made it anew yet
+                await own_bench.write(going_on, status=RunStatus.COMPLETED)
+            except (NatsUnavailable, WrongRevision):
+                return False
+            return True
+
+        await eventually(finished, what="the run ended in the new store")
+        seen = [last]
+        while (event := await feed.next()) is not None:
+            seen += [event] if event["event"] == "snapshot" else []
+        assert seen[-1]["data"]["snapshot"]["status"] == "COMPLETED"
+    for run_id, before in ((ended, last_of_ended), (going_on, last)):
+        async with own_bench.watch(run_id, headers={"Last-Event-ID": before["id"]}) as feed:
+            assert await feed.status() == "COMPLETED"
+            assert await feed.next() is None
+
+
+async def test_an_end_that_only_the_ledger_knows_is_told(
+    bench: Bench, shared_service: tuple[ServiceProcess, NatsServer]
+) -> None:
+    """As after KV was set back to a time before the end, or when every message about it was lost."""
+    watched, set_back = await bench.submit(), await bench.submit()
+    for run_id in (watched, set_back):
+        await bench.write(run_id, status=RunStatus.RUNNING, worker_id="w1", attempt=1)
+        await eventually(lambda run_id=run_id: bench.is_listed(run_id, "RUNNING"), what="the ledger following")
+    async with bench.watch(watched) as feed:
+        assert await feed.status() == "RUNNING"
+        with closing(sqlite3.connect(shared_service[0].log.parent / "runs.db", timeout=30)) as database, database:
+            for run_id in (watched, set_back):
+                snapshot = (await read_snapshot(bench.runs, run_id)).finish(RunStatus.CANCELLED, now=time.time())
+                database.execute(
+                    "UPDATE runs SET status = 'CANCELLED', finished_at = ? WHERE run_id = ?", (time.time(), run_id)
+                )
+                database.execute(
+                    "UPDATE run_documents SET snapshot = ? WHERE run_id = ?", (snapshot.encode().decode(), run_id)
+                )
+        event = await feed.next()
+        while event is not None and event["event"] == "heartbeat":
+            event = await feed.next()
+        assert event is not None
+        assert event["data"]["snapshot"]["status"] == "CANCELLED"
+        assert await feed.next() is None
+    async with bench.watch(set_back) as feed:
+        assert await feed.status() == "CANCELLED"
+        assert await feed.next() is None
 
 
 async def test_many_watchers_of_many_runs_hear_only_of_their_own(bench: Bench) -> None:

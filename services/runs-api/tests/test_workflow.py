@@ -119,7 +119,7 @@ def test_every_form_of_graph_that_pyoco_knows_is_accepted(text: str) -> None:
             "pipes lead back to themselves, or too far: p -> q -> p",
         ),
         (graph("switch(on=k){ x: a; x: b }"), "duplicate switch case 'x'"),
-        (graph('until(cond="$ctx.a.b() == 1"){ a }'), "Only $ctx/$env references are allowed"),
+        (graph('until(cond="$ctx.a.b() == 1"){ a }'), "an expression calls something; allowed are comparisons,"),
         (graph("repeat(count=²){ a }"), "invalid literal"),
         ("flow: 1", 'line 1: flow: must be a mapping; line 1: the key "tasks" is missing'),
         ("- 1", "line 1: the file: must be a mapping"),
@@ -133,6 +133,54 @@ def test_a_fault_is_told_with_its_line(file: str | bytes, sentence: str) -> None
     assert sentence in error.message
     assert error.meta["line"] == int(re.match(r"line (\d+)", error.message)[1])  # type: ignore[index]
     assert error.meta["fields"][0]["field"] == "workflow"
+
+
+# Each takes seconds and gigabytes, or does what expressions have no business with.
+EXPENSIVE = {
+    "'a' * 1500000000 == $ctx.params.n": "uses * with a text",
+    "$ctx.params.n * ('a' + $ctx.params.s) == 1": "uses * with a text",
+    "9**9**9 > $ctx.params.n": "uses **",
+    "2 ** $ctx.params.n > 1": "uses **",
+    "[0] * 10 == $ctx.params.n": "uses List",
+    "[x for x in [y for y in $ctx.params.n]] == 1": "uses ListComp",
+    "1 << 1000000000 > $ctx.params.n": "uses LShift",
+    "'%1000000000d' % 1 == $ctx.params.n": "uses % with a text",
+    "'{:1000000000}'.format($ctx.params.n) == 1": "calls something",
+    "f'{1:1000000000}' == $ctx.params.n": "uses JoinedStr",
+    f"{10**20} > $ctx.params.n": "a constant",
+    "1e9j == $ctx.params.n": "a constant",
+    "$ctx.params.n" + " + 1" * 51 + " > 1": "more than 50 operators",
+    "not " * 60 + "$ctx.params.n": "more than 50 operators",
+    "(" * 250 + "$ctx.params.n" + ")" * 250: "cannot be read",
+    "$ctx.params.n > " + "9" * 1900: "a constant",
+    "$ctx.params.n > open('/etc/passwd')": "calls something",
+    "$ctx.params.n == '" + "x" * 2000 + "'": "more than 2000 characters",
+}
+
+
+@pytest.mark.parametrize(("expression", "says"), EXPENSIVE.items(), ids=lambda text: text[:30])
+def test_an_expression_that_might_be_expensive_is_refused_with_its_line(expression: str, says: str) -> None:
+    loops = [
+        "until(cond={{ %s }}){ a }",
+        "switch(on={{ %s }}){ x: a }",
+        "repeat(count={{ %s }}){ a }",
+        "foreach(over={{ %s }}, item=i){ a }",
+        'switch(on=kind){ x: "until(cond={{ %s }}){ a }" }',
+    ]
+    for place, loop in enumerate(loops):
+        error = refusal(graph("\n".join([*["# a comment"] * place, loop.replace("%s", expression)])))
+        assert says in error.message
+        assert error.meta["line"] == 3 + place
+
+
+def test_expressions_that_flows_use_are_accepted() -> None:
+    for expression in (
+        "$ctx.params.n > 3 and not $ctx.results.a == 'done'",
+        "$ctx.params.n * 2 + 1 >= $ctx.params.limit % 7 - 4 / 2",
+        "$ctx.params.kind + '-' + $ctx.params.size",
+        "'x' in $ctx.params.names or $ctx.loop.index < -1",
+    ):
+        read_workflow(graph(f"until(cond={{{{ {expression} }}}}){{ a }}").encode())
 
 
 def test_all_unknown_keys_are_told_at_once() -> None:

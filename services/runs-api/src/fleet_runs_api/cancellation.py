@@ -1,4 +1,4 @@
-"""Cancelling a run: recorded in its snapshot, told to its holder at once, ended here if nobody holds it."""
+"""Cancelling a run: recorded in ledger and snapshot, told to its holder at once, ended here if nobody holds it."""
 
 import asyncio
 import logging
@@ -15,7 +15,13 @@ from fleet_kit.kv import Bucket
 from fleet_kit.log_events import service_call
 from fleet_kit.nats import NatsLink, WrongRevision
 
+from . import ledger
+from .documents import without_holder
+from .errors import RunNotFound
+from .group_commit import GroupCommit
+from .ledger import CancelRequest
 from .queued_jobs import QueuedJobs
+from .relay import Relay
 from .views import RunViews
 
 logger = logging.getLogger(__name__)
@@ -28,13 +34,20 @@ class Cancellation:
         link: NatsLink,
         runs: Bucket,
         views: RunViews,
+        commits: GroupCommit,
+        relay: Relay,
         names: WireNames,
         jobs: QueuedJobs,
+        carry_after_sec: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """The relay carries a request to KV after `carry_after_sec`, if this process does not come to it."""
         self._link = link
         self._runs = runs
         self._views = views
+        self._commits = commits
+        self._relay = relay
+        self._carry_after_sec = carry_after_sec
         self._names = names
         self._jobs = jobs
         self._clock = clock
@@ -52,22 +65,33 @@ class Cancellation:
             return asked
 
     async def _cancel(self, run_id: str, caller: Identity, reason: str | None) -> RunSnapshot:
-        while True:
-            live = await self._views.find_live(run_id, tenant_id=caller.tenant_id)
-            snapshot, revision = live or await self._views.find_waiting(run_id, tenant_id=caller.tenant_id)
-            wanted = snapshot.request_cancel(by=_name_of(caller), now=self._clock(), reason=reason)
-            if wanted is not snapshot:
-                try:
-                    revision = (
-                        await self._runs.update(run_id, wanted.encode(), revision=revision)
-                        if live
-                        else await self._runs.create(run_id, wanted.encode())
-                    )
-                except WrongRevision:
-                    continue
-            if not wanted.is_terminal:
-                self._bring_about(wanted, revision)
-            return wanted
+        """The ledger first: an answered request survives whatever NATS loses."""
+        found = await self._views.find(run_id, tenant_id=caller.tenant_id)
+        if found.is_terminal:
+            return found
+        now = self._clock()
+        request = CancelRequest(
+            run_id,
+            caller.tenant_id,
+            by=_name_of(caller),
+            reason=reason,
+            now=now,
+            carry_at=now + self._carry_after_sec,
+        )
+        asked = await self._commits.write(ledger.request_cancel, request)
+        if asked is None:
+            raise RunNotFound(run_id=run_id)
+        if asked.is_terminal:
+            return asked
+        try:
+            snapshot, revision = await self._relay.announce(without_holder(asked))
+        except NatsUnavailable as error:
+            logger.info("run %s is told to end when NATS is back: %s", run_id, error)
+            return asked
+        self._relay.cancel_carried(run_id)
+        if not snapshot.is_terminal:
+            self._bring_about(snapshot, revision)
+        return snapshot
 
     async def stop(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)

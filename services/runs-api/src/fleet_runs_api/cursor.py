@@ -10,7 +10,7 @@ import orjson
 
 from .errors import InvalidCursor
 
-_VERSION = b"\x01"
+_VERSION = b"\x02"
 _SIGNATURE_BYTES = 16
 
 
@@ -23,10 +23,13 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Through what changed after `updated_after` and not after `until`, the earliest change first."""
+    """Through what changed after `updated_after` and not after `shown_until`, the earliest change first."""
 
     updated_after: float
-    until: float
+    # Where the next difference begins: no change up to this moment is yet to be committed.
+    settled_until: float
+    # The latest change that could be seen when the difference began.
+    shown_until: float
     # The change that was shown last.
     changed_at: float
     seq: int

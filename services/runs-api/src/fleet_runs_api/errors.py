@@ -22,6 +22,20 @@ class LedgerUnavailable(FleetError):
 
     status = 503
     provider = "ledger"
+    # The connection broke off in a transaction: nobody knows whether it was committed.
+    may_be_written = False
+
+
+class AcceptanceUnknown(FleetError):
+    """It is not known whether the run was accepted; look in GET /runs, or send it again with its Idempotency-Key."""
+
+    status = 503
+
+
+class DiskFull(LedgerUnavailable):
+    """No space is left on the data disk; free some and try again."""
+
+    provider = "disk"
 
 
 class RunNotFinished(FleetError):

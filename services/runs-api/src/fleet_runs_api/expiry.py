@@ -182,7 +182,7 @@ class Expiry:
                 # The job goes last: as long as it is there, a worker that gets it sees to a missing letter.
                 await self._tell(ended, reason, error)
                 if ack_subject:
-                    await self._link.send(ack_subject, b"+ACK")
+                    await self._jobs.answer(row.run_id, ack_subject, b"+ACK")
                 elif job is not None:
                     await self._jobs.remove(job)
             return True

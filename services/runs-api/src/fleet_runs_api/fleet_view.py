@@ -33,16 +33,22 @@ class FleetView:
         *,
         bucket: str,
         disconnect_timeout_sec: float,
+        start_command: str,
         on_tags: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         """`on_tags` hears at every change of a working worker's record which tags it serves."""
         self._disconnect_timeout_sec = disconnect_timeout_sec
+        self._start_command = start_command
         self._on_tags = on_tags
         self._records: dict[str, WorkerRecord] = {}
         self.mirror = Mirror(link, bucket, on_change=self._on_change)
 
     def worker(self, worker_id: str) -> WorkerRecord | None:
         return self._records.get(worker_id)
+
+    def start_command(self, tag: str) -> str:
+        """What to type for one more worker of the tag."""
+        return self._start_command.replace("{tag}", tag)
 
     def is_alive(self, record: WorkerRecord, *, now: float) -> bool:
         return record.is_alive(now=now, disconnect_timeout_sec=self._disconnect_timeout_sec)

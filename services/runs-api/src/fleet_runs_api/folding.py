@@ -1,6 +1,7 @@
 """How a snapshot seen in KV changes what the ledger knows of a run: a rule without any SQL."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
@@ -10,6 +11,10 @@ from .texts import fitting
 _LONGEST_ERROR = 2000
 _LONGEST_NAME = 255
 _LONGEST_REASON = 64
+# So many attempts may begin between two looks of the ledger; a number beyond that is no count of them.
+_MOST_UNSEEN_ATTEMPTS = 1000
+# No retry waits for longer (the largest cap of a policy), whatever the clocks of worker and ledger say.
+_LONGEST_WAIT_SECONDS = 2 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +26,16 @@ class Known:
     revision: int
     failures: int = 0
     reopened: int = 0
+    not_before: float | None = None
+
+    @classmethod
+    def of(cls, row: Any) -> Self:
+        """Of a row with columns of these names."""
+        known = {field.name: getattr(row, field.name) for field in fields(cls)}
+        return cls(**known | {"status": RunStatus(row.status)})
+
+
+KNOWN_COLUMNS = tuple(field.name for field in fields(Known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +55,37 @@ class Change:
     reopened: int
 
 
-def fold(known: Known, snapshot: RunSnapshot, revision: int) -> Change | None:
-    """The change to record, or None when the snapshot is old news or comes after the end.
+def is_possible(known: Known, snapshot: RunSnapshot, *, now: float) -> bool:
+    """Whether a run of which the ledger knows this can have such a snapshot.
 
-    Attempts never fall and a terminal state never changes, whatever order the news arrives in: only a run that
-    was asked to be tried once more leaves its end, and then the ledger knows it first.
+    Any worker may write any snapshot. One that says what only the ledger decides (that the run was reopened), or that
+    would keep the run from ever ending, counts as unreadable: it is not folded in, and the sweeper replaces it.
     """
-    if revision <= known.revision or snapshot.reopened < known.reopened:
+    return (
+        snapshot.reopened <= known.reopened
+        and max(snapshot.attempt, snapshot.attempt_floor or 0) <= known.attempt + _MOST_UNSEEN_ATTEMPTS
+        and (snapshot.not_before or 0.0) <= max(known.not_before or 0.0, now + _LONGEST_WAIT_SECONDS)
+    )
+
+
+def fold(known: Known, snapshot: RunSnapshot, revision: int, *, now: float) -> Change | None:
+    """The change to record, or None when the snapshot is old news, impossible, or comes after the end.
+
+    Attempts never fall and a terminal state never changes, whatever order the news arrives in: a run that was asked
+    to be tried once more leaves its end in the ledger first.
+    """
+    if known.status.is_terminal or revision <= known.revision or snapshot.reopened < known.reopened:
         return None
-    if known.status.is_terminal and snapshot.reopened == known.reopened:
+    if not is_possible(known, snapshot, now=now):
         return None
     if snapshot.status is known.status is RunStatus.PENDING and snapshot.attempt <= known.attempt:
         return None  # the ledger knew it before KV did
+    if known.status is RunStatus.CANCELLING and snapshot.status in (RunStatus.PENDING, RunStatus.RUNNING):
+        return None  # written by somebody whom the request to cancel has not reached yet
     # A peer's worker does not count attempts: whoever runs is in the first at least.
     attempt = max(known.attempt, snapshot.attempt, 1 if snapshot.status is RunStatus.RUNNING else 0)
-    finished_at = (snapshot.end_time or snapshot.updated_at) if snapshot.is_terminal else None
+    # By a worker's clock, but not in the future: retention would wait for that.
+    finished_at = min(snapshot.end_time or snapshot.updated_at, now) if snapshot.is_terminal else None
     return Change(
         status=snapshot.status,
         attempt=attempt,
@@ -68,5 +99,5 @@ def fold(known: Known, snapshot: RunSnapshot, revision: int) -> Change | None:
         finished_at=finished_at,
         failures=snapshot.failures,
         not_before=snapshot.not_before,
-        reopened=snapshot.reopened,
+        reopened=known.reopened,
     )

@@ -180,6 +180,8 @@ class GroupCommit:
             self._transact(group, attempts=attempts)
         except Exception as error:
             if len(group) == 1 or _is_away(error):
+                if isinstance(error, LedgerUnavailable):
+                    error.may_be_written = any(waiting.unsure for waiting in group)
                 for waiting in group:
                     waiting.error = error
                 return

@@ -8,8 +8,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from .tables import idempotency_keys as _keys
 
-# <domain>:<entity-id>:<epoch-ms>, as the contracts document wants it.
-KEY_PATTERN = r"^[A-Za-z0-9._-]{1,64}:[A-Za-z0-9._-]{1,128}:[0-9]{13}$"
+# Printable ASCII: a UUID, or <domain>:<entity-id>:<epoch-ms> as the contracts document wants it.
+KEY_PATTERN = r"[ -~]{1,255}"
 
 
 @dataclass(frozen=True, slots=True)

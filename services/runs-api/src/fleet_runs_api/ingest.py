@@ -10,7 +10,7 @@ from nats.js import api
 
 from fleet_contracts import spans
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import WireNames, kv_stream
+from fleet_contracts.names import WireNames, kv_key, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
@@ -95,7 +95,7 @@ class Ingest:
         # Of several changes of one run the last one tells all.
         latest = {msg.subject: msg for msg in messages}
         begun_at = time.time()
-        observations = [seen for msg in latest.values() if (seen := _observation(msg)) is not None]
+        observations = [seen for msg in latest.values() if (seen := self._observation(msg)) is not None]
         if observations:
             changed, refused = await self._record(observations)
             self._complaints.end()
@@ -109,6 +109,19 @@ class Ingest:
                 _tell_traces(observations, refused, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
+
+    def _observation(self, msg: Msg) -> Observation | None:
+        if not msg.data:
+            return None  # a deletion: KV has let go of the run, the ledger keeps it
+        try:
+            snapshot = RunSnapshot.decode_of(kv_key(self._names.runs_kv_bucket, msg.subject), msg.data)
+        except MalformedMessage as error:
+            with Span(TraceContext.of_headers(msg.headers)):
+                logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
+            return None
+        if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
+            return None  # our own first word about the run: the ledger said it before KV did
+        return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), TraceContext.of_headers(msg.headers))
 
     async def _record(self, observations: Sequence[Observation]) -> tuple[Sequence[Observation], dict[str, str]]:
         """Together; if that fails one by one, so that one that the ledger cannot take does not hold up the others.
@@ -134,20 +147,6 @@ class Ingest:
                 with Span(seen.trace):
                     logger.exception("a snapshot of run %s cannot be folded in", run_id, extra={"run_id": run_id})
         return changed, refused
-
-
-def _observation(msg: Msg) -> Observation | None:
-    if not msg.data:
-        return None  # a deletion: KV has let go of the run, the ledger keeps it
-    try:
-        snapshot = RunSnapshot.decode(msg.data)
-    except MalformedMessage as error:
-        with Span(TraceContext.of_headers(msg.headers)):
-            logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
-        return None
-    if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
-        return None  # our own first word about the run: the ledger said it before KV did
-    return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), TraceContext.of_headers(msg.headers))
 
 
 def _tell_traces(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:

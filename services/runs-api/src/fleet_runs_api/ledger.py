@@ -1,11 +1,11 @@
-"""Every write to the ledger. Writes come in batches, one function per kind, for the group commit."""
+"""Every write to the ledger but the outbox. Writes come in batches, one function per kind, for the group commit."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
@@ -13,11 +13,14 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 
+from . import queries
 from .counting import Kind, count
-from .folding import Change, Known, fold
+from .documents import snapshot_of, waiting_snapshot_of
+from .folding import KNOWN_COLUMNS, Change, Known, fold
 from .history import Decided, DecisionKind, note_attempts, note_decisions
 from .idempotency import Earlier, KeyUse, forget_key, take_key
-from .prepared import Deleting, Inserting, Updating
+from .outbox import CANCEL, DISPATCH, WITHDRAW
+from .prepared import Inserting, Updating
 from .second_tries import may_be_committed
 from .tables import attempts as _attempts
 from .tables import decisions as _decisions
@@ -25,9 +28,6 @@ from .tables import documents as _documents
 from .tables import idempotency_keys as _keys
 from .tables import outbox as _outbox
 from .tables import runs as _runs
-
-DISPATCH = "dispatch"
-WITHDRAW = "withdraw"
 
 _CHANGE_COLUMNS = (*Change.__dataclass_fields__, "changed_at")
 
@@ -41,8 +41,6 @@ _INSERT_RUN = Inserting(
 )  # fmt: skip
 _INSERT_DOCUMENT = Inserting(_documents, ("run_id", "job"))
 _INSERT_OUTBOX = Inserting(_outbox, ("kind", "run_id", "dispatch", "due_at"))
-_DELETE_SENT = Deleting(_outbox, ("run_id", "dispatch", "kind"))
-_NOTE_SENT = Updating(_runs, ("job_sequence",), keys=("run_id", "dispatch"))
 _APPLY_CHANGE = Updating(_runs, _CHANGE_COLUMNS, keys=("run_id",))
 _KEEP_SNAPSHOT = Updating(_documents, ("snapshot",), keys=("run_id",))
 _NOTE_CHECKED = Updating(_runs, ("checked_at",), keys=("run_id",))
@@ -64,20 +62,6 @@ class Acceptance:
 
     runs: Sequence[NewRun]
     key: KeyUse | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    run_id: str
-    dispatch: int
-    job_sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class TakeDue:
-    now: float
-    until: float
-    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +91,8 @@ class Redispatch:
     forgotten: bool
     now: float
     reason: str
+    # How often a worker may have claimed the run since the ledger last heard of it.
+    unheard_attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +111,18 @@ class NotReopened:
     """The run is in another state than FAILED; None: there is no such run."""
 
     status: RunStatus | None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """Somebody asks for a run to end; the relay tells KV at `carry_at`, unless it was told before."""
+
+    run_id: str
+    tenant_id: str
+    by: str
+    reason: str | None
+    now: float
+    carry_at: float
 
 
 def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequence[Earlier | None]:
@@ -169,38 +167,35 @@ def _those_of(connection: Connection, run_ids: Sequence[str]) -> set[str]:
     return set(connection.execute(select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids))).scalars())
 
 
-def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
-    """The dispatch has reached JetStream: nothing is left to send."""
-    sent = sorted(sent, key=lambda s: s.run_id)
-    _DELETE_SENT.execute(connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
-    _NOTE_SENT.execute(connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
-    return [None] * len(sent)
-
-
 def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Sequence[bool]:
-    """Take back runs that could not be sent. False: a worker has it already, so it was sent after all.
+    """Take back runs of which no job was ever sent. False: somebody may have sent it, so it stays accepted.
 
-    What may have reached JetStream is removed by the relay as soon as it can be.
+    The first dispatch is what decides: whoever sends it takes it first, in a transaction of its own. A snapshot
+    that may have reached JetStream is removed by the relay as soon as it can be; without a job nobody executes it.
     """
     results = []
     for withdrawal in withdrawals:
-        gone = connection.execute(
-            delete(_runs)
-            .where(_runs.c.run_id == withdrawal.run_id, _runs.c.status == RunStatus.PENDING, _runs.c.attempt == 0)
-            .returning(_runs.c.tenant_id, _runs.c.flow_name, _runs.c.tag)
+        run_id = withdrawal.run_id
+        waiting = select(_runs.c.run_id).where(_runs.c.run_id == run_id, _runs.c.status == RunStatus.PENDING)
+        untaken = connection.execute(
+            delete(_outbox)
+            .where(_outbox.c.run_id.in_(waiting), _outbox.c.kind == DISPATCH, _outbox.c.due_since.is_(None))
+            .returning(_outbox.c.id)
         ).first()
         # Not there at all: it was withdrawn before, by a commit that nobody had heard of.
-        results.append(gone is not None or not _those_of(connection, [withdrawal.run_id]))
-        if gone is None:
+        results.append(untaken is not None or not _those_of(connection, [run_id]))
+        if untaken is None:
             continue
-        connection.execute(delete(_documents).where(_documents.c.run_id == withdrawal.run_id))
-        connection.execute(delete(_outbox).where(_outbox.c.run_id == withdrawal.run_id))
-        connection.execute(
-            insert(_outbox).values(kind=WITHDRAW, run_id=withdrawal.run_id, dispatch=1, due_at=withdrawal.now)
-        )
+        gone = connection.execute(
+            delete(_runs)
+            .where(_runs.c.run_id == run_id)
+            .returning(_runs.c.tenant_id, _runs.c.flow_name, _runs.c.tag, _runs.c.status)
+        ).one()
+        connection.execute(delete(_documents).where(_documents.c.run_id == run_id))
+        connection.execute(insert(_outbox).values(kind=WITHDRAW, run_id=run_id, dispatch=1, due_at=withdrawal.now))
         if withdrawal.key is not None:
             forget_key(connection, withdrawal.key)
-        count(connection, [(Kind(*gone), RunStatus.PENDING, -1)])
+        count(connection, [(Kind(gone.tenant_id, gone.flow_name, gone.tag), RunStatus(gone.status), -1)])
     return results
 
 
@@ -208,7 +203,7 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
     """Fold groups of snapshots into the ledger, with what follows from them; those of each group that changed it."""
     observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
-    columns = ("run_id", "tenant_id", "flow_name", "tag", "status", "attempt", "revision", "failures", "reopened")
+    columns = ("run_id", "tenant_id", "flow_name", "tag", *KNOWN_COLUMNS)
     rows = connection.execute(
         select(*(_runs.c[name] for name in columns))
         .where(_runs.c.run_id.in_(wanted))
@@ -217,10 +212,11 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
     )
     known: dict[str, Known] = {}
     kinds: dict[str, Kind] = {}
-    for run_id, tenant_id, flow_name, tag, status, attempt, revision, failures, reopened in rows:
-        known[run_id] = Known(RunStatus(status), attempt, revision, failures, reopened)
-        kinds[run_id] = Kind(tenant_id, flow_name, tag)
+    for row in rows:
+        known[row.run_id] = Known.of(row)
+        kinds[row.run_id] = Kind(row.tenant_id, row.flow_name, row.tag)
 
+    now = time.time()
     changed: set[int] = set()
     latest: dict[str, tuple[Change, Observation]] = {}
     moves: list[tuple[Kind, RunStatus, int]] = []
@@ -228,7 +224,7 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
     for observation in observations:
         run_id = observation.snapshot.run_id
         before = known.get(run_id)
-        change = fold(before, observation.snapshot, observation.revision) if before else None
+        change = fold(before, observation.snapshot, observation.revision, now=now) if before else None
         if before is None or change is None:
             continue
         changed.add(id(observation))
@@ -236,10 +232,9 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
         if change.status is not before.status:
             moves += [(kinds[run_id], before.status, -1), (kinds[run_id], change.status, 1)]
         if change.status is RunStatus.PENDING and change.failures > before.failures:
-            to_retry[run_id] = change.not_before or change.updated_at
-        known[run_id] = Known(change.status, change.attempt, change.revision, change.failures, change.reopened)
+            to_retry[run_id] = change.not_before or now
+        known[run_id] = Known.of(change)
     if latest:
-        now = time.time()
         _APPLY_CHANGE.execute(connection, [_change_row(run_id, c, now) for run_id, (c, _) in latest.items()])
         _KEEP_SNAPSHOT.execute(connection, [(seen.text, run_id) for run_id, (_, seen) in latest.items()])
         for _, seen in latest.values():
@@ -269,6 +264,10 @@ def redispatch(connection: Connection, wanted: Sequence[Redispatch]) -> Sequence
         if found is not None:
             anew = {"revision": 0} if item.forgotten else {}
             _queue_again(connection, item.run_id, due_at=item.now, now=item.now, **anew)
+            if item.forgotten:
+                row = connection.execute(queries.run_with_documents(item.run_id)).one()
+                waiting = waiting_snapshot_of(row).skip_attempts(item.unheard_attempts)
+                _KEEP_SNAPSHOT.execute(connection, [(waiting.encode().decode(), item.run_id)])
             reason = f"JetStream had lost the run ({item.reason})"
             note_decisions(
                 connection, [Decided(item.run_id, item.now, DecisionKind.REDISPATCH, found.attempt, reason)]
@@ -292,13 +291,11 @@ def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopene
     if row is None:
         return NotReopened(None)
     # In a statement of its own: one that waited for the lock sees the new run beside the old document.
-    last: str | None = connection.execute(
-        select(_documents.c.snapshot).where(_documents.c.run_id == item.run_id)
-    ).scalar()
-    if row.status != RunStatus.FAILED or last is None:
+    document = connection.execute(select(_documents).where(_documents.c.run_id == item.run_id)).one()
+    if row.status != RunStatus.FAILED or document.snapshot is None:
         return NotReopened(RunStatus(row.status))
     not_before = item.due_at if item.due_at > item.now else None
-    snapshot = RunSnapshot.decode(last.encode()).reopen(now=item.now, not_before=not_before)
+    snapshot = snapshot_of(document).reopen(now=item.now, not_before=not_before)
     # Attempts that a peer's worker did not count were counted here.
     snapshot = snapshot.model_copy(update={"attempt": row.attempt, "reopened": row.reopened + 1})
     note_attempts(connection, snapshot)
@@ -327,6 +324,35 @@ def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopene
     return snapshot
 
 
+def request_cancel(connection: Connection, wanted: Sequence[CancelRequest]) -> Sequence[RunSnapshot | None]:
+    """Note that runs are to end; each as the ledger has it from now on, None if there is no such run.
+
+    A run that has ended stays as it is, and of two requests the first one stands.
+    """
+    results: list[RunSnapshot | None] = [None] * len(wanted)
+    for place in sorted(range(len(wanted)), key=lambda place: wanted[place].run_id):
+        results[place] = _request_cancel(connection, wanted[place])
+    return results
+
+
+def _request_cancel(connection: Connection, item: CancelRequest) -> RunSnapshot | None:
+    own = (_runs.c.run_id == item.run_id, _runs.c.tenant_id == item.tenant_id)
+    if connection.execute(select(_runs.c.run_id).where(*own).with_for_update()).first() is None:
+        return None
+    row = connection.execute(queries.run_with_documents(item.run_id)).one()
+    snapshot = snapshot_of(row)
+    if (asked := snapshot.request_cancel(by=item.by, now=item.now, reason=item.reason)) is snapshot:
+        return snapshot
+    changes = {"status": asked.status.value, "updated_at": item.now, "changed_at": time.time()}
+    connection.execute(update(_runs).where(_runs.c.run_id == item.run_id).values(changes))
+    _KEEP_SNAPSHOT.execute(connection, [(asked.encode().decode(), item.run_id)])
+    row_of_outbox = {"kind": CANCEL, "run_id": item.run_id, "dispatch": row.dispatch, "due_at": item.carry_at}
+    connection.execute(insert(_outbox).values(row_of_outbox))
+    kind = Kind(row.tenant_id, row.flow_name, row.tag)
+    count(connection, [(kind, RunStatus(row.status), -1), (kind, asked.status, 1)])
+    return asked
+
+
 def _queue_again(connection: Connection, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:
     """A new dispatch of the run, sent by the relay when it is due; an older one is not sent any more."""
     dispatch: int = connection.execute(
@@ -335,35 +361,8 @@ def _queue_again(connection: Connection, run_id: str, *, due_at: float, now: flo
         .values(dispatch=_runs.c.dispatch + 1, job_sequence=None, checked_at=now, **changes)
         .returning(_runs.c.dispatch)
     ).scalar_one()
-    connection.execute(delete(_outbox).where(_outbox.c.run_id == run_id))
+    connection.execute(delete(_outbox).where(_outbox.c.run_id == run_id, _outbox.c.kind == DISPATCH))
     connection.execute(insert(_outbox).values(kind=DISPATCH, run_id=run_id, dispatch=dispatch, due_at=due_at))
-
-
-def clear_withdrawn(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
-    """The traces of withdrawn runs are gone from JetStream."""
-    connection.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == WITHDRAW))
-    return [None] * len(run_ids)
-
-
-def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequence[int]]:
-    """Take outbox rows that are due; nobody else takes them until then, by when they are sent or due again."""
-    taken = []
-    for item in wanted:
-        due = (
-            select(_outbox.c.id)
-            .where(_outbox.c.due_at <= item.now)
-            .order_by(_outbox.c.due_at)
-            .limit(item.limit)
-            .with_for_update(skip_locked=True)
-        )
-        rows = connection.execute(
-            update(_outbox)
-            .where(_outbox.c.id.in_(due))
-            .values(due_at=item.until, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
-            .returning(_outbox.c.id)
-        )
-        taken.append(sorted(row.id for row in rows))
-    return taken
 
 
 def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
@@ -405,14 +404,6 @@ def purge(connection: Connection, groups: Sequence[Sequence[str]]) -> Sequence[N
 def forget_old_keys(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
     """Idempotency keys older than this may be used anew."""
     connection.execute(delete(_keys).where(_keys.c.created_at < max(moments)))
-    return [None] * len(moments)
-
-
-def hasten_outbox(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
-    """Make first dispatches due that wait for no time of their own: the process that meant to send them is gone."""
-    scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
-    now = max(moments)
-    connection.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
     return [None] * len(moments)
 
 

@@ -27,6 +27,7 @@ REPAIRS = (
     "snapshot_lost",
     "snapshot_unreadable",
     "job_lost",
+    "delivery_unclaimed",
     "deadline_exceeded",
     "deliveries_exhausted",
 )
@@ -124,6 +125,10 @@ class RunsMetrics:
         for letter_reason in DeadLetterReason:
             self.letters.labels(letter_reason.value)
         self.watchers = self._gauge("pyoco_run_watchers", "Callers that follow the states of a run now.")
+        self.disk_free = self._gauge(
+            "pyoco_disk_free_bytes",
+            "Free space on the disk of the ledger's file; unknown for a database server.",
+        )
         self.followers = self._gauge("pyoco_log_followers", "Callers that follow the output of a run now.")
 
     def _make_runs(self) -> None:

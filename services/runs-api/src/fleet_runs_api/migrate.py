@@ -1,6 +1,7 @@
 """Brings the ledger's schema up to date and ends: for whoever wants that done before the service starts."""
 
 import logging
+import os
 import sys
 
 from fleet_contracts.log_events import SERVICE_HTTP
@@ -16,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> None:
+    # A SQLite file is for its owner's eyes only.
+    os.umask(0o077)
     configure_logging(service=SERVICE_HTTP, component="migrate", settings=FleetSettings.only_of_logging())
     try:
         database = Database(LedgerSettings.load().runs_database_url)

@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, func, select, union_all
+from sqlalchemy import Select, func, or_, select, union_all
 
-from .tables import FINISHED, FINISHED_IN_KV, HELD, TAKEN, WITH_DEADLINE
+from .folding import KNOWN_COLUMNS
+from .outbox import DISPATCH
+from .tables import FINISHED, FINISHED_IN_KV, HELD, QUEUED, TAKEN, WITH_DEADLINE
 from .tables import attempts as _attempts
 from .tables import counts as _counts
 from .tables import decisions as _decisions
@@ -27,6 +29,11 @@ def run_with_documents(run_id: str) -> Select[Any]:
     )
 
 
+def job_of(run_id: str) -> Select[Any]:
+    """What was accepted, of a run that the ledger has."""
+    return select(_documents.c.job).where(_documents.c.run_id == run_id)
+
+
 def outbox_rows(ids: Sequence[int]) -> Select[Any]:
     """Outbox rows with what is needed to send them, in the order of acceptance."""
     return (
@@ -46,18 +53,24 @@ def outbox_rows(ids: Sequence[int]) -> Select[Any]:
 
 
 def first_dispatch(run_id: str) -> Select[Any]:
-    """A row if there is the run; `unsent` if it was to be sent at once, and nobody has noted yet that it was."""
+    """A row if there is the run; `unsent` if its submit has neither sent it nor left it to the relay."""
     unsent = (
         select(_outbox.c.id)
-        .where(_outbox.c.run_id == run_id, _outbox.c.dispatch == 1, _runs.c.not_before.is_(None))
+        .where(
+            _outbox.c.run_id == run_id,
+            _outbox.c.kind == DISPATCH,
+            _outbox.c.dispatch == 1,
+            _outbox.c.due_since.is_(None),
+            _runs.c.not_before.is_(None),
+        )
         .exists()
     )
     return select(unsent.label("unsent")).select_from(_runs).where(_runs.c.run_id == run_id)
 
 
 def job_place(run_id: str) -> Select[Any]:
-    """Where in the work stream the latest job of a run lies."""
-    return select(_runs.c.job_sequence).where(_runs.c.run_id == run_id)
+    """In which queue and where in the work stream the latest job of a run lies."""
+    return select(_runs.c.tag, _runs.c.job_sequence).where(_runs.c.run_id == run_id)
 
 
 def next_due() -> Select[Any]:
@@ -88,11 +101,21 @@ def held_runs(*, limit: int) -> Select[Any]:
     return select(_runs.c.run_id, _runs.c.revision).where(HELD).order_by(_runs.c.changed_at).limit(limit)
 
 
+def queued_runs(tag: str, now: float, *, limit: int) -> Select[Any]:
+    """Runs of a tag that wait with a job in the queue and for no time of their own, in the order of their jobs."""
+    return (
+        select(_runs.c.run_id, _runs.c.job_sequence)
+        .where(QUEUED, _runs.c.tag == tag, or_(_runs.c.not_before.is_(None), _runs.c.not_before <= now))
+        .order_by(_runs.c.job_sequence)
+        .limit(limit)
+    )
+
+
 def unchecked_runs(before: float, *, limit: int) -> Select[Any]:
     """Unfinished runs that nobody has compared with JetStream since `before`, and that wait for no sending."""
     sending = select(_outbox.c.run_id).where(_outbox.c.run_id == _runs.c.run_id).exists()
     return (
-        select(_runs.c.run_id, _runs.c.dispatch, _runs.c.job_sequence, _runs.c.tag, _runs.c.revision)
+        select(*(_runs.c[name] for name in ("run_id", "dispatch", "job_sequence", "tag", *KNOWN_COLUMNS)))
         .where(_runs.c.finished_at.is_(None), _runs.c.checked_at < before, ~sending)
         .order_by(_runs.c.checked_at)
         .limit(limit)
@@ -109,9 +132,10 @@ def overdue_runs(now: float, *, limit: int) -> Select[Any]:
 
 
 def finished_runs_in_kv(before: float, *, limit: int) -> Select[Any]:
+    """Runs that ended before, and of which the ledger heard so before: a worker's clock may say anything."""
     return (
         select(_runs.c.run_id, _runs.c.revision)
-        .where(FINISHED_IN_KV, _runs.c.finished_at < before)
+        .where(FINISHED_IN_KV, _runs.c.finished_at < before, _runs.c.changed_at < before)
         .order_by(_runs.c.finished_at)
         .limit(limit)
     )
@@ -120,10 +144,14 @@ def finished_runs_in_kv(before: float, *, limit: int) -> Select[Any]:
 def finished_runs_out_of_kv(before: float, *, limit: int) -> Select[Any]:
     return (
         select(_runs.c.run_id)
-        .where(FINISHED, _runs.c.finished_at < before, _runs.c.kv_released == 1)
+        .where(FINISHED, _runs.c.finished_at < before, _runs.c.changed_at < before, _runs.c.kv_released == 1)
         .order_by(_runs.c.finished_at)
         .limit(limit)
     )
+
+
+def ended_among(run_ids: Sequence[str]) -> Select[Any]:
+    return select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
 
 
 def attempts_of(run_id: str) -> Select[Any]:

@@ -9,6 +9,7 @@ from fleet_contracts.names import NATS_MSG_ID, WireNames
 from fleet_kit.errors import FleetError
 from fleet_kit.nats import NatsLink
 from fleet_kit.nats_outages import OUTAGES
+from fleet_kit.pull import ack_tokens
 from fleet_kit.streams import stored_message
 
 from . import queries
@@ -42,6 +43,30 @@ class QueuedJobs:
         except FleetError as error:
             logger.debug("the job of run %s stays where it is: %s", run_id, error)
         return None
+
+    async def answer(self, run_id: str, ack_subject: str, answer: bytes) -> None:
+        """Answer the delivery of this run's job in the place of a holder that is gone.
+
+        The snapshot names the subject, and whoever wrote it may have named any: nothing else is ever sent to.
+        """
+        rows = await self._database.fetch(queries.job_place(run_id))
+        if rows and self._is_answer_to(ack_subject, rows[0].tag, rows[0].job_sequence):
+            await self._link.send(ack_subject, answer)
+        else:
+            logger.warning(
+                "run %s names no delivery of its job to be answered; nothing is sent",
+                run_id,
+                extra={"run_id": run_id},
+            )
+
+    def _is_answer_to(self, subject: str, tag: str, sequence: int | None) -> bool:
+        """`sequence`: where the job lies; None if that is not known yet."""
+        tokens = subject.split(".")
+        if tokens[:2] != ["$JS", "ACK"]:
+            return False
+        stream, durable, _, found, *_ = [*ack_tokens(subject), *("",) * 4]
+        queue = [self._names.work_stream, self._names.work_durable(tag)]
+        return [stream, durable] == queue and (sequence is None or found == str(sequence))
 
     async def remove_of_ended(self, run_id: str) -> None:
         """Nobody is to wait for a worker that would only drop it. What stays all the same, a worker does drop."""

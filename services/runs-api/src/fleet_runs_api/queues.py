@@ -33,6 +33,11 @@ class Queues:
         self._news = asyncio.Event()
         self._complaint = ""
 
+    @property
+    def tags(self) -> set[str]:
+        """Those whose queues exist."""
+        return self._made
+
     def want(self, tags: Iterable[str]) -> None:
         """Some worker takes jobs of these tags."""
         # At every heartbeat of every worker: nearly always there is nothing new.

@@ -14,15 +14,16 @@ from pydantic import (
     model_validator,
 )
 
-from fleet_contracts.names import Tag
+from fleet_contracts.names import LINE_PATTERN, Tag
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
 from fleet_contracts.wheel import WheelInUse
+from fleet_kit.bodies import Body
 
-# No control characters: they would break logs, and PostgreSQL stores no NUL.
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=LINE_PATTERN)]
+LONGEST_LABEL = 64
+Label = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_LABEL, pattern=LINE_PATTERN)]
 
 Include = Literal["records", "full", "all"]
 
@@ -45,19 +46,14 @@ def _refuse_infinity(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-class Retry(RetryPolicy):
+class Retry(RetryPolicy, Body):
     """How often and after how long a failed flow is tried again."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
-
-class SubmitRun(BaseModel):
+class SubmitRun(Body):
     """A run to submit. `tag` routes it to the workers of that tag; `tags` only describe it."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={"examples": [{"flow_name": "hello", "params": {"name": "Ada"}}]},
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"flow_name": "hello", "params": {"name": "Ada"}}]})
 
     flow_name: Name
     params: Annotated[dict[str, Any], AfterValidator(_refuse_infinity)] = {}
@@ -79,10 +75,8 @@ class SubmitRun(BaseModel):
         return self
 
 
-class SubmitBatch(BaseModel):
+class SubmitBatch(Body):
     """Runs to accept together, all or none."""
-
-    model_config = ConfigDict(extra="forbid")
 
     runs: list[SubmitRun] = Field(min_length=1, max_length=1000)
 
@@ -93,7 +87,9 @@ class CancelRun(BaseModel):
     # Room for what a later version may say.
     model_config = ConfigDict(extra="ignore")
 
-    reason: Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")] | None = None
+    reason: (
+        Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$")] | None
+    ) = None
 
 
 class Submitted(BaseModel):

@@ -14,13 +14,15 @@ from fleet_kit.nats_metrics import NatsMetrics
 from fleet_kit.resources import ensure_bucket, ensure_stream
 from fleet_kit.wire import dlq_stream_config, events_stream_config, work_stream_config
 
-from . import ledger
+from . import outbox
+from .accepted import AcceptedRuns
 from .cancellation import Cancellation
 from .counting import settle_counts
 from .database import Database
 from .dead_letters.groups import settle_groups
 from .dead_letters.handling import DeadLetters
 from .dead_letters.ingest import DeadLetterIngest
+from .disk import LedgerDisk
 from .errors import LedgerUnavailable
 from .expiry import Expiry
 from .fleet_gauges import FleetGauges
@@ -39,6 +41,7 @@ from .submission import Submission
 from .sweeper import Sweeper
 from .timeline.following import Following
 from .timeline.timeline import Timeline
+from .unclaimed import Unclaimed
 from .views import RunViews
 from .watching import Watching
 
@@ -61,12 +64,14 @@ class RunsService:
         self.link = NatsLink(settings, name="runs-api")
         self._database = Database(settings.runs_database_url)
         self._commits = GroupCommit(self._database.writer, before_commit=_settle, on_commit=self._on_commit)
+        self._disk = LedgerDisk(self._database.folder, settings)
         runs = Bucket(self.link, settings.runs_kv_bucket)
         self._queues = Queues(self.link, settings)
         self._fleet = FleetView(
             self.link,
             bucket=settings.workers_kv_bucket,
             disconnect_timeout_sec=settings.worker_disconnect_timeout_sec,
+            start_command=settings.worker_start_command,
             on_tags=self._queues.want,
         )
         self._relay = relay = Relay(
@@ -82,7 +87,12 @@ class RunsService:
             link=self.link, commits=self._commits, relay=relay, names=settings, metrics=self.metrics
         )
         self._dead_letter_ingest = DeadLetterIngest(
-            link=self.link, commits=self._commits, settings=settings, metrics=metrics
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            settings=settings,
+            metrics=metrics,
         )
         jobs = QueuedJobs(link=self.link, database=self._database, names=settings)
         self._expiry = Expiry(
@@ -94,6 +104,15 @@ class RunsService:
             jobs=jobs,
             metrics=self.metrics,
         )
+        unclaimed = Unclaimed(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            queues=self._queues,
+            names=settings,
+            lost_after_sec=settings.run_lost_after_sec,
+            metrics=metrics,
+        )
         self._retention = Retention(settings=settings, link=self.link, database=self._database, commits=self._commits)
         self._sweeper = Sweeper(
             settings=settings,
@@ -104,30 +123,49 @@ class RunsService:
             relay=relay,
             expiry=self._expiry,
             jobs=jobs,
+            unclaimed=unclaimed,
             metrics=self.metrics,
         )
+        accepted = AcceptedRuns(self._database)
         self.submission = Submission(
             settings=settings,
             link=self.link,
             database=self._database,
+            accepted=accepted,
             commits=self._commits,
             relay=relay,
+            disk=self._disk,
             metrics=metrics,
         )
-        self.views = RunViews(link=self.link, runs=runs, database=self._database, workers=self._fleet)
-        self.listing = Listing(database=self._database, commits=self._commits, views=self.views, workers=self._fleet)
-        self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
-        self.timeline = Timeline(link=self.link, names=settings, views=self.views)
-        self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
-        self.cancellation = Cancellation(link=self.link, runs=runs, views=self.views, names=settings, jobs=jobs)
-        self.dead_letters = DeadLetters(
+        self.views = RunViews(
             link=self.link,
             runs=runs,
             database=self._database,
+            accepted=accepted,
+            workers=self._fleet,
+            unclaimed=unclaimed,
+        )
+        self.listing = Listing(
+            database=self._database,
+            commits=self._commits,
+            views=self.views,
+            workers=self._fleet,
+            unclaimed=unclaimed,
+        )
+        self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
+        self.timeline = Timeline(link=self.link, names=settings, views=self.views)
+        self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
+        self.cancellation = Cancellation(
+            link=self.link,
+            runs=runs,
+            views=self.views,
             commits=self._commits,
             relay=relay,
-            metrics=metrics,
+            names=settings,
+            jobs=jobs,
+            carry_after_sec=settings.relay_retry_sec,
         )
+        self.dead_letters = DeadLetters(link=self.link, database=self._database, commits=self._commits, relay=relay)
         self.gauges = FleetGauges(
             settings=settings,
             link=self.link,
@@ -138,6 +176,7 @@ class RunsService:
         NatsMetrics(self.link, metrics.registry, component="runs-api")
         metrics.watchers.set_function(lambda: self.watching.watcher_count)
         metrics.followers.set_function(lambda: self.following.follower_count)
+        metrics.disk_free.set_function(self._disk.free_bytes)
 
         self.link.after_connect(self._ensure_resources)
         self.link.after_connect(self._queues.look_again)
@@ -170,7 +209,11 @@ class RunsService:
         self._database.dispose()
 
     async def waiting_for(self) -> dict[str, str]:
-        missing = {"nats": self.link.down_because, "ledger": self._ledger_missing}
+        missing = {
+            "nats": self.link.down_because or self.link.full_because,
+            "ledger": self._ledger_missing,
+            "disk": self._disk.full_because,
+        }
         return {part: reason for part, reason in missing.items() if reason}
 
     def _on_commit(self, writes: int, seconds: float) -> None:
@@ -185,6 +228,8 @@ class RunsService:
             asyncio.create_task(self._relay.run(self._stop)),
             asyncio.create_task(self._sweeper.run(self._stop)),
             asyncio.create_task(self._retention.run(self._stop)),
+            asyncio.create_task(self.watching.check(self._stop)),
+            asyncio.create_task(self._disk.run(self._stop)),
         ]
 
     async def _open_ledger(self) -> None:
@@ -203,7 +248,7 @@ class RunsService:
         self._commits.start()
         if self._database.is_sqlite:
             # Nobody else writes this file: what lies in the outbox was meant to be sent by a process that is gone.
-            await self._commits.write(ledger.hasten_outbox, time.time())
+            await self._commits.write(outbox.hasten_outbox, time.time())
         self._ledger_missing = None
 
     async def _cursor_secret(self) -> str:

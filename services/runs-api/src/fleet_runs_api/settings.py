@@ -8,9 +8,10 @@ from sqlalchemy import make_url
 
 from fleet_contracts.names import ConsumerDefaults, Tag, WireNames
 from fleet_contracts.retry import RetryPolicy
+from fleet_kit.disk import DiskLimits
 from fleet_kit.secret_files import read_secret
 from fleet_kit.settings import FleetSettings, HttpSettings
-from fleet_kit.wire import DlqLimits, EventsLimits
+from fleet_kit.stream_limits import DlqLimits, EventsLimits
 
 
 class LedgerSettings(FleetSettings):
@@ -28,10 +29,13 @@ class LedgerSettings(FleetSettings):
         return self
 
 
-class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, DlqLimits, EventsLimits):
+class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, DlqLimits, EventsLimits, DiskLimits):
     max_run_snapshot_bytes: int = Field(262144, ge=4096)
     workflow_yaml_max_bytes: int = Field(262144, ge=1)
     worker_disconnect_timeout_sec: float = Field(20.0, gt=0)
+
+    # What to type for a worker of a tag, in the fleet that this is; told to whoever waits for one.
+    worker_start_command: str = "pyoco-worker --tags {tag}"
 
     # How often the sweeper looks, and after how long a silent holder counts as lost.
     sweep_interval_sec: float = Field(1.0, gt=0)
@@ -56,5 +60,5 @@ class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, Dl
 
     @property
     def relay_retry_sec(self) -> float:
-        """Long enough that the submitting process has either sent a run or given it up."""
-        return 2 * self.nats_request_timeout_sec + 5
+        """Long enough that the submitting process has mostly sent a run or withdrawn it before the relay takes it."""
+        return self.nats_request_timeout_sec + 2

@@ -21,6 +21,7 @@ from fleet_kit.nats import NatsLink, WrongRevision
 from . import ledger, queries
 from .database import Database
 from .expiry import Expiry
+from .folding import Known, is_possible
 from .group_commit import GroupCommit
 from .ledger import Observation, Redispatch
 from .metrics import RunsMetrics
@@ -28,6 +29,7 @@ from .queued_jobs import QueuedJobs
 from .relay import Relay
 from .repairs import in_trace_of, repairing
 from .settings import RunsSettings
+from .unclaimed import Unclaimed
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,7 @@ class Sweeper:
         relay: Relay,
         expiry: Expiry,
         jobs: QueuedJobs,
+        unclaimed: Unclaimed,
         metrics: RunsMetrics,
     ) -> None:
         self._settings = settings
@@ -59,6 +62,7 @@ class Sweeper:
         self._relay = relay
         self._expiry = expiry
         self._jobs = jobs
+        self._unclaimed = unclaimed
         self._metrics = metrics
         # Revision of each held run and since when (by our own clock) it has not moved.
         self._unmoved: dict[str, tuple[int, float]] = {}
@@ -90,6 +94,7 @@ class Sweeper:
         """One round; True if there is more to do right away."""
         await self._expiry.end_overdue()
         await self._take_from_the_lost()
+        await self._unclaimed.hand_out_again()
         is_more_to_do = await self._find_forgotten()
         self._metrics.swept_at.set_to_current_time()
         return is_more_to_do
@@ -142,7 +147,7 @@ class Sweeper:
         entry = await self._runs.get(run_id, surely=True)
         if entry is None:
             return  # forgotten altogether: the check below finds it
-        snapshot = RunSnapshot.decode(entry.value)
+        snapshot = RunSnapshot.decode_of(run_id, entry.value)
         if entry.revision != row.revision:
             await self._record(snapshot, entry)
             return
@@ -162,7 +167,7 @@ class Sweeper:
             except WrongRevision:
                 return  # the holder lives after all
             if snapshot.ack_subject:
-                await self._link.send(snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
+                await self._jobs.answer(run_id, snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
             elif cancelled:
                 await self._jobs.remove_of_ended(run_id)
             self._metrics.repairs.labels(reason).inc()
@@ -198,13 +203,13 @@ class Sweeper:
             await self._send_again(row, "snapshot_lost", forgotten=True)
             return
         try:
-            snapshot = RunSnapshot.decode(entry.value)
+            snapshot = _of_run(row, entry)
         except MalformedMessage as error:
             with await in_trace_of(self._database, row.run_id):
                 logger.error(
                     "the snapshot of run %s is made anew: %s", row.run_id, error, extra={"run_id": row.run_id}
                 )
-            await self._runs.purge(row.run_id)
+            await self._runs.delete(row.run_id)
             await self._send_again(row, "snapshot_unreadable", forgotten=True)
             return
         if entry.revision < row.revision:
@@ -226,7 +231,13 @@ class Sweeper:
 
     async def _send_again(self, row: Any, reason: str, *, forgotten: bool) -> None:
         wanted = Redispatch(
-            row.run_id, expected_dispatch=row.dispatch, forgotten=forgotten, now=time.time(), reason=reason
+            row.run_id,
+            expected_dispatch=row.dispatch,
+            forgotten=forgotten,
+            now=time.time(),
+            reason=reason,
+            # Every claim takes a delivery.
+            unheard_attempts=self._settings.consumer_max_deliver,
         )
         with await repairing(self._database, row.run_id, reason):
             if not await self._commits.write(ledger.redispatch, wanted):
@@ -258,3 +269,11 @@ class Sweeper:
                     logger.error(
                         "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
                     )
+
+
+def _of_run(row: Any, entry: Entry) -> RunSnapshot:
+    """The run's snapshot; one that it cannot have counts as unreadable."""
+    snapshot = RunSnapshot.decode_of(row.run_id, entry.value)
+    if not is_possible(Known.of(row), snapshot, now=time.time()):
+        raise MalformedMessage("RunSnapshot: says of the run what the ledger knows to be impossible")
+    return snapshot

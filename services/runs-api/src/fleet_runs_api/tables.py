@@ -11,6 +11,7 @@ _Serial = BigInteger().with_variant(Integer, "sqlite")
 # Partial indexes: SQLite uses one only when the query repeats its condition to the letter.
 _UNFINISHED = text("finished_at IS NULL")
 HELD = text("status IN ('RUNNING', 'CANCELLING')")
+QUEUED = text("status = 'PENDING' AND job_sequence IS NOT NULL")
 FROM_YAML = text("workflow_yaml_sha256 IS NOT NULL")
 WITH_DEADLINE = text("finished_at IS NULL AND deadline_at IS NOT NULL")
 FINISHED = text("finished_at IS NOT NULL")
@@ -29,6 +30,7 @@ class Run(SQLModel, table=True):
         Index("ix_runs_tenant_tag", "tenant_id", "tag", "seq"),
         Index("ix_runs_unfinished", "checked_at", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
         Index("ix_runs_held_changed", "changed_at", sqlite_where=HELD, postgresql_where=HELD),
+        Index("ix_runs_queued", "tag", "job_sequence", sqlite_where=QUEUED, postgresql_where=QUEUED),
         Index("ix_runs_tenant_changed", "tenant_id", "changed_at", "seq"),
         Index("ix_runs_tenant_submitted", "tenant_id", "submitted_at"),
         Index(

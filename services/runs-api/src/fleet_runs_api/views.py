@@ -3,30 +3,32 @@
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import AttemptOutcome, RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink
 
 from . import queries
+from .accepted import AcceptedRuns
 from .database import Database
-from .documents import snapshot_of, waiting_snapshot_of
-from .errors import RunNotFound
+from .documents import Accepted, snapshot_of
+from .errors import LedgerUnavailable, RunNotFound
 from .fleet_view import FleetView
 from .schemas import Attempts, AttemptView, DecisionView
+from .unclaimed import Unclaimed
 from .waiting import why_snapshot_waits
 
 logger = logging.getLogger(__name__)
 
 # How a delivery is answered is no business of whoever looks at a run.
-_PRIVATE = {"ack_subject", "worker_instance_id"}
+_PRIVATE = {"ack_subject", "worker_instance_id", "attempt_floor"}
 _MOST_DECISIONS = 500
+_ENDED_PAGE = 500
 _OUTCOMES = {
     RunStatus.COMPLETED: AttemptOutcome.COMPLETED,
     RunStatus.FAILED: AttemptOutcome.FAILED,
@@ -34,41 +36,69 @@ _OUTCOMES = {
 }
 
 
+# An attempt of a run, and the worker that executed it.
+Writer = tuple[int, str | None]
+
+
 class RunViews:
-    def __init__(self, *, link: NatsLink, runs: Bucket, database: Database, workers: FleetView) -> None:
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        accepted: AcceptedRuns,
+        workers: FleetView,
+        unclaimed: Unclaimed,
+    ) -> None:
         self._link = link
         self._runs = runs
         self._database = database
+        self._accepted = accepted
         self._workers = workers
+        self._unclaimed = unclaimed
 
-    async def find(self, run_id: str, *, tenant_id: str) -> RunSnapshot:
+    async def find(self, run_id: str, *, tenant_id: str, surely: bool = False) -> RunSnapshot:
         """The run's latest state; RunNotFound also for a run of another tenant."""
-        snapshot, _ = await self.find_with_revision(run_id, tenant_id=tenant_id)
-        return snapshot
+        live = await self.find_live(run_id, tenant_id=tenant_id, surely=surely)
+        return live[0] if live is not None else await self._from_ledger(run_id)
 
-    async def find_with_revision(
-        self, run_id: str, *, tenant_id: str, surely: bool = False
-    ) -> tuple[RunSnapshot, int]:
-        """The same, with the KV revision of that state."""
-        found = await self.find_live(run_id, tenant_id=tenant_id, surely=surely) or await self._from_ledger(run_id)
-        return _own(found, run_id, tenant_id)
+    async def find_for_watcher(self, run_id: str, accepted: Accepted) -> tuple[RunSnapshot, int]:
+        """The latest state and its KV revision, or 0 if the ledger knows it and KV does not.
+
+        An end that the ledger knows stands, also if KV was set back to a time before it.
+        """
+        self._link.require()
+        live = await self._live(run_id, accepted, surely=True)
+        if live is not None and live[0].is_terminal:
+            return live
+        try:
+            known = await self._from_ledger(run_id)
+        except LedgerUnavailable:
+            if live is None:
+                raise
+            return live
+        return live if live is not None and not known.is_terminal else (known, 0)
+
+    async def ended_among(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of the runs that have ended, as far as the ledger knows."""
+        pages = [run_ids[start : start + _ENDED_PAGE] for start in range(0, len(run_ids), _ENDED_PAGE)]
+        return [row.run_id for page in pages for row in await self._database.fetch(queries.ended_among(page))]
 
     async def find_live(self, run_id: str, *, tenant_id: str, surely: bool = False) -> tuple[RunSnapshot, int] | None:
         """The run's snapshot in KV and its revision; None if KV has none that can be read."""
+        return await self._live(run_id, await self.accepted(run_id, tenant_id=tenant_id), surely=surely)
+
+    async def _live(self, run_id: str, accepted: Accepted, *, surely: bool) -> tuple[RunSnapshot, int] | None:
+        found = _readable(await self._runs.get(run_id, surely=surely))
+        return found and (accepted.laid_over(found[0]), found[1])
+
+    async def accepted(self, run_id: str, *, tenant_id: str) -> Accepted:
+        """What the ledger accepted; RunNotFound also for a run of another tenant."""
         if not _is_run_id(run_id):
             raise RunNotFound(run_id=run_id)
         self._link.require()
-        found = _readable(await self._runs.get(run_id, surely=surely))
-        return found and _own(found, run_id, tenant_id)
-
-    async def find_waiting(self, run_id: str, *, tenant_id: str) -> tuple[RunSnapshot, int]:
-        """The run as the ledger alone knows it: ended, or waiting although some worker may have had it."""
-        rows = await self._database.fetch(queries.run_with_documents(run_id))
-        if not rows:
-            raise RunNotFound(run_id=run_id)
-        row = rows[0]
-        snapshot = snapshot_of(row) if RunStatus(row.status).is_terminal else waiting_snapshot_of(row)
-        return _own((snapshot, row.revision), run_id, tenant_id)
+        return await self._accepted.find(run_id, tenant_id=tenant_id)
 
     def public(self, snapshot: RunSnapshot, *, with_records: bool) -> bytes:
         """A snapshot as callers see it, with what is known of its worker."""
@@ -79,7 +109,8 @@ class RunViews:
             more["worker_alive"] = self._workers.is_alive(worker, now=now)
             more["worker_heartbeat_at"] = worker.last_heartbeat_at
             more["worker_tags"] = worker.tags
-        if (waiting := why_snapshot_waits(snapshot, self._workers, now=now)) is not None:
+        unclaimed = self._unclaimed.has(snapshot.run_id, snapshot.tag or "")
+        if (waiting := why_snapshot_waits(snapshot, self._workers, now=now, unclaimed=unclaimed)) is not None:
             more["waiting_reason"] = waiting.reason
             more["waiting_detail"] = waiting.detail
         shown = snapshot.model_copy(update=more) if more else snapshot
@@ -125,18 +156,23 @@ class RunViews:
             decisions=[DecisionView.model_validate(row._mapping) for row in reversed(decided)],
         )
 
+    async def writers(self, run_id: str, *, tenant_id: str, wanted: Set[Writer]) -> Set[Writer]:
+        """Who has executed the run in which attempt; the ledger is asked only if the snapshot does not know all."""
+        snapshot = await self.find(run_id, tenant_id=tenant_id, surely=True)
+        known: set[Writer] = {(record.attempt, record.worker_id) for record in snapshot.earlier_attempts}
+        known.add((snapshot.attempt, snapshot.worker_id))
+        if not wanted <= known:
+            known |= {(row.attempt, row.worker_id) for row in await self._attempt_rows(run_id)}
+        return known
+
     async def _attempt_rows(self, run_id: str) -> Sequence[Any]:
         return await self._database.fetch(queries.attempts_of(run_id))
 
-    async def _from_ledger(self, run_id: str) -> tuple[RunSnapshot, int] | None:
+    async def _from_ledger(self, run_id: str) -> RunSnapshot:
         rows = await self._database.fetch(queries.run_with_documents(run_id))
-        return (snapshot_of(rows[0]), rows[0].revision) if rows else None
-
-
-def _own(found: tuple[RunSnapshot, int] | None, run_id: str, tenant_id: str) -> tuple[RunSnapshot, int]:
-    if found is None or (found[0].tenant_id or ANONYMOUS_TENANT) != tenant_id:
-        raise RunNotFound(run_id=run_id)
-    return found
+        if not rows:
+            raise RunNotFound(run_id=run_id)
+        return snapshot_of(rows[0])
 
 
 def _readable(entry: Entry | None) -> tuple[RunSnapshot, int] | None:

@@ -15,6 +15,7 @@ class WaitingReason(StrEnum):
     RETRY = "retry"
     NO_WORKER = "no_worker"
     QUEUE = "queue"
+    DELIVERY = "delivery"
     DEADLINE = "deadline"
     CANCEL = "cancel"
 
@@ -35,6 +36,7 @@ def why_waiting(
     failures: int,
     workers: FleetView,
     now: float,
+    unclaimed: bool = False,
 ) -> Waiting | None:
     """None for a run that a worker has, or that has ended."""
     if held or status.is_terminal or status is RunStatus.RUNNING:
@@ -54,13 +56,18 @@ def why_waiting(
         why = f"no live worker serves tag {tag}; start one"
         if capacity.draining:
             why = f"all workers of tag {tag} are draining; resume one (POST /workers/<id>/resume), or start another"
-        return Waiting(WaitingReason.NO_WORKER, f"{why} with: pyoco-worker --tags {tag}")
+        return Waiting(WaitingReason.NO_WORKER, f"{why} with: {workers.start_command(tag)}")
+    if unclaimed:
+        why = "its job was delivered, but no worker has claimed it; it is handed out again within seconds"
+        return Waiting(WaitingReason.DELIVERY, why)
     if not capacity.free_slots:
         return Waiting(WaitingReason.QUEUE, f"all workers of tag {tag} are busy; it is in their queue")
     return Waiting(WaitingReason.QUEUE, f"it is in the queue of tag {tag} and about to be taken")
 
 
-def why_snapshot_waits(snapshot: RunSnapshot, workers: FleetView, *, now: float) -> Waiting | None:
+def why_snapshot_waits(
+    snapshot: RunSnapshot, workers: FleetView, *, now: float, unclaimed: bool = False
+) -> Waiting | None:
     return why_waiting(
         status=snapshot.status,
         tag=snapshot.tag or "",
@@ -70,6 +77,7 @@ def why_snapshot_waits(snapshot: RunSnapshot, workers: FleetView, *, now: float)
         failures=snapshot.failures,
         workers=workers,
         now=now,
+        unclaimed=unclaimed,
     )
 
 

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import nats.errors
 import nats.js.errors
@@ -14,41 +15,55 @@ from nats.js import JetStreamContext, api
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import kv_key, kv_stream, kv_subject
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_kit.errors import NatsUnavailable
+from fleet_kit.complaints import Complaints
+from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import stream_sequence_of
+from fleet_kit.streams import stream_identity
 
+from .documents import Accepted
+from .event_ids import EventId
 from .views import RunViews
 
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 10.0
+# How often the ledger is asked whether a run has ended and nobody told its watchers.
+_CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     snapshot: RunSnapshot
-    revision: int
+    # The store and the KV revision in it; 0: the ledger knows this state, and the store knows none.
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    store: str
+    msg: Msg
 
 
 class Watcher:
     """Holds the newest news only: a client that reads slowly skips states, and nothing piles up."""
 
     def __init__(self) -> None:
-        self._news: Msg | None = None
+        self._news: _News | None = None
         self._changed = asyncio.Event()
         # Something may have happened that nobody told: it must be looked up.
         self.must_look = True
 
-    def tell(self, msg: Msg) -> None:
-        self._news = msg
+    def tell(self, news: _News) -> None:
+        self._news = news
         self._changed.set()
 
     def warn(self) -> None:
+        self._news = None  # older than what the look will find
         self.must_look = True
         self._changed.set()
 
-    async def wait(self, seconds: float) -> Msg | None:
+    async def wait(self, seconds: float) -> _News | None:
         """The newest news not taken yet; None if there are none by then."""
         try:
             async with asyncio.timeout(max(seconds, 0.0)):
@@ -69,8 +84,11 @@ class Watching:
         self._views = views
         self._watchers: dict[str, set[Watcher]] = {}
         self._subscription: JetStreamContext.PushSubscription | None = None
+        # The identity of the store that is followed.
+        self._store = ""
         self._lock = asyncio.Lock()
         self._tidying: set[asyncio.Task[None]] = set()
+        self._complaints = Complaints()
 
     @property
     def watcher_count(self) -> int:
@@ -82,9 +100,20 @@ class Watching:
             await self._unfollow()
             if self._watchers:
                 await self._follow()
-        for watchers in self._watchers.values():
-            for watcher in watchers:
-                watcher.warn()
+        self._warn(self._watchers)
+
+    async def check(self, stop: asyncio.Event) -> None:
+        """Look now and then whether something happened that no message told: an end, or another store."""
+        while not stop.is_set():
+            await asyncio.sleep(_CHECK_SECONDS)
+            try:
+                if self._watchers and self._link.down_because is None:
+                    if await stream_identity(self._link, kv_stream(self._bucket)) != self._store:
+                        await self.resume()
+                    self._warn(await self._views.ended_among(list(self._watchers)))
+                    self._complaints.end()
+            except FleetError as error:
+                self._complaints.tell(logger, "whether watched runs have ended is looked up later", error)
 
     async def stop(self) -> None:
         await asyncio.gather(*self._tidying, return_exceptions=True)
@@ -92,28 +121,29 @@ class Watching:
             await self._unfollow()
 
     async def open(
-        self, run_id: str, *, tenant_id: str, after_revision: int, since: float, seconds: float
+        self, run_id: str, *, tenant_id: str, after: EventId | None = None, since: float = 0.0, seconds: float
     ) -> AsyncIterator[State | None]:
         """The run's states from now on; RunNotFound and NatsUnavailable come before the first one.
 
-        Every state is newer than `after_revision` and `since`; None is a sign of life. It ends with the terminal
-        state, or when the time is up.
+        It begins with the present state unless that is the one `after`, and tells only states newer than `since`;
+        None is a sign of life. It ends with the terminal state, which is always told, or when the time is up.
         """
         await self._views.find(run_id, tenant_id=tenant_id)
-        return self._states(run_id, tenant_id, after_revision, since, time.monotonic() + seconds)
+        accepted = await self._views.accepted(run_id, tenant_id=tenant_id)
+        return self._states(run_id, accepted, after, since, time.monotonic() + seconds)
 
     async def _states(
-        self, run_id: str, tenant_id: str, after_revision: int, since: float, deadline: float
+        self, run_id: str, accepted: Accepted, last: EventId | None, since: float, deadline: float
     ) -> AsyncIterator[State | None]:
         watcher = Watcher()
         self._watchers.setdefault(run_id, set()).add(watcher)
         try:
             while True:
-                state = await self._next(run_id, tenant_id, watcher, deadline)
+                state = await self._next(run_id, accepted, watcher, last, deadline)
                 if state is None:
                     yield None
-                elif state.revision > after_revision:
-                    after_revision = state.revision
+                elif state.id != last or state.snapshot.is_terminal:
+                    last = state.id
                     if state.snapshot.updated_at > since:
                         yield state
                 if time.monotonic() >= deadline or (state is not None and state.snapshot.is_terminal):
@@ -121,22 +151,27 @@ class Watching:
         finally:
             self._leave(run_id, watcher)
 
-    async def _next(self, run_id: str, tenant_id: str, watcher: Watcher, deadline: float) -> State | None:
+    async def _next(
+        self, run_id: str, accepted: Accepted, watcher: Watcher, last: EventId | None, deadline: float
+    ) -> State | None:
         """The next state: looked up if something may have been missed, else as it is told."""
         try:
             await self._ensure_following()
             if watcher.must_look:
                 watcher.must_look = False
-                # Surely: what is newer than this look is told, and nothing between the two may be missed.
-                snapshot, revision = await self._views.find_with_revision(run_id, tenant_id=tenant_id, surely=True)
-                return State(snapshot, revision)
+                store = self._store
+                snapshot, revision = await self._views.find_for_watcher(run_id, accepted)
+                return State(snapshot, EventId(store, revision))
         except NatsUnavailable:
             watcher.must_look = True  # it is away: the watcher is warned when it is back
-        msg = await watcher.wait(min(_HEARTBEAT_SECONDS, deadline - time.monotonic()))
-        if msg is None or not msg.data:
+        news = await watcher.wait(min(_HEARTBEAT_SECONDS, deadline - time.monotonic()))
+        if news is None or not news.msg.data:
+            return None
+        told = EventId(news.store, stream_sequence_of(news.msg))
+        if last is not None and told.is_older_than(last):
             return None
         try:
-            return State(RunSnapshot.decode(msg.data), stream_sequence_of(msg))
+            return State(accepted.laid_over(RunSnapshot.decode(news.msg.data)), told)
         except MalformedMessage:
             logger.warning("a snapshot cannot be read and is not shown", extra={"run_id": run_id})
             return None
@@ -149,16 +184,18 @@ class Watching:
                     await self._follow()
 
     async def _follow(self) -> None:
+        store = await stream_identity(self._link, kv_stream(self._bucket))
         try:
             self._subscription = await self._link.jetstream.subscribe(
                 kv_subject(self._bucket, ">"),
                 stream=kv_stream(self._bucket),
                 ordered_consumer=True,
                 deliver_policy=api.DeliverPolicy.NEW,
-                cb=self._on_change,
+                cb=partial(self._on_change, store),
             )
         except (nats.errors.Error, nats.js.errors.Error) as error:
             raise self._link.unavailable(error) from error
+        self._store = store
 
     async def _unfollow(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -168,9 +205,14 @@ class Watching:
             except (nats.errors.Error, nats.js.errors.Error):
                 logger.debug("the consumer of the watchers was already gone", exc_info=True)
 
-    async def _on_change(self, msg: Msg) -> None:
+    async def _on_change(self, store: str, msg: Msg) -> None:
         for watcher in self._watchers.get(kv_key(self._bucket, msg.subject), ()):
-            watcher.tell(msg)
+            watcher.tell(_News(store, msg))
+
+    def _warn(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            for watcher in self._watchers.get(run_id, ()):
+                watcher.warn()
 
     def _leave(self, run_id: str, watcher: Watcher) -> None:
         watchers = self._watchers[run_id]

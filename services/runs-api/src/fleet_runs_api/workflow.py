@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from fleet_contracts.expressions import ARGUMENTS, LONGEST_EXPRESSION, parse_expression
 from fleet_contracts.workflow import WorkflowFile, WorkflowFlow, WorkflowRuntime, WorkflowTask
 from fleet_kit.strict_yaml import BadYaml, Path, YamlDocument, read_yaml, shorten, shown_path
 
@@ -30,8 +31,6 @@ _MOST_LEVELS = 50
 # Pyoco reads a pipe anew wherever the graph names it: so much text may be read in all. 4,096 terms fit in easily,
 # and it allows no more of them.
 _MOST_CHARACTERS = 200_000
-# Expressions go through Python's own parser, which is no friend of very long ones.
-_LONGEST_QUOTED = 2000
 _POSITION = re.compile(r"at position (\d+)")
 _GRAPH: Path = ("flow", "graph")
 
@@ -144,16 +143,31 @@ class _GraphCheck:
         try:
             tokens = tokenize_graph(self._texts[path])
             for token in tokens:
-                if token.kind in ("STRING", "TEMPLATE") and len(token.value) > _LONGEST_QUOTED:
+                if token.kind in ("STRING", "TEMPLATE") and len(token.value) > LONGEST_EXPRESSION:
                     raise ValueError(
-                        f"an expression has more than {_LONGEST_QUOTED} characters at position {token.pos}"
+                        f"an expression has more than {LONGEST_EXPRESSION} characters at position {token.pos}"
                     )
             pipeline = GraphParser(tokens).parse()
             _refuse_depth(pipeline)
+            self._check_expressions(path, pipeline, tokens)
         except (ValueError, RecursionError) as error:
             position = _POSITION.search(str(error))
             raise self._fault(path, _said(error), int(position[1]) if position else 0) from error
         return pipeline
+
+    def _check_expressions(self, path: Path, pipeline: Any, tokens: Sequence[Any]) -> None:
+        from pyoco.dsl.expressions import translate
+
+        for term, _ in _terms(pipeline):
+            for text in (getattr(term, name, None) or "" for name in ARGUMENTS):
+                if "$" not in text:
+                    continue  # a number or the path of a reference, as Pyoco will see to
+                expression = text.removeprefix("{{").removesuffix("}}")
+                try:
+                    parse_expression(translate(expression))
+                except ValueError as error:
+                    position = next((token.pos for token in tokens if expression in token.value), 0)
+                    raise self._fault(path, _said(error), position) from error
 
     def _check_pipes(self, parsed: Mapping[Path, Any]) -> None:
         """Every pipe that is named exists, none leads back to itself, and written out they stay small."""

@@ -13,21 +13,16 @@ from sqlalchemy import Row
 from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.identity import Identity
-from fleet_kit.kv import Bucket, Entry
 from fleet_kit.log_events import service_call
 from fleet_kit.logging import failure_fields
 from fleet_kit.nats import NatsLink
 
-from .. import ledger
 from ..cursor import CursorSigner, Walk
 from ..database import Database
 from ..errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
 from ..group_commit import GroupCommit
-from ..ledger import Observation
-from ..metrics import RunsMetrics
 from ..relay import Relay
 from . import ledger as dead_letter_ledger
 from . import queries as dead_letter_queries
@@ -65,19 +60,15 @@ class DeadLetters:
         self,
         *,
         link: NatsLink,
-        runs: Bucket,
         database: Database,
         commits: GroupCommit,
         relay: Relay,
-        metrics: RunsMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
-        self._runs = runs
         self._database = database
         self._commits = commits
         self._relay = relay
-        self._metrics = metrics
         self._clock = clock
         self._signer: CursorSigner | None = None
 
@@ -113,10 +104,7 @@ class DeadLetters:
     async def _requeue_one(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
         self._link.require()
         now = self._clock()
-        wanted = Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now)
-        done = await self._requeue(wanted)
-        if await self._catch_up(done.refused):
-            done = await self._requeue(wanted)
+        done = await self._requeue(Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now))
         for refused in done.refused:
             if refused.why is WhyNot.NOT_FOUND:
                 raise DeadLetterNotFound(letter_id=letter_id)
@@ -242,19 +230,6 @@ class DeadLetters:
         self._relay.wake()
         return done
 
-    async def _catch_up(self, refused: Sequence[Refused]) -> bool:
-        """The ledger is a moment behind KV. True if a run has failed there, which the ledger knows from now on."""
-        for no in refused:
-            if no.why is not WhyNot.RUN_NOT_FAILED or no.run_id is None:
-                continue
-            entry = await self._runs.get(no.run_id, surely=True)
-            if entry is not None and (failed := _failed(entry)) is not None:
-                seen = Observation(failed, entry.revision, entry.value.decode())
-                changed = await self._commits.write(ledger.record, [seen])
-                self._metrics.note_changes(observation.snapshot for observation in changed)
-                return True
-        return False
-
     async def _announce(self, run: RunSnapshot) -> None:
         try:
             await self._relay.announce(run)
@@ -280,14 +255,6 @@ def why_not(refused: Refused) -> str:
             return "This letter was requeued already; look at its run, or at the newest letter of that run."
         case _:
             return f"The run of this letter is {refused.run_status}; only a FAILED run can be requeued."
-
-
-def _failed(entry: Entry) -> RunSnapshot | None:
-    try:
-        snapshot = RunSnapshot.decode(entry.value)
-    except MalformedMessage:
-        return None
-    return snapshot if snapshot.status is RunStatus.FAILED else None
 
 
 def _scope(order: str, wanted: LetterFilter) -> bytes:

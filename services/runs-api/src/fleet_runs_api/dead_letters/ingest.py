@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from nats.aio.msg import Msg
 from nats.js import api
@@ -10,21 +11,29 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from fleet_contracts import spans
 from fleet_contracts.log_events import LetterMove
+from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import NATS_MSG_ID
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.complaints import Complaints
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.kv import Bucket, Entry
 from fleet_kit.nats import NatsLink
 from fleet_kit.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.resources import ensure_consumer
 from fleet_kit.tracing import Kind, Span, is_recording, span
 
+from .. import ledger
+from ..database import Database
 from ..group_commit import GroupCommit
+from ..ledger import Observation
 from ..metrics import RunsMetrics
 from ..settings import RunsSettings
 from . import ledger as dead_letter_ledger
+from . import queries as dead_letter_queries
 from .ledger import TooOld
-from .letter import Arrived, Letter, Moved, read_letter
+from .letter import Arrived, Letter, Moved, Unfounded, read_letter
 
 logger = logging.getLogger(__name__)
 
@@ -37,9 +46,20 @@ _FORGET_PAGE = 500
 class DeadLetterIngest:
     """Replicas share one durable consumer. A message is acked when its letter is on disk."""
 
-    def __init__(self, *, link: NatsLink, commits: GroupCommit, settings: RunsSettings, metrics: RunsMetrics) -> None:
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        commits: GroupCommit,
+        settings: RunsSettings,
+        metrics: RunsMetrics,
+    ) -> None:
         self._metrics = metrics
         self._link = link
+        self._runs = runs
+        self._database = database
         self._commits = commits
         self._settings = settings
         self._puller = Puller(
@@ -87,6 +107,7 @@ class DeadLetterIngest:
     async def _enter(self, messages: list[Msg]) -> None:
         begun_at = time.time()
         letters = [self._read(msg) for msg in messages]
+        await self._catch_up(letters)
         # One by one into the same commit: there, a letter that the database refuses fails alone.
         writes = [self._commits.write_soon(dead_letter_ledger.enter, letter) for letter in letters]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
@@ -95,6 +116,13 @@ class DeadLetterIngest:
                 with _in_trace_of(msg):
                     outcome.tell(LetterMove.ENTERED)
                 self._metrics.count_letter(outcome.reason)
+            elif isinstance(outcome, Unfounded):
+                with _in_trace_of(msg):
+                    logger.warning(
+                        "a dead letter on %s is left out: the run it names has not failed there",
+                        msg.subject,
+                        extra={"meta": {"stream_sequence": stream_sequence_of(msg)}},
+                    )
         for msg, letter, outcome in zip(messages, letters, outcomes, strict=True):
             if isinstance(outcome, DataError | IntegrityError):
                 with _in_trace_of(msg):
@@ -106,6 +134,17 @@ class DeadLetterIngest:
                 _tell_trace(msg, letter, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
+
+    async def _catch_up(self, letters: Sequence[Letter]) -> None:
+        """A worker writes that a run has failed before it sends the letter; the ledger may not know it yet."""
+        named = {letter.run_id for letter in letters if letter.run_id is not None}
+        rows = await self._database.fetch(dead_letter_queries.unfinished(named)) if named else []
+        for row in rows:
+            entry = await self._runs.get(row.run_id, surely=True)
+            if entry is not None and (failed := _failed(row.run_id, entry)) is not None:
+                seen = Observation(failed, entry.revision, entry.value.decode())
+                changed = await self._commits.write(ledger.record, [seen])
+                self._metrics.note_changes(observation.snapshot for observation in changed)
 
     def _read(self, msg: Msg) -> Letter:
         arrived = Arrived(
@@ -135,6 +174,14 @@ class DeadLetterIngest:
         # A full page means that there may be more: the next round goes on.
         if await self._commits.write(dead_letter_ledger.forget, wanted) < _FORGET_PAGE:
             self._forgotten_at = time.monotonic()
+
+
+def _failed(run_id: str, entry: Entry) -> RunSnapshot | None:
+    try:
+        snapshot = RunSnapshot.decode_of(run_id, entry.value)
+    except MalformedMessage:
+        return None
+    return snapshot if snapshot.status is RunStatus.FAILED else None
 
 
 def _in_trace_of(msg: Msg) -> Span:

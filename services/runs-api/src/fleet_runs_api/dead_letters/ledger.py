@@ -17,7 +17,7 @@ from ..ledger import NotReopened, Reopening
 from ..tables import dead_letters as _letters
 from ..tables import runs as _runs
 from .groups import GroupKey, letters_entered, letters_left
-from .letter import Letter, LetterState, Moved, error_type_of, fingerprint_of
+from .letter import Letter, LetterState, Moved, Unfounded, error_type_of, fingerprint_of
 
 _MOVED = tuple(
     _letters.c[name]
@@ -84,16 +84,27 @@ class TooOld:
     limit: int
 
 
-def enter(connection: Connection, letters: Sequence[Letter]) -> Sequence[Moved | None]:
-    """Letters from the stream, each once. None: the ledger has it already."""
+def enter(connection: Connection, letters: Sequence[Letter]) -> Sequence[Moved | Unfounded | None]:
+    """Letters from the stream, each once. None: the ledger has it already.
+
+    A worker may publish any letter on the subjects of its tags, about any run. It is that run's letter only if the
+    ledger knows that the run was in this queue and has failed in this attempt.
+    """
     runs = _runs_of(connection, letters)
-    rows = {letter.message_id: _row_of(letter, runs.get(letter.run_id or "")) for letter in letters}
-    inserted = connection.execute(
-        _INSERT[connection.dialect.name].returning(_letters.c.message_id, *_MOVED), list(rows.values())
-    )
-    new = {row.message_id: _moved(row) for row in inserted}
-    letters_entered(connection, (rows[message_id] for message_id in new))
-    return [new.pop(letter.message_id, None) for letter in letters]
+    unfounded = {letter.message_id for letter in letters if not _is_founded(letter, runs.get(letter.run_id or ""))}
+    rows = {
+        letter.message_id: _row_of(letter, runs.get(letter.run_id or ""))
+        for letter in letters
+        if letter.message_id not in unfounded
+    }
+    new: dict[str, Moved] = {}
+    if rows:
+        inserted = connection.execute(
+            _INSERT[connection.dialect.name].returning(_letters.c.message_id, *_MOVED), list(rows.values())
+        )
+        new = {row.message_id: _moved(row) for row in inserted}
+        letters_entered(connection, (rows[message_id] for message_id in new))
+    return [Unfounded() if letter.message_id in unfounded else new.pop(letter.message_id, None) for letter in letters]
 
 
 def requeue(connection: Connection, wanted: Sequence[Requeueing]) -> Sequence[Requeued]:
@@ -217,21 +228,26 @@ def _runs_of(connection: Connection, letters: Iterable[Letter]) -> dict[str, Any
     wanted = {letter.run_id for letter in letters if letter.run_id is not None}
     if not wanted:
         return {}
-    rows = connection.execute(
-        select(_runs.c.run_id, _runs.c.tenant_id, _runs.c.flow_name, _runs.c.tag).where(_runs.c.run_id.in_(wanted))
-    )
+    columns = ("run_id", "tenant_id", "flow_name", "tag", "status", "attempt")
+    rows = connection.execute(select(*(_runs.c[name] for name in columns)).where(_runs.c.run_id.in_(wanted)))
     return {row.run_id: row for row in rows}
 
 
+def _is_founded(letter: Letter, run: Any) -> bool:
+    """A letter about no run, or one that is not known, is nobody's but the operator's."""
+    return run is None or (
+        run.status == RunStatus.FAILED and run.tag == letter.tag and letter.attempt in (None, run.attempt)
+    )
+
+
 def _row_of(letter: Letter, run: Any) -> dict[str, Any]:
-    """What the run itself says goes before what the letter says of it: a peer's worker knows no tenants."""
+    """Whose letter it is only the run itself says; without one it is the operator's."""
     flow_name = run.flow_name if run else letter.flow_name
     error_type = error_type_of(letter.error, letter.reason)
     return {
         **asdict(letter),
-        "tenant_id": run.tenant_id if run else letter.tenant_id or ANONYMOUS_TENANT,
+        "tenant_id": run.tenant_id if run else ANONYMOUS_TENANT,
         "flow_name": flow_name,
-        "tag": run.tag if run else letter.tag,
         "error_type": error_type,
         "fingerprint": fingerprint_of(letter.reason, flow_name, error_type),
         "state": LetterState.OPEN.value,

@@ -52,6 +52,7 @@ class Letter:
     at: float
     reason: str
     error: str | None
+    # As the publisher says it, for traces only: whose letter it is, its run says.
     tenant_id: str | None
     run_id: str | None
     flow_name: str | None
@@ -60,6 +61,10 @@ class Letter:
     attempt: int | None
     num_delivered: int | None
     subject: str | None
+
+
+class Unfounded:
+    """A letter that is not taken in: its run has not failed, or is not one of the queue it tells of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +105,8 @@ def read_letter(arrived: Arrived, *, tag: str) -> Letter:
         tenant_id=fitting(said.tenant_id, 128),
         run_id=run_id,
         flow_name=fitting(said.flow_name, 200),
-        tag=fitting(said.tag or tag, 64),
+        # Of the subject, on which NATS lets only workers of the tag publish.
+        tag=fitting(tag, 64),
         worker_id=fitting(said.worker_id, 255),
         attempt=_countable(said.attempt),
         num_delivered=_countable(said.num_delivered),

@@ -1,6 +1,6 @@
 """Every read of dead letters: no page looks at more than a fixed number of rows, whatever it is filtered by."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,11 @@ def letter_with_run(letter_id: int, *, tenant_id: str) -> Select[Any]:
             _letters.c.state != LetterState.DELETED,
         )
     )
+
+
+def unfinished(run_ids: Iterable[str]) -> Select[Any]:
+    """Of these runs, those that the ledger does not know to have ended."""
+    return select(_runs.c.run_id).where(_runs.c.run_id.in_(list(run_ids)), _runs.c.finished_at.is_(None))
 
 
 def newest_groups(tenant_id: str, *, limit: int) -> Select[Any]:

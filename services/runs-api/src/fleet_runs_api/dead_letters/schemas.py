@@ -5,10 +5,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from fleet_contracts.status import RunStatus
+from fleet_kit.bodies import Body
+from fleet_kit.queries import Moment
 
 from ..schemas import Name
 
-Moment = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Cursor = Annotated[str, StringConstraints(max_length=500)]
 StateFilter = Literal["open", "requeued", "all"]
@@ -16,18 +17,16 @@ StateFilter = Literal["open", "requeued", "all"]
 MOST_AT_ONCE = 1000
 
 
-class Criteria(BaseModel):
+class Criteria(Body):
     """Which letters are meant. A criterion that nobody knows is refused: it would have chosen too many."""
-
-    model_config = ConfigDict(extra="forbid")
 
     reason: Name | None = None
     flow: Name | None = None
     tag: Name | None = None
     run_id: Name | None = None
     fingerprint: Fingerprint | None = None
-    since: Moment | None = Field(None, description="letters of this moment or later, in unix seconds")
-    until: Moment | None = Field(None, description="letters before this moment, in unix seconds")
+    since: Moment | None = Field(None, description="letters of this moment or later")
+    until: Moment | None = Field(None, description="letters before this moment")
 
 
 class LetterQuery(Criteria):
@@ -48,9 +47,8 @@ class DeletionQuery(Criteria):
         return self
 
 
-class RequeueLetters(BaseModel):
+class RequeueLetters(Body):
     model_config = ConfigDict(
-        extra="forbid",
         json_schema_extra={"examples": [{"filter": {"reason": "execution_error"}, "rate_per_sec": 10}]},
     )
 

@@ -18,13 +18,14 @@ from ..errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
 from ..fleet_view import FleetView
 from ..group_commit import GroupCommit
 from ..schemas import RunSummary
+from ..unclaimed import Unclaimed
 from ..views import RunViews
 from ..waiting import Waiting, why_waiting
 from . import paging
 from . import queries as list_queries
 from .queries import RunFilter
 
-# By how much the clocks of replicas may differ: a difference stays so far behind the present.
+# By how much the clocks of replicas may differ: the next difference begins so far before the present.
 _SETTLING_SECONDS = 0.2
 
 
@@ -56,11 +57,20 @@ class Page:
 
 
 class Listing:
-    def __init__(self, *, database: Database, commits: GroupCommit, views: RunViews, workers: FleetView) -> None:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        commits: GroupCommit,
+        views: RunViews,
+        workers: FleetView,
+        unclaimed: Unclaimed,
+    ) -> None:
         self._database = database
         self._commits = commits
         self._views = views
         self._workers = workers
+        self._unclaimed = unclaimed
         self._signer: CursorSigner | None = None
 
     def sign_with(self, secret: str) -> None:
@@ -88,9 +98,11 @@ class Listing:
     ) -> tuple[list[Any], Position | None]:
         wanted = query.wanted
         if start is None and query.updated_after is not None:
-            start = paging.difference(query.updated_after, until=self._settled_until(connection))
+            # Looked at first: what is committed while the rows are read has a later time than this.
+            settled_until = self._settled_until(connection)
+            start = paging.difference(connection, wanted, query.updated_after, settled_until=settled_until)
         if isinstance(start, Difference):
-            page.updated_until = start.until
+            page.updated_until = start.settled_until
             found = paging.changes(connection, wanted, start, limit=query.limit)
         else:
             if wanted.is_counted:
@@ -100,9 +112,7 @@ class Listing:
             )
         if not found.seqs:
             return [], found.following
-        chosen = list_queries.chosen(
-            wanted, found.seqs, changed_until=page.updated_until, with_documents=query.in_full
-        )
+        chosen = list_queries.chosen(wanted, found.seqs, with_documents=query.in_full)
         rows = {row.seq: row for row in connection.execute(chosen) if row.fits}
         return [rows[seq] for seq in found.seqs if seq in rows], found.following
 
@@ -129,6 +139,7 @@ class Listing:
                 not_before=row.not_before,
                 deadline_at=row.deadline_at,
                 failures=row.failures,
+                unclaimed=self._unclaimed.has(row.run_id, row.tag),
             )
             more = {
                 "tags": orjson.loads(row.tags),

@@ -31,20 +31,33 @@ class Found:
     following: Position | None = None
 
 
-def difference(updated_after: float, *, until: float) -> Difference:
+def difference(
+    connection: Connection, wanted: RunFilter, updated_after: float, *, settled_until: float
+) -> Difference:
     """The beginning of a difference: behind every run that changed at `updated_after` itself."""
-    return Difference(updated_after, max(until, updated_after), changed_at=updated_after, seq=_BEYOND_ALL)
+    latest = connection.execute(list_queries.latest_change(wanted.tenant_id)).scalar()
+    return Difference(
+        updated_after,
+        settled_until=max(settled_until, updated_after),
+        shown_until=updated_after if latest is None else latest,
+        changed_at=updated_after,
+        seq=_BEYOND_ALL,
+    )
 
 
 def changes(connection: Connection, wanted: RunFilter, start: Difference, *, limit: int) -> Found:
+    """The first page has no upper bound: a run that changes once more while it is read does not drop out of it."""
     size = _WINDOW_ROWS if list_queries.has_conditions(wanted) else limit + 1
+    until = None if start.seq == _BEYOND_ALL else start.shown_until
 
     def read(last: Any) -> Sequence[Any]:
         position = start if last is None else replace(start, changed_at=last.changed_at, seq=last.seq)
-        return connection.execute(list_queries.changes(wanted, position, size=size)).all()
+        return connection.execute(list_queries.changes(wanted, position, until=until, size=size)).all()
 
     seqs, last = _gather(read, limit=limit, size=size, most=_MOST_WINDOWS)
-    return Found(seqs, last and replace(start, changed_at=last.changed_at, seq=last.seq))
+    if last is None or last.changed_at > start.shown_until:
+        return Found(seqs)
+    return Found(seqs, replace(start, changed_at=last.changed_at, seq=last.seq))
 
 
 def newest(

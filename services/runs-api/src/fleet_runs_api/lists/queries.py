@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select, text, true, tuple_, union_all
+from sqlalchemy import Boolean, ColumnElement, Select, and_, func, or_, select, text, true, tuple_, union_all
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from fleet_contracts.status import RunStatus
 
@@ -32,6 +35,26 @@ _SUMMARY_COLUMNS = tuple(
     )
 )  # fmt: skip
 
+
+class _HasLabel(FunctionElement[bool]):
+    """Whether a JSON array, the first argument, has the second one in it."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(_HasLabel, "sqlite")
+def _has_label_in_sqlite(element: _HasLabel, compiler: SQLCompiler, **more: Any) -> str:
+    array, label = (compiler.process(clause, **more) for clause in element.clauses)
+    return f"EXISTS (SELECT 1 FROM json_each({array}) WHERE value = {label})"  # noqa: S608 - names and bound values
+
+
+@compiles(_HasLabel, "postgresql")
+def _has_label_in_postgresql(element: _HasLabel, compiler: SQLCompiler, **more: Any) -> str:
+    array, label = (compiler.process(clause, **more) for clause in element.clauses)
+    return f"({array}::jsonb @> jsonb_build_array({label}::text))"
+
+
 # The part of a filter whose index is walked; the tenant's own if there is none.
 Guide = Literal["tenant_id", "status", "flow_name", "tag", "workflow_yaml_sha256"]
 
@@ -44,6 +67,8 @@ class RunFilter:
     statuses: tuple[RunStatus, ...] = ()
     flows: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    # Of the run's `tags`, which describe it.
+    labels: tuple[str, ...] = ()
     workflow_yaml_sha256: str | None = None
     text: str | None = None
     # Bounds of the time of submission.
@@ -53,7 +78,8 @@ class RunFilter:
     @property
     def is_counted(self) -> bool:
         """There are counters for exactly these runs."""
-        return all(part is None for part in (self.workflow_yaml_sha256, self.text, self.since, self.until))
+        parts = (self.workflow_yaml_sha256, self.text, self.since, self.until)
+        return not self.labels and all(part is None for part in parts)
 
 
 def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int | None, size: int) -> Select[Any]:
@@ -76,14 +102,14 @@ def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int |
     return select(merged).order_by(merged.c.seq.desc()).limit(size)
 
 
-def changes(wanted: RunFilter, position: Difference, *, size: int) -> Select[Any]:
+def changes(wanted: RunFilter, position: Difference, *, until: float | None, size: int) -> Select[Any]:
     """The next runs by the time of their latest change: `seq`, `changed_at`, and whether it `fits`."""
     return (
         select(_runs.c.seq, _runs.c.changed_at, _fits(wanted).label("fits"))
         .where(
             _runs.c.tenant_id == wanted.tenant_id,
             tuple_(_runs.c.changed_at, _runs.c.seq) > tuple_(position.changed_at, position.seq),
-            _runs.c.changed_at <= position.until,
+            *([] if until is None else [_runs.c.changed_at <= until]),
         )
         .order_by(_runs.c.changed_at, _runs.c.seq)
         .limit(size)
@@ -105,13 +131,15 @@ def with_id_prefix(wanted: RunFilter, prefix: str) -> Select[Any]:
     )
 
 
-def chosen(
-    wanted: RunFilter, seqs: Sequence[int], *, changed_until: float | None, with_documents: bool
-) -> Select[Any]:
+def latest_change(tenant_id: str) -> Select[Any]:
+    """The time of the latest change that can be seen."""
+    latest = select(_runs.c.changed_at).where(_runs.c.tenant_id == tenant_id)
+    return latest.order_by(_runs.c.changed_at.desc(), _runs.c.seq.desc()).limit(1)
+
+
+def chosen(wanted: RunFilter, seqs: Sequence[int], *, with_documents: bool) -> Select[Any]:
     """The runs with these numbers, and whether each still `fits`: it may have changed since its number was read."""
     fits = and_(_runs.c.tenant_id == wanted.tenant_id, _fits(wanted))
-    if changed_until is not None:
-        fits = and_(fits, _runs.c.changed_at <= changed_until)
     columns = _SUMMARY_COLUMNS + ((_documents.c.job, _documents.c.snapshot) if with_documents else ())
     query = select(*columns, fits.label("fits")).where(_runs.c.seq.in_(seqs))
     return query.join(_documents, _documents.c.run_id == _runs.c.run_id) if with_documents else query
@@ -189,6 +217,8 @@ def _conditions(wanted: RunFilter) -> dict[str, ColumnElement[bool]]:
         conditions["flow_name"] = _runs.c.flow_name.in_(wanted.flows)
     if wanted.tags:
         conditions["tag"] = _runs.c.tag.in_(wanted.tags)
+    if wanted.labels:
+        conditions["labels"] = or_(*(_HasLabel(_runs.c.tags, label) for label in wanted.labels))
     if wanted.workflow_yaml_sha256 is not None:
         conditions["workflow_yaml_sha256"] = _runs.c.workflow_yaml_sha256 == wanted.workflow_yaml_sha256
     if wanted.text is not None:

@@ -13,7 +13,7 @@ def idempotency_key_of(request: Request) -> str | None:
     """The key that the caller gave, if it did."""
     key = request.headers.get("idempotency-key")
     if key is not None and re.fullmatch(KEY_PATTERN, key) is None:
-        message = "must be <domain>:<entity-id>:<epoch-ms>, such as orders:4711:1760000000000"
+        message = "must have 1 to 255 printable ASCII characters, such as a UUID or orders:4711:1760000000000"
         raise RequestValidationError(
             [{"type": "idempotency_key", "loc": ("header", "Idempotency-Key"), "msg": message}]
         )

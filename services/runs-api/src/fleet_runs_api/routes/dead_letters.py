@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from sqlalchemy import Row
 
 from fleet_contracts.problems import Problem
-from fleet_kit.bodies import parse
+from fleet_kit.bodies import read
 from fleet_kit.http import answers_invalid_requests_with
 from fleet_kit.identity import RunsReader, RunsWriter
 from fleet_kit.openapi import json_body
@@ -89,7 +89,7 @@ async def list_groups(
 )
 async def requeue_letters(request: Request, caller: RunsWriter, service: Service) -> LettersRequeued:
     """New attempts for the runs of many letters, the oldest first, at a rate that the fleet can take."""
-    body = parse(RequeueLetters, await request.body())
+    body = await read(RequeueLetters, request)
     done = await service.dead_letters.requeue_all(
         _filter(body.filter, caller.tenant_id, "open"),
         caller,

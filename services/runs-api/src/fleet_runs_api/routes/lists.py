@@ -11,10 +11,11 @@ from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
 from fleet_kit.http import answers_invalid_requests_with
 from fleet_kit.identity import RunsReader
+from fleet_kit.queries import Moment
 
 from ..lists.listing import ListQuery, Page
 from ..lists.queries import RunFilter
-from ..schemas import Include, Moment, Name, RunInFull, RunPage, RunSummary
+from ..schemas import LONGEST_LABEL, Include, Label, Name, RunInFull, RunPage, RunSummary
 from .bodies import json_answer
 from .dependencies import Service
 
@@ -28,8 +29,16 @@ def _split(values: Any) -> Any:
     return [part for value in values for part in value.split(",")] if isinstance(values, list) else values
 
 
+def _split_or_whole(values: Any) -> Any:
+    """A label may have a comma in it: `a,b` means that one, too, if it is short enough for one."""
+    if not isinstance(values, list):
+        return values
+    return list(dict.fromkeys([*(value for value in values if len(value) <= LONGEST_LABEL), *_split(values)]))
+
+
 Statuses = Annotated[list[RunStatus], BeforeValidator(_split), Query(max_length=_MOST_VALUES)]
 Tags = Annotated[list[Tag], BeforeValidator(_split), Query(max_length=_MOST_VALUES)]
+Labels = Annotated[list[Label], BeforeValidator(_split_or_whole), Query(max_length=_MOST_VALUES)]
 Flows = Annotated[list[Name], Query(max_length=_MOST_VALUES)]
 Text = Annotated[Name, Query(description="beginning of a run id, or part of a flow's name or of an error")]
 
@@ -42,6 +51,7 @@ async def list_runs(
     status: Statuses = [],  # noqa: B006 - FastAPI copies it
     flow: Flows = [],  # noqa: B006
     tag: Tags = [],  # noqa: B006
+    tags: Labels = [],  # noqa: B006
     workflow_yaml_sha256: Annotated[Name | None, Query(max_length=64)] = None,
     q: Text | None = None,
     since: Annotated[Moment | None, Query(description="submitted at this moment or later")] = None,
@@ -57,6 +67,7 @@ async def list_runs(
         statuses=tuple(dict.fromkeys(status)),
         flows=tuple(dict.fromkeys(flow)),
         tags=tuple(dict.fromkeys(tag)),
+        labels=tuple(dict.fromkeys(tags)),
         workflow_yaml_sha256=workflow_yaml_sha256 and workflow_yaml_sha256.lower(),
         text=q,
         since=since,

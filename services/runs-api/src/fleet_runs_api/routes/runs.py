@@ -7,12 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from fleet_kit.bodies import parse
+from fleet_kit.bodies import read
 from fleet_kit.http import sse_event
 from fleet_kit.identity import MetricsReader, RunsReader, RunsWriter
 from fleet_kit.metrics import CONTENT_TYPE, render
 from fleet_kit.openapi import json_body
+from fleet_kit.queries import Moment
 
+from ..event_ids import EventId
 from ..schemas import Attempts, CancelRun, Include, RunInFull
 from .bodies import json_answer
 from .dependencies import Service
@@ -49,8 +51,7 @@ async def read_attempts(run_id: str, caller: RunsReader, service: Service) -> Re
 )
 async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
     """Ask a run to end: CANCELLING until it has. A run that has ended stays as it is."""
-    body = await request.body()
-    wanted = parse(CancelRun, body) if body else CancelRun()
+    wanted = await read(CancelRun, request, or_else=CancelRun())
     snapshot = await service.cancellation.cancel(run_id, caller, reason=wanted.reason)
     return json_answer(service.views.public(snapshot, with_records=False))
 
@@ -61,13 +62,13 @@ async def watch_run(
     caller: RunsReader,
     service: Service,
     include: Includes = [],  # noqa: B006
-    since: Annotated[float, Query(ge=0, description="only states changed after this moment, in unix seconds")] = 0.0,
+    since: Annotated[Moment, Query(description="only states changed after this moment")] = 0.0,
     timeout_sec: Annotated[int, Query(ge=1, le=600)] = 600,
-    last_event_id: Annotated[int, Header(ge=0)] = 0,
+    last_event_id: Annotated[str, Header(max_length=100)] = "",
 ) -> Response:
     """Server-sent events: the run's state whenever it changes, until it has ended."""
     states = await service.watching.open(
-        run_id, tenant_id=caller.tenant_id, after_revision=last_event_id, since=since, seconds=timeout_sec
+        run_id, tenant_id=caller.tenant_id, after=EventId.parse(last_event_id), since=since, seconds=timeout_sec
     )
 
     async def events() -> AsyncIterator[bytes]:
@@ -78,7 +79,7 @@ async def watch_run(
             else:
                 shown = service.views.public(state.snapshot, with_records=bool(include))
                 data = b'{"run_id":"%b","snapshot":%b,"ts":%f}' % (run_id.encode(), shown, now)
-                yield sse_event("snapshot", data, event_id=state.revision)
+                yield sse_event("snapshot", data, event_id=str(state.id))
 
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 

@@ -5,7 +5,7 @@ from fastapi.responses import Response
 
 from fleet_contracts.scopes import Scope
 from fleet_contracts.status import RunStatus
-from fleet_kit.bodies import parse
+from fleet_kit.bodies import read
 from fleet_kit.identity import RunsWriter, identity_of
 from fleet_kit.openapi import json_body
 
@@ -22,7 +22,7 @@ _REPLAYED = {"Idempotency-Replayed": "true"}
 @router.post("/runs", response_model=Submitted, openapi_extra=json_body(SubmitRun))
 async def submit_run(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit a run. It is on disk before the answer is sent."""
-    wanted = parse(SubmitRun, await request.body())
+    wanted = await read(SubmitRun, request)
     receipt = await service.submission.submit(wanted, caller, idempotency_key=idempotency_key_of(request))
     service.metrics.submitted.inc(0 if receipt.replayed else 1)
     return answer_one(receipt)
@@ -38,7 +38,7 @@ async def submit_run_express(request: Request) -> Response:
 @router.post("/runs/batch", response_model=SubmittedBatch, openapi_extra=json_body(SubmitBatch))
 async def submit_batch(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit up to 1,000 runs: all of them are accepted, or none."""
-    wanted = parse(SubmitBatch, await request.body())
+    wanted = await read(SubmitBatch, request)
     receipt = await service.submission.submit_batch(wanted.runs, caller, idempotency_key=idempotency_key_of(request))
     service.metrics.submitted.inc(0 if receipt.replayed else len(receipt.run_ids))
     items = b",".join(_submitted(run_id) for run_id in receipt.run_ids)

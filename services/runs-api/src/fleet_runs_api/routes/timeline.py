@@ -13,8 +13,9 @@ from pydantic_core import to_json
 from fleet_kit.http import JsonResponse, sse_event
 from fleet_kit.identity import RunsReader
 
+from ..event_ids import EventId
 from ..results import result_of
-from ..timeline.following import End
+from ..timeline.following import End, Output
 from ..timeline.log_text import LogText
 from ..timeline.timeline import Entry, LogFilter
 from .dependencies import Service
@@ -59,12 +60,13 @@ async def read_logs(
     attempt: Attempt = None,
     prefix: Annotated[bool, Query(description="say in every line which task it is from")] = False,
     follow: Annotated[bool, Query(description="server-sent events until the run has ended")] = False,
-    last_event_id: Annotated[int, Header(ge=0, le=_LARGEST_POSITION)] = 0,
+    last_event_id: Annotated[str, Header(max_length=100)] = "",
 ) -> Response:
     """What the run's tasks have said, as text; with `follow` as events while they say it."""
     wanted = LogFilter(task=task, stream=stream, attempt=attempt)
     if follow:
-        news = await service.following.open(run_id, tenant_id=caller.tenant_id, wanted=wanted, after=last_event_id)
+        after = EventId.parse(last_event_id)
+        news = await service.following.open(run_id, tenant_id=caller.tenant_id, wanted=wanted, after=after)
         return StreamingResponse(
             _log_events(run_id, news), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
         )
@@ -92,7 +94,7 @@ async def _log_text(pages: AsyncIterator[list[Entry]], text: LogText) -> AsyncIt
     yield text.finish().encode()
 
 
-async def _log_events(run_id: str, news: AsyncGenerator[list[Entry] | End | None]) -> AsyncIterator[bytes]:
+async def _log_events(run_id: str, news: AsyncGenerator[Output | End | None]) -> AsyncIterator[bytes]:
     async with aclosing(news):
         async for said in news:
             match said:
@@ -101,9 +103,10 @@ async def _log_events(run_id: str, news: AsyncGenerator[list[Entry] | End | None
                 case End(status, attempt, error):
                     end = {"run_id": run_id, "status": status, "attempt": attempt, "error": error}
                     yield sse_event("end", orjson.dumps(end))
-                case entries:
+                case Output(store, entries):
                     yield b"".join(
-                        sse_event("log", orjson.dumps(_output(entry)), event_id=entry.position) for entry in entries
+                        sse_event("log", orjson.dumps(_output(entry)), event_id=str(EventId(store, entry.position)))
+                        for entry in entries
                     )
 
 

@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from fleet_kit.bodies import FORM, require_content_type
 from fleet_kit.identity import RunsWriter
 from fleet_kit.openapi import form_body
 
@@ -61,8 +62,7 @@ async def submit_workflow(request: Request, caller: RunsWriter, service: Service
 
 
 async def _read_form(request: Request, most_bytes: int) -> tuple[SubmitRun, bytes]:
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        raise _bad_field("body", "send multipart/form-data with the file workflow and the field flow_name")
+    require_content_type(request, FORM)
     parser = MultiPartParser(
         request.headers,
         _limited(request, most_bytes),

@@ -16,7 +16,9 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.nats import NatsLink
+from fleet_kit.streams import stream_identity
 
+from ..event_ids import EventId
 from ..watching import State, Watching
 from .timeline import Entry, LogFilter, Timeline, TimelineReader
 
@@ -36,6 +38,13 @@ class End:
     status: RunStatus
     attempt: int
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    # The stream that the entries' positions are places in.
+    store: str
+    entries: list[Entry]
 
 
 @dataclass(slots=True, eq=False)
@@ -84,22 +93,28 @@ class Following:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def open(
-        self, run_id: str, *, tenant_id: str, wanted: LogFilter, after: int
-    ) -> AsyncGenerator[list[Entry] | End | None]:
+        self, run_id: str, *, tenant_id: str, wanted: LogFilter, after: EventId | None
+    ) -> AsyncGenerator[Output | End | None]:
         """The run's output after a position, as it comes; RunNotFound and NatsUnavailable come before the first.
 
         None is a sign of life. The last one is the end of the run, once all of its output was read.
         """
-        states = await self._watching.open(run_id, tenant_id=tenant_id, after_revision=0, since=0.0, seconds=math.inf)
-        return self._follow(run_id, self._timeline.reader(run_id, position=after), states, wanted)
+        states = await self._watching.open(run_id, tenant_id=tenant_id, seconds=math.inf)
+        reconnects = self._link.reconnects
+        store = await self._identify()
+        position = after.place if after is not None and after.store == store else 0
+        reader = self._timeline.reader(run_id, tenant_id=tenant_id, position=position)
+        return self._follow(run_id, reader, store, reconnects, states, wanted)
 
     async def _follow(
         self,
         run_id: str,
         reader: TimelineReader,
+        store: str,
+        reconnects: int,
         states: AsyncIterator[State | None],
         wanted: LogFilter,
-    ) -> AsyncGenerator[list[Entry] | End | None]:
+    ) -> AsyncGenerator[Output | End | None]:
         follower = _Follower()
         watch = self._spawn(self._tell_end(states, follower))
         self._join(run_id, follower)
@@ -111,11 +126,15 @@ class Following:
                 # Looked at before reading: what is read afterwards is everything that the run has said.
                 ended = follower.ended
                 try:
+                    if reconnects != self._link.reconnects:
+                        reconnects, before, store = self._link.reconnects, store, await self._identify()
+                        if store != before:
+                            reader = reader.from_the_beginning()
                     read = await reader.read()
                 except NatsUnavailable:
                     read, ended, pause = [], None, _OUTAGE_PAUSE_SECONDS
                 if chosen := wanted.chosen(read):
-                    yield chosen
+                    yield Output(store, chosen)
                     said_at = time.monotonic()
                 elif time.monotonic() - said_at >= _HEARTBEAT_SECONDS:
                     yield None
@@ -131,6 +150,9 @@ class Following:
         finally:
             watch.cancel()
             self._leave(run_id, follower)
+
+    async def _identify(self) -> str:
+        return await stream_identity(self._link, self._names.events_stream)
 
     async def _tell_end(self, states: AsyncIterator[State | None], follower: _Follower) -> None:
         try:

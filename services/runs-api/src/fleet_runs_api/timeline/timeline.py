@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
 from dataclasses import dataclass
 
 from fleet_contracts.events import EventKind, RunEvent, RunEvents
@@ -15,7 +15,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats import NatsLink
 from fleet_kit.streams import StoredMessage, last_message, messages_of
 
-from ..views import RunViews
+from ..views import RunViews, Writer
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +30,9 @@ _INDEX_BITS = 16
 # How long a text that has begun waits for NATS to come back.
 _PATIENCE_SECONDS = 30.0
 _RETRY_SECONDS = 0.5
+
+# Of these writers, and perhaps others, those that have executed the run.
+FindWriters = Callable[[Set[Writer]], Awaitable[Set[Writer]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,17 @@ class EventsPage:
 
 
 class TimelineReader:
-    """Goes through a run's timeline from a position on and keeps nothing of what it has read."""
+    """Goes through a run's timeline from a position on and keeps nothing of what it has read.
 
-    def __init__(self, link: NatsLink, stream: str, subject: str, *, position: int = 0) -> None:
+    Any worker may write any run's events: those of workers that have not executed the run are left out.
+    """
+
+    def __init__(
+        self, link: NatsLink, stream: str, subject: str, *, find_writers: FindWriters, position: int = 0
+    ) -> None:
         self._link = link
+        self._find_writers = find_writers
+        self._writers: Set[Writer] = set()
         self._stream = stream
         self._subject = subject
         self._begun_at, self._read_before = divmod(position, 1 << _INDEX_BITS)
@@ -89,6 +99,9 @@ class TimelineReader:
         self.missing_batches = 0
         # The latest attempt whose end has been read.
         self.ended_attempt = 0
+
+    def from_the_beginning(self) -> "TimelineReader":
+        return TimelineReader(self._link, self._stream, self._subject, find_writers=self._find_writers)
 
     async def read(self) -> list[Entry]:
         """The next entries; empty if there are no more now. NatsUnavailable leaves the reader where it is."""
@@ -104,7 +117,12 @@ class TimelineReader:
             )
             if not messages and not await self._starts_over():
                 return []
-            if entries := [entry for message in messages for entry in self._entries(message)]:
+            batches = [_decoded(message) for message in messages]
+            writers = {(batch.attempt, batch.worker_id) for batch in batches if batch is not None}
+            if not writers <= self._writers:
+                self._writers = await self._find_writers(writers)
+            pairs = zip(messages, batches, strict=True)
+            if entries := [entry for message, batch in pairs for entry in self._entries(message, batch)]:
                 return entries
 
     async def _starts_over(self) -> bool:
@@ -119,15 +137,10 @@ class TimelineReader:
         self._sequence = self._begun_at = 0
         return True
 
-    def _entries(self, message: StoredMessage) -> Iterator[Entry]:
+    def _entries(self, message: StoredMessage, batch: RunEvents | None) -> Iterator[Entry]:
         self._sequence = message.sequence
         self._is_doubtful = False
-        try:
-            batch = RunEvents.decode(message.data)
-        except MalformedMessage as error:
-            logger.warning("events of a run cannot be read and are not shown: %s", error)
-            return
-        if self._is_repeat(batch):
+        if batch is None or (batch.attempt, batch.worker_id) not in self._writers or self._is_repeat(batch):
             return
         read_before = self._read_before if message.sequence == self._begun_at else 0
         for number, event in enumerate(batch.events, 1):
@@ -150,22 +163,34 @@ class TimelineReader:
         return False
 
 
+def _decoded(message: StoredMessage) -> RunEvents | None:
+    try:
+        return RunEvents.decode(message.data)
+    except MalformedMessage as error:
+        logger.warning("events of a run cannot be read and are not shown: %s", error)
+        return None
+
+
 class Timeline:
     def __init__(self, *, link: NatsLink, names: WireNames, views: RunViews) -> None:
         self._link = link
         self._names = names
         self._views = views
 
-    def reader(self, run_id: str, *, position: int = 0) -> TimelineReader:
+    def reader(self, run_id: str, *, tenant_id: str, position: int = 0) -> TimelineReader:
         return TimelineReader(
-            self._link, self._names.events_stream, self._names.events_subject(run_id), position=position
+            self._link,
+            self._names.events_stream,
+            self._names.events_subject(run_id),
+            find_writers=lambda wanted: self._views.writers(run_id, tenant_id=tenant_id, wanted=wanted),
+            position=position,
         )
 
     async def page(self, run_id: str, *, tenant_id: str, attempt: int | None, after: int, limit: int) -> EventsPage:
         """The events after a position, of one attempt or all."""
         snapshot = await self._views.find(run_id, tenant_id=tenant_id)
         truncated = await self._has_lost_its_beginning(snapshot)
-        reader = self.reader(run_id, position=after)
+        reader = self.reader(run_id, tenant_id=tenant_id, position=after)
         entries: list[Entry] = []
         characters = 0
         while read := await reader.read():
@@ -181,7 +206,7 @@ class Timeline:
     async def log(self, run_id: str, *, tenant_id: str, wanted: LogFilter) -> AsyncIterator[list[Entry]]:
         """The run's output as far as there is any; RunNotFound and NatsUnavailable come before the first of it."""
         await self._views.find(run_id, tenant_id=tenant_id)
-        reader = self.reader(run_id)
+        reader = self.reader(run_id, tenant_id=tenant_id)
         return self._rest_of_log(reader, await reader.read(), wanted)
 
     async def _rest_of_log(

@@ -1,0 +1,148 @@
+"""What a worker writes about runs that are not in its hands: it may write any snapshot, and gains nothing by it."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from fleet_contracts.events import EventKind, RunEvent, RunEvents
+from fleet_contracts.names import HEADER_TENANT_ID, WireNames
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_testkit.waiting import eventually
+
+from .conftest import RunsUnderTest
+
+ACME = {HEADER_TENANT_ID: "acme"}
+ACCEPTED = {"flow_name": "hello", "params": {"name": "Ada"}, "tag": "default", "tags": ["default"]}
+FORGED: dict[str, Any] = {
+    "tenant_id": "acme",
+    "api_key_id": "stolen",
+    "flow_name": "theirs",
+    "params": {"name": "Eve"},
+    "tag": "other",
+    "tags": ["other"],
+    "submitted_at": 1.0,
+}
+
+
+async def forge(service: RunsUnderTest, run_id: str, **said: Any) -> None:
+    await service.change(run_id, lambda snapshot: snapshot.model_copy(update=said))
+
+
+async def test_whose_a_run_is_and_what_was_asked_is_said_by_the_ledger(service: RunsUnderTest) -> None:
+    run_id = await service.submit(params={"name": "Ada"})
+    await service.claim(run_id)
+    await forge(service, run_id, **FORGED, updated_at=time.time())
+    await service.until_listed(run_id, status="RUNNING")
+    [in_full] = (await service.client.get("/runs", params={"include": "full"})).json()
+    shown = [(await service.client.get(f"/runs/{run_id}")).json(), in_full]
+    watched = (await service.client.get(f"/runs/{run_id}/watch", params={"timeout_sec": 1})).text
+    [first, *_] = [line for line in watched.splitlines() if line.startswith("data:")]
+    shown.append(json.loads(first.removeprefix("data:"))["snapshot"])
+    for run in shown:
+        assert run.items() >= ACCEPTED.items()
+        assert (run["tenant_id"], run["api_key_id"]) == (None, None)
+        assert run["submitted_at"] > 1.0
+    for path in ("", "/tasks", "/attempts", "/events", "/logs", "/result", "/watch"):
+        assert (await service.client.get(f"/runs/{run_id}{path}", headers=ACME)).status_code == 404, path
+    assert (await service.client.post(f"/runs/{run_id}/cancel", headers=ACME)).status_code == 404
+    assert (await service.snapshot(run_id)).cancel_requested_at is None
+    # What runs-api writes back is right again.
+    assert (await service.client.post(f"/runs/{run_id}/cancel")).status_code == 200
+    assert (await service.snapshot(run_id)).tenant_id is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"reopened": 7}, {"attempt": 2**31 - 1}, {"not_before": time.time() + 1e9}],
+    ids=["life", "count", "wait"],
+)
+async def test_a_snapshot_that_would_keep_a_run_from_ending_is_replaced(
+    service: RunsUnderTest, said: dict[str, Any]
+) -> None:
+    run_id = await service.submit()
+    await forge(service, run_id, **said)
+
+    async def is_as_it_was() -> bool:
+        found = await service.readable(run_id)
+        return found is not None and (found.reopened, found.attempt, found.not_before) == (0, 0, None)
+
+    await eventually(is_as_it_was, within=60, what="the snapshot made anew")
+    await service.claim(run_id)
+    await service.change(run_id, lambda s: s.finish(RunStatus.COMPLETED, now=time.time()))
+    # Past all that a lost store may have known, and no farther.
+    assert (await service.until_listed(run_id, status="COMPLETED"))["attempt"] < 100
+
+
+async def test_an_ended_run_stays_ended_and_is_kept_whatever_its_snapshot_says(service: RunsUnderTest) -> None:
+    run_id, other = await service.submit(), await service.submit()
+    await service.claim(run_id)
+    # As if it had ended long ago: it would leave the ledger at once.
+    await service.change(run_id, lambda s: s.finish(RunStatus.COMPLETED, now=1.0))
+    await service.until_listed(run_id, status="COMPLETED")
+    await forge(service, run_id, status=RunStatus.PENDING, reopened=1, worker_id=None)
+    # Under the key of one run, about another.
+    await service.runs.put("somewhere", (await service.snapshot(other)).model_copy(
+        update={"status": RunStatus.FAILED, "attempt": 1}
+    ).encode())  # fmt: skip
+    await service.claim(other)
+    await service.until_listed(other, status="RUNNING")
+    assert (await service.listed(run_id))["status"] == "COMPLETED"
+
+
+async def test_nothing_is_sent_to_a_subject_that_is_no_answer_to_the_runs_own_job(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    heard: list[str] = []
+
+    async def hear(message: Any) -> None:
+        heard.append(message.subject)
+
+    await service.link.client.subscribe("pyoco.control.victim", cb=hear)
+    await service.claim(run_id, ack_subject="pyoco.control.victim")
+
+    async def is_taken_back() -> bool:
+        found = await service.readable(run_id)
+        return found is not None and found.interruptions == 1
+
+    await eventually(is_taken_back, within=60, what="the run taken from its lost holder")
+    await service.link.client.flush()
+    assert heard == []
+
+
+async def test_events_of_somebody_who_never_had_the_run_are_not_shown(service: RunsUnderTest) -> None:
+    run_id = await service.submit()
+    await service.claim(run_id)
+
+    async def say(text: str, *, worker_id: str | None, attempt: int = 1) -> None:
+        events = [RunEvent(at=time.time(), kind=EventKind.LOG, stream="stdout", text=text)]
+        batch = RunEvents(run_id=run_id, attempt=attempt, batch=0, worker_id=worker_id, events=events)
+        await service.link.publish(WireNames().events_subject(run_id), batch.encode())
+
+    for worker_id, attempt in (("w2", 1), ("w1", 2), (None, 1)):
+        await say("forged\n", worker_id=worker_id, attempt=attempt)
+    await say("said\n", worker_id="w1")
+    assert (await service.client.get(f"/runs/{run_id}/logs")).text == "said\n"
+
+
+def test_times_that_are_no_numbers_and_counts_without_bounds_are_no_snapshot() -> None:
+    good = RunSnapshot(run_id="r", flow_name="f", status=RunStatus.RUNNING, heartbeat_at=1.0, updated_at=1.0)
+    for bad in ('"updated_at":NaN', '"heartbeat_at":Infinity', '"attempt":4294967296', '"reopened":-1'):
+        name = bad.partition(":")[0]
+        text = good.encode().decode().replace(f"{name}:{'1.0' if '_at' in name else '0'}", bad)
+        assert bad in text
+        with pytest.raises(ValueError, match=name.strip('"')):
+            RunSnapshot.decode(text.encode())
+
+
+async def test_a_relay_gets_over_what_is_no_snapshot(service: RunsUnderTest) -> None:
+    """Else one run's garbage would hold up whatever is due besides."""
+    run_id = await service.submit(delay_sec=1.0)
+    await service.runs.put(run_id, b"garbage")
+
+    async def is_queued() -> bool:
+        return run_id in await service.jobs()
+
+    await eventually(is_queued, within=60, what="the job sent")
+    assert (await service.snapshot(run_id)).status is RunStatus.PENDING

@@ -1,0 +1,86 @@
+"""The ledger's disk is full: submits are refused with a sentence, reads go on, and it is told before."""
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from fleet_kit.disk import DiskLimits
+from fleet_runs_api import disk as ledger_disk
+from fleet_runs_api.disk import LedgerDisk
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.small_disk import SmallDisk
+
+from .conftest import runs_running, runs_settings
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("kept", [0, 4 * MIB])
+async def test_submits_are_refused_while_the_disk_is_full_and_reads_go_on(
+    nats_server: NatsServer, disk: SmallDisk, kept: int
+) -> None:
+    """With nothing kept back it is SQLite who finds out, in the middle of a commit."""
+    settings = runs_settings(nats_server, disk.path, disk_free_min_bytes=kept)
+    async with runs_running(settings) as service:
+        run_id = await service.submit()
+        assert (await service.client.get("/health")).json()["waiting_for"] == {}
+        disk.fill(leave_bytes=kept // 2)
+        refused = 0
+        for _ in range(30):
+            answer = await service.client.post("/runs", json={"flow_name": "hello", "params": {"text": "x" * 3000}})
+            if answer.status_code == 200:
+                continue  # the ledger's file has some pages left
+            refused += 1
+            assert answer.status_code == 503
+            assert answer.json()["error"]["code"] == "DEPENDENCY_ERROR"
+            assert "no space left on the d" in answer.json()["detail"]
+            assert answer.json()["detail"].endswith("free some and try again")
+        assert refused > 20
+        batch = await service.client.post("/runs/batch", json={"runs": [{"flow_name": "hello"}] * 50})
+        assert batch.status_code == 503
+        for path in ("/runs", f"/runs/{run_id}", f"/runs/{run_id}/attempts"):
+            assert (await service.client.get(path)).status_code == 200, path
+        if kept:
+            told = (await service.client.get("/health")).json()
+            assert told["status"] == "ok"
+            # The service itself may have written something meanwhile.
+            assert re.fullmatch(r"[0-2] MiB are free on the data disk, 4 MiB are needed", told["waiting_for"]["disk"])
+            assert (await service.client.get("/ready")).status_code == 503
+        free = next(
+            float(line.split()[1])
+            for line in (await service.client.get("/metrics")).text.splitlines()
+            if line.startswith("pyoco_disk_free_bytes")
+        )
+        assert free == pytest.approx(disk.free_bytes, abs=MIB)
+        disk.free()
+        assert await service.submit() != run_id
+        assert (await service.client.get("/ready")).status_code == 200
+
+
+def test_what_gets_scarce_is_told_once_and_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    disk = LedgerDisk(Path("/"), DiskLimits(disk_free_min_bytes=4 * MIB, disk_free_warn_bytes=8 * MIB))
+    for moment, free in enumerate((9, 7, 6, 3, 2, 5, 9, 9)):
+        monkeypatch.setattr(ledger_disk, "free_bytes", lambda _, free=free: free * MIB)
+        disk.tell(float(moment))
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "7 MiB are free on the data disk: below 4 MiB no new runs are accepted"),
+        ("ERROR", "3 MiB are free on the data disk: no new runs are accepted until some is freed"),
+        ("WARNING", "5 MiB are free on the data disk: below 4 MiB no new runs are accepted"),
+        ("INFO", "9 MiB are free on the data disk: that is enough again"),
+    ]
+    monkeypatch.setattr(ledger_disk, "free_bytes", lambda _: 7 * MIB)
+    for moment in (1000.0, 1500.0, 1700.0):
+        disk.tell(moment)
+    assert len(caplog.records) == 6
+
+
+def test_a_database_server_has_no_disk_here() -> None:
+    disk = LedgerDisk(None, DiskLimits())
+    disk.require()
+    disk.tell(0.0)
+    assert disk.full_because is None
