@@ -18,31 +18,23 @@ from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config
 from fleet_kit.nkey_files import make_nkey
 from fleet_testkit.api_keys import secret_of
 from fleet_testkit.nats_server import NatsServer, free_port
+from fleet_testkit.programs import run_program
 
 from .conftest import auth, until_status, verify
 
 DAY = 86400
 
 
-def start(*arguments: str, **env: str) -> "subprocess.Popen[str]":
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-    return subprocess.Popen(
-        [sys.executable, "-m", "fleet_auth.admin_cli", *arguments],
-        env={**outside, "PYOCO_LOAD_DOTENV": "0", **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Whoever runs the tests in the background has Ctrl-C ignored, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
 def run(*arguments: str, code: int = 0, **env: str) -> tuple[str, str]:
-    process = start(*arguments, **env)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
-    assert "Traceback" not in err
-    return out, err
+    done = run_program(["fleet_auth.admin_cli:main", *arguments], env=environment(**env))
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def environment(**env: str) -> dict[str, str]:
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
+    return {**outside, "PYOCO_LOAD_DOTENV": "0", **env}
 
 
 class Admin:
@@ -173,7 +165,16 @@ def test_a_nats_that_does_not_answer_in_time_is_one_sentence() -> None:
 
 def test_ctrl_c_ends_it_with_130() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        process = start("api-key", "list", "--nats-url", f"nats://127.0.0.1:{silent.getsockname()[1]}")
+        url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fleet_auth.admin_cli", "api-key", "list", "--nats-url", url],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Whoever runs the tests in the background has Ctrl-C ignored, and that is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
         silent.settimeout(30)
         connection, _ = silent.accept()
         process.send_signal(signal.SIGINT)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,11 @@ from fleet_auth.settings import Settings
 from fleet_kit.nkey_files import read_nkey
 from fleet_kit.settings import SettingsError
 from fleet_testkit.log_check import check_log_lines
+from fleet_testkit.programs import run_program
 
 
 def make(out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "fleet_auth.container_secrets", "--out", str(out), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_program(["fleet_auth.container_secrets:main", "--out", str(out), *options], env=os.environ)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -29,8 +23,9 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_every_part_gets_what_it_needs_and_nobody_else_may_read_it(tmp_path: Path) -> None:
-    done = make(tmp_path, "--workers", "2", "--tags", "cpu,gpu")
+    done = make(tmp_path, "--workers", "2", "--tags", "cpu,gpu,cpu")
     assert done.returncode == 0, done.stderr
+    assert "for cpu, gpu are in" in done.stdout + done.stderr
     found = contents(tmp_path)
     services = ("runs-api", "workers-api", "wheels-api", "auth")
     assert found.keys() == {

@@ -93,6 +93,7 @@ async def test_a_key_has_the_scopes_the_name_and_the_end_that_it_was_given(clien
         (b'{"tenant_id": "acme", "scopes": ["root"]}', "scopes"),
         (b'{"tenant_id": "acme", "scopes": "admin"}', "scopes"),
         (b'{"tenant_id": "acme", "name": "a\\u0000"}', "name"),
+        (b'{"tenant_id": "acme", "name": "a\\u009b"}', "name"),
         (b'{"tenant_id": "acme", "expires_at": 1}', "has passed already"),
         (b'{"tenant_id": "acme", "expires_at": 1e999}', "expires_at"),
         (b'{"tenant_id": "acme", "expires_in_sec": 0}', "expires_in_sec"),
@@ -101,7 +102,7 @@ async def test_a_key_has_the_scopes_the_name_and_the_end_that_it_was_given(clien
     ],
 )
 async def test_a_wish_that_cannot_be_is_refused(client: httpx.AsyncClient, body: bytes, says: str) -> None:
-    answer = await client.post("/auth/keys", content=body)
+    answer = await client.post("/auth/keys", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["meta"]["err_id"]) == (422, "ERR-PYOCO-0002")
     assert says in answer.json()["detail"]
     assert (await client.get("/auth/keys")).json()["items"] == []

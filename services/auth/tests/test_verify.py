@@ -101,7 +101,7 @@ async def test_a_deleted_or_replaced_record_takes_its_key_away(nats_server: Nats
         await bucket.put("id1", key_record(another))
         await until_status(client, another, 204)
         assert (await verify(client, KEY)).status_code == 403
-        await bucket.purge("id1")
+        await bucket.delete("id1")
         await until_status(client, another, 403)
 
 

@@ -90,7 +90,7 @@ async def test_a_watcher_gets_all_workers_and_then_every_change(bench: Bench, bu
         assert (await feed.expect("removed"))["data"]["worker_id"] == "w1"
         assert (await bench.client.patch("/workers/w1", json={"hidden": False})).status_code == 200
         assert (await feed.worker())["worker_id"] == "w1"
-        await bucket.purge("w2")
+        await bucket.delete("w2")
         assert (await feed.expect("removed"))["data"]["worker_id"] == "w2"
 
 
@@ -174,7 +174,7 @@ async def test_who_comes_back_gets_what_was_missed_and_nothing_else(bench: Bench
     async with bench.watch() as feed:
         last = await feed.expect("workers")
     await bucket.put("w2", lasting("w2", state="RUNNING"))
-    await bucket.purge("w3")
+    await bucket.delete("w3")
     async with bench.watch(str(last["id"])) as feed:
         assert (await feed.worker())["worker_id"] == "w2"
         removed = await feed.expect("removed")

@@ -55,20 +55,19 @@ def test_hidden_workers_are_listed_on_demand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "found"),
+    ("state", "active", "all_of_them"),
     [
-        (WorkerState.RUNNING, ["running"]),
-        (WorkerState.IDLE, ["idle"]),
-        (WorkerState.DISCONNECTED, ["silent"]),
-        (WorkerState.STOPPED_GRACEFUL, ["stopped"]),
+        (WorkerState.RUNNING, ["running"], ["running"]),
+        (WorkerState.IDLE, ["idle"], ["idle"]),
+        (WorkerState.DISCONNECTED, [], ["silent"]),
+        (WorkerState.STOPPED_GRACEFUL, [], ["stopped"]),
     ],
 )
-def test_a_state_asked_for_without_a_scope_is_found_wherever_it_is(state: WorkerState, found: list[str]) -> None:
-    assert [worker_id for worker_id, _ in listed(Selection(state=state))] == found
-
-
-def test_scope_and_state_given_together_must_both_hold() -> None:
-    assert listed(Selection(scope=WorkerScope.ACTIVE, state=WorkerState.DISCONNECTED)) == []
+def test_a_state_asked_for_is_looked_for_in_the_scope(
+    state: WorkerState, active: list[str], all_of_them: list[str]
+) -> None:
+    assert [worker_id for worker_id, _ in listed(Selection(state=state))] == active
+    assert [worker_id for worker_id, _ in listed(Selection(scope=WorkerScope.ALL, state=state))] == all_of_them
 
 
 def test_the_limit_keeps_those_seen_last() -> None:

@@ -34,6 +34,7 @@ async def test_a_worker_is_listed_with_every_field_of_the_contract(
         "draining",
         "last_seen_at",
         "last_heartbeat_at",
+        "heartbeat_at",
         "tags",
         "slots",
         "current_run_id",
@@ -60,7 +61,7 @@ async def test_the_list_follows_the_registry(service: httpx.AsyncClient, bucket:
     await until_listed(service, "w2", "w1")
     await bucket.put("w1", record("w1", last_seen_at=now))
     await until_listed(service, "w1", "w2")
-    await bucket.purge("w2")
+    await bucket.delete("w2")
     await until_listed(service, "w1")
 
 
@@ -76,9 +77,9 @@ async def test_the_silent_the_stopped_and_the_hidden_are_found_by_query(
     assert await listed(service) == ["alive"]
     assert await listed(service, include_hidden="true") == ["alive", "hidden"]
     assert await listed(service, scope="all") == ["alive", "silent", "stopped"]
-    assert await listed(service, state="DISCONNECTED") == ["silent"]
-    assert await listed(service, state="STOPPED_GRACEFUL") == ["stopped"]
-    assert await listed(service, state="DISCONNECTED", scope="active") == []
+    assert await listed(service, state="DISCONNECTED", scope="all") == ["silent"]
+    assert await listed(service, state="STOPPED_GRACEFUL", scope="all") == ["stopped"]
+    assert await listed(service, state="DISCONNECTED") == []
     assert await listed(service, scope="all", limit="2") == ["alive", "silent"]
 
 

@@ -149,7 +149,8 @@ def _crew(workers: int) -> list[str]:
 
 
 def _tags(text: str) -> list[str]:
-    return [tag.strip() for tag in text.split(",") if tag.strip()]
+    """Each once: what a fleet tells to type for one more tag may name one that it has."""
+    return list(dict.fromkeys(tag.strip() for tag in text.split(",") if tag.strip()))
 
 
 def main() -> None:

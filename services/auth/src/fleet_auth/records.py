@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, SecretStr, StringConstraints
 
 from fleet_contracts.messages import Document
-from fleet_contracts.names import ANONYMOUS_TENANT
+from fleet_contracts.names import ANONYMOUS_TENANT, LINE_PATTERN
 from fleet_contracts.scopes import Scope
 
 DEFAULT_SCOPES = (Scope.RUNS_READ, Scope.RUNS_WRITE)
@@ -28,7 +28,7 @@ def _refuse_anonymous(tenant_id: str) -> str:
 # All of these travel in HTTP headers; the id is a key in KV, too.
 KeyId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 TenantId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$"), AfterValidator(_refuse_anonymous)]
-KeyName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
+KeyName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
 # A newer version may know more scopes: then they are in the record, and nothing here asks for them.
 GrantedScope = Annotated[str, StringConstraints(pattern=r"^[a-z]+(:[a-z]+)?$")]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
-from fleet_kit.bodies import parse
+from fleet_kit.bodies import read
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http import Express, JsonResponse, request_id_of
 from fleet_kit.identity import Admin, Identity
@@ -74,7 +74,7 @@ def key_routes(keys: Keys, office: KeyOffice) -> APIRouter:
     @router.post("", status_code=201, response_model=NewKeyView, openapi_extra=json_body(NewKey))
     async def issue_key(operator: Operator, request: Request, response: Response) -> NewKeyView:
         """Issue a key for a tenant. The answer is the only place where it can be read."""
-        wanted = parse(NewKey, await request.body())
+        wanted = await read(NewKey, request)
         issued = await office.issue(wanted.wish(), created_by=operator.api_key_id)
         response.headers.update(_NOT_KEPT)
         return NewKeyView.once(issued)

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fleet_contracts.scopes import Scope
+from fleet_kit.bodies import Body
 
 from .issuing import IssuedKey, Wish
 from .records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId
@@ -13,12 +14,10 @@ from .records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId
 Moment = Annotated[float, Field(ge=0, le=32503680000, allow_inf_nan=False, description="unix seconds")]
 
 
-class NewKey(BaseModel):
+class NewKey(Body):
     """A key to issue. Without scopes it may read and write the runs of its tenant."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"tenant_id": "acme", "name": "nightly import"}]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [{"tenant_id": "acme", "name": "nightly import"}]})
 
     tenant_id: TenantId
     scopes: list[Scope] = Field(list(DEFAULT_SCOPES), min_length=1, max_length=50)

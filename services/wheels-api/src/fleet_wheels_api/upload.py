@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from fleet_contracts.names import is_tag
 from fleet_contracts.wheel import split_tags
+from fleet_kit.bodies import FORM, require_content_type
 
 from .errors import InvalidUpload, UploadAbandoned, UploadNotKept, WheelTooLarge, shown
 from .names import WheelName, parse_name
@@ -186,8 +187,9 @@ class _Form:
 
 
 def _boundary_of(request: Request) -> bytes:
-    kind, options = parse_options_header(request.headers.get("content-type", ""))
-    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+    require_content_type(request, FORM)
+    _, options = parse_options_header(request.headers["content-type"])
+    if not options.get(b"boundary"):
         raise InvalidUpload("body", "send multipart/form-data with the file wheel")
     return options[b"boundary"]
 

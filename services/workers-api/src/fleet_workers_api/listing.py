@@ -14,8 +14,7 @@ class WorkerScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    # None: active workers, unless a state is asked for; then that state wherever it is found.
-    scope: WorkerScope | None = None
+    scope: WorkerScope = WorkerScope.ACTIVE
     state: WorkerState | None = None
     include_hidden: bool = False
     limit: int = 100
@@ -25,8 +24,7 @@ class Selection:
             return False
         if self.state is not None and state is not self.state:
             return False
-        scope = self.scope or (WorkerScope.ACTIVE if self.state is None else WorkerScope.ALL)
-        return scope is WorkerScope.ALL or state in ACTIVE_WORKER_STATES
+        return self.scope is WorkerScope.ALL or state in ACTIVE_WORKER_STATES
 
 
 def select_workers(

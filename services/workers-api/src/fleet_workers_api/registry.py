@@ -87,7 +87,7 @@ class Registry:
         if found is None or not is_due(found[0]):
             return False
         try:
-            await self._bucket.purge(worker_id, revision=found[1])
+            await self._bucket.delete(worker_id, revision=found[1])
         except WrongRevision:
             return False
         return True

@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from fleet_kit.bodies import parse
+from fleet_kit.bodies import read
 from fleet_kit.http import sse_event
 from fleet_kit.identity import WorkersReader, WorkersWriter
 from fleet_kit.openapi import json_body
@@ -69,7 +69,7 @@ def workers_routes(
 
     @router.patch("/workers/{worker_id}", openapi_extra=json_body(WorkerPatch))
     async def patch_worker(worker_id: str, request: Request, _: WorkersWriter) -> WorkerPatched:
-        wanted = parse(WorkerPatch, await request.body())
+        wanted = await read(WorkerPatch, request)
         record = await operators.hide(worker_id, wanted.hidden)
         return WorkerPatched(worker_id=worker_id, hidden=record.hidden, updated_at=time.time())
 

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, BeforeValidator, Field, StrictBool
 from pydantic_core import PydanticCustomError
 
 from fleet_contracts.status import ACTIVE_WORKER_STATES, WorkerState
 from fleet_contracts.worker_record import Machine, WheelSync, WorkerRecord
+from fleet_kit.bodies import Body
 
 from .listing import Selection, WorkerScope
 
@@ -24,7 +25,7 @@ Flag = Annotated[bool, BeforeValidator(_parse_flag)]
 
 
 class WorkersQuery(BaseModel):
-    scope: WorkerScope | None = None
+    scope: WorkerScope = WorkerScope.ACTIVE
     state: WorkerState | None = None
     include_hidden: Flag = False
     limit: int = Field(100, ge=1, le=500)
@@ -38,9 +39,7 @@ class EventsQuery(BaseModel):
     timeout_sec: int = Field(600, ge=1, le=600)
 
 
-class WorkerPatch(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class WorkerPatch(Body):
     hidden: StrictBool
 
 
@@ -60,6 +59,8 @@ class Worker(BaseModel):
     draining: bool
     last_seen_at: float
     last_heartbeat_at: float
+    # The same under its name of v0.
+    heartbeat_at: float
     tags: list[str]
     slots: int
     current_run_id: str | None
@@ -88,6 +89,7 @@ class WorkerDetail(Worker):
 _HEARTBEATS: Any = {
     "last_seen_at": True,
     "last_heartbeat_at": True,
+    "heartbeat_at": True,
     "wheel_sync": {"last_attempt_at", "last_success_at", "last_synced_at"},
 }
 _SUMMARY = set(Worker.model_fields)
@@ -112,4 +114,4 @@ def essence_json(record: WorkerRecord, state: WorkerState) -> bytes:
 
 
 def _shown(record: WorkerRecord, state: WorkerState) -> WorkerRecord:
-    return record if record.state is state else record.model_copy(update={"state": state})
+    return record.model_copy(update={"state": state, "heartbeat_at": record.last_heartbeat_at})
