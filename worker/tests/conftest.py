@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sysconfig
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,6 +27,7 @@ from fleet_kit.nats import NatsLink
 from fleet_testkit.log_check import check_log_lines
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.owners import make_all
+from fleet_testkit.programs import Program
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_worker.settings import WorkerSettings
@@ -77,7 +77,7 @@ class Desk:
         return await change_snapshot(self.runs, run_id, change)
 
     async def wait_for(
-        self, run_id: str, condition: Callable[[RunSnapshot], Any], *, what: str, within: float = 20.0
+        self, run_id: str, condition: Callable[[RunSnapshot], Any], *, what: str, within: float = 60.0
     ) -> RunSnapshot:
         seen: RunSnapshot | None = None
 
@@ -93,7 +93,7 @@ class Desk:
         assert found is not None
         return found
 
-    async def wait_ended(self, run_id: str, *, within: float = 20.0) -> RunSnapshot:
+    async def wait_ended(self, run_id: str, *, within: float = 60.0) -> RunSnapshot:
         return await self.wait_for(run_id, lambda s: s.is_terminal, what="the run's end", within=within)
 
     async def wait_running(self, run_id: str) -> RunSnapshot:
@@ -146,6 +146,8 @@ class WorkerProcess:
         *options: str,
         flows_dir: str = str(FLOWS),
         refuses_to_start: bool = False,
+        python: str | None = None,
+        user: str | None = None,
         **env: str,
     ) -> None:
         self.worker_id = worker_id
@@ -153,17 +155,19 @@ class WorkerProcess:
         self.refuses_to_start = refuses_to_start
         self.scratch = folder / f"{worker_id}-scratch"
         self._log_file = folder / f"{worker_id}-{uuid.uuid4().hex[:6]}.log"
-        command = [str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"), "--nats-url", server.url]
-        command += ["--worker-id", worker_id, "--slots", "1", *(["--flows-dir", flows_dir] if flows_dir else [])]
-        command += options
+        arguments = ["--nats-url", server.url, "--worker-id", worker_id, "--slots", "1"]
+        arguments += [*(["--flows-dir", flows_dir] if flows_dir else []), *options]
+        env = {**os.environ, "PYOCO_LOAD_DOTENV": "0", "PYOCO_WORKER_DIR": str(self.scratch), **QUICK, **env}
+        self.process: Program | subprocess.Popen[bytes]
         with self._log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                command,
-                env={**os.environ, "PYOCO_LOAD_DOTENV": "0", "PYOCO_WORKER_DIR": str(self.scratch), **QUICK, **env},
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-            )
+            if python is None:
+                command = ["fleet_worker.cli:main", *arguments]
+                self.process = Program(command, env=env, stdout=log, stderr=log, folder=folder)
+            else:
+                command = [python, "-c", "from fleet_worker.cli import main; main()", *arguments]
+                # Another user cannot enter the folders of pytest.
+                place = folder if user is None else Path("/")
+                self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=place, user=user)
 
     @property
     def log(self) -> str:
@@ -188,7 +192,7 @@ class WorkerProcess:
         self.process.kill()
         self.process.wait(timeout=30)
 
-    def stop(self, number: signal.Signals = signal.SIGTERM, *, within: float = 20.0) -> int:
+    def stop(self, number: signal.Signals = signal.SIGTERM, *, within: float = 60.0) -> int:
         self.process.send_signal(number)
         return self.process.wait(timeout=within)
 

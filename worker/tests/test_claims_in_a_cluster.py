@@ -39,7 +39,7 @@ def job(run_id: str) -> Job:
 async def claim(link: NatsLink, run_id: str, *, num_delivered: int = 1) -> object:
     settings = WorkerSettings(nats_url="nats://unused", worker_id="w1")
     writer = SnapshotWriter(link, BUCKET, max_bytes=100_000)
-    claims = Claims(writer, settings, instance_id="i1", stopping=asyncio.Event())
+    claims = Claims(writer, settings, instance_id="i1", stopping=asyncio.Event(), outage_seconds=0)
     return await claims.claim(job(run_id), Delivery("reply", "subject", b"", 1, num_delivered, 0))
 
 

@@ -67,22 +67,50 @@ async def test_an_unknown_flow_fails_and_names_the_known_ones(desk: Desk, start_
     assert line["meta"].items() <= ended["meta"].items()
 
 
-async def test_an_exception_is_recorded_and_its_traceback_logged(desk: Desk, start_worker: StartWorker) -> None:
+async def test_an_exception_is_recorded_and_logged_with_its_message_and_whole_traceback(
+    desk: Desk, start_worker: StartWorker
+) -> None:
     worker = start_worker("w1")
-    run_id = await desk.submit("broken", message="it broke")
+    message = f"it broke at nats://ada:hunter2@hub with pyoco_0123456789abcdef_{'x' * 40}"
+    run_id = await desk.submit("broken", message=message)
     run = await desk.wait_ended(run_id)
-    assert (run.status, run.reason, run.error) == (RunStatus.FAILED, "execution_error", "ValueError: it broke")
+    assert (run.status, run.reason, run.error) == (RunStatus.FAILED, "execution_error", f"ValueError: {message}")
     assert run.tasks == {"first": TaskStatus.SUCCEEDED, "raise_an_error": TaskStatus.FAILED}
     assert "raise ValueError(message)" in run.task_records["raise_an_error"]["traceback"]
     await desk.wait_queue_empty()
     [letter] = await desk.dead_letters()
-    assert (letter.reason, letter.error) == ("execution_error", "ValueError: it broke")
+    assert (letter.reason, letter.error) == ("execution_error", f"ValueError: {message}")
     [line] = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0007"]
-    assert line["exc_type"] == "ValueError"
+    masked = "it broke at nats://ada:(withheld)@hub with pyoco_0123456789abcdef_(withheld)"
+    assert (line["message"], line["exc_type"]) == ("run failed: the flow raised ValueError", "ValueError")
+    assert line["exc_message"] == masked
     assert "raise ValueError(message)" in line["exc_traceback"]
-    assert "it broke" not in worker.log
+    assert line["exc_traceback"].endswith(f"ValueError: {masked}\n")
     assert "tiny.py" in line["exc_origin"]
     assert line["exc_origin"].endswith("in raise_an_error")
+
+
+async def test_the_exception_of_a_task_that_its_flow_goes_on_without_is_logged(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1")
+    run = await desk.wait_ended(await desk.submit("tolerant"))
+    assert run.status is RunStatus.COMPLETED
+    [line] = [line for line in worker.log_lines if "exc_type" in line and line.get("run_id") == run.run_id]
+    assert (line["level"], line["run_id"], line["err_id"]) == ("WARNING", run.run_id, "ERR-PYOCO-0007")
+    assert line["message"] == "task give_up failed: it raised ValueError"
+    assert line["exc_message"] == "not needed"
+    assert 'raise ValueError("not needed")' in line["exc_traceback"]
+
+
+async def test_messages_of_exceptions_can_be_kept_out_of_the_log(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1", PYOCO_LOG_EXCEPTION_MESSAGES="0")
+    run = await desk.wait_ended(await desk.submit("broken", message="it broke"))
+    assert run.error == "ValueError: it broke"
+    await desk.wait_queue_empty()
+    [line] = [line for line in worker.log_lines if "exc_type" in line and line.get("run_id") == run.run_id]
+    assert "raise ValueError(message)" in line["exc_traceback"]
+    assert "it broke" not in worker.log
 
 
 async def test_every_line_about_a_failed_flow_names_what_it_raised(desk: Desk, start_worker: StartWorker) -> None:
@@ -112,6 +140,30 @@ async def test_a_task_that_leaves_python_fails_its_run_and_nothing_else(
     [runner] = worker.runners()
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
     assert worker.runners() == [runner]
+
+
+async def test_a_flow_that_needs_what_the_fleet_does_not_have_yet_fails_with_a_sentence(
+    desk: Desk, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    worker = start_worker("w1", PYOCO_LOG_LEVEL="DEBUG")
+    keeps_no_artifacts = "NotSupported: ctx.save_artifact('report.txt', …) cannot be used: the fleet keeps no"
+    asynchronous = {
+        "asynchronous": "task 'fetch' is an `async def` function",
+        "wrapped_asynchronous": "task 'call_asynchronously' is an `async def` function",
+        "streaming": "task 'stream' is an `async def` function",
+    }
+    for caught in (False, True):
+        run = await desk.wait_ended(await desk.submit("saving", caught=caught))
+        assert (run.status, run.reason) == (RunStatus.FAILED, "execution_error")
+        assert (run.error or "").startswith(keeps_no_artifacts)
+    for flow, said in asynchronous.items():
+        run_id = await desk.submit(flow, file=str(tmp_path / "fetched"))
+        run = await desk.wait_ended(run_id)
+        assert (run.status, run.reason, run.result) == (RunStatus.FAILED, "execution_error", None)
+        assert (run.error or "").startswith(f"NotSupported: {said}, which Pyoco does not await")
+        assert await desk.output(run_id) == []
+    assert not (tmp_path / "fetched").exists()
+    assert "never awaited" not in worker.log
 
 
 async def test_a_broken_flow_file_is_logged_and_hides_no_other(desk: Desk, start_worker: StartWorker) -> None:

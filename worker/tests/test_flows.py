@@ -53,7 +53,8 @@ def test_what_calls_itself_for_ever_is_told_in_a_few_frames(tmp_path: Path) -> N
     (tmp_path / "deep.py").write_text(code)
     [failure] = load_flows(None, str(tmp_path)).broken.values()
     assert failure.exc_type == "RecursionError"
-    assert failure.exc_traceback.count("deep.py") > 500
+    assert failure.exc_traceback.count("deep.py") > 100
+    assert len(failure.exc_traceback) < 66_000
     assert failure.exc_frames.count("deep.py") == 50
 
 

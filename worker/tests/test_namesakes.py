@@ -208,7 +208,7 @@ async def test_a_wiped_registry_and_a_removed_record_are_filled_again_with_what_
         return now is not None and now.last_seen_at > record.last_seen_at and now.hidden
 
     await eventually(seen_again, what="the operator's word taken up")
-    await desk.workers.purge("w1")
+    await desk.workers.delete("w1")
     again = await registered(desk, "w1")
     assert (again.hidden, again.draining, again.instance_id) == (True, True, record.instance_id)
     nats_server.kill()

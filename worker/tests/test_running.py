@@ -8,6 +8,7 @@ import pytest
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_testkit.permissions import open_to_others
 from fleet_testkit.waiting import eventually
 from fleet_worker.settings import WorkerSettings
 
@@ -43,6 +44,7 @@ async def test_a_run_completes_with_every_field_of_the_contract(desk: Desk, star
     await desk.wait_queue_empty()
     assert await desk.dead_letters() == []
     assert worker.run_folders() in ([], [f".spare-{worker.runners()[0].pid}"])
+    assert open_to_others(worker.scratch) == []
 
 
 async def test_a_tiny_run_costs_two_writes_of_its_snapshot(desk: Desk, start_worker: StartWorker) -> None:

@@ -16,6 +16,7 @@ tasks:
   begin: {{callable: tiny:first}}
   finish: {{callable: flows.tiny:second, inputs: {{first: $node.begin.output}}}}
   sneak: {{callable: os:getcwd}}
+  later: {{callable: tiny:fetch}}
 """
 
 
@@ -33,6 +34,13 @@ async def test_a_workflow_file_is_executed_with_the_params_of_its_job(desk: Desk
     assert run.tasks == {"begin": "SUCCEEDED", "finish": "SUCCEEDED"}
     assert run.task_records["finish"]["output"] == "hello Ada"
     await desk.wait_queue_empty()
+
+
+async def test_an_async_function_in_a_workflow_file_fails_the_run(desk: Desk, start_worker: StartWorker) -> None:
+    start_worker("w1")
+    run = await desk.wait_ended(await submit_file(desk, FILE.format(graph="later")))
+    assert run.status is RunStatus.FAILED
+    assert "task 'later' is an `async def` function" in (run.error or "")
 
 
 async def test_a_function_that_is_not_allowed_fails_the_run_and_says_how_to_allow_it(
@@ -56,10 +64,10 @@ async def test_a_function_that_is_not_allowed_fails_the_run_and_says_how_to_allo
     assert (run.status, run.error) == (RunStatus.COMPLETED, None)
 
 
-async def test_what_the_making_of_a_flow_raises_is_told_in_the_run_and_only_by_type_and_place_in_the_log(
+async def test_what_the_making_of_a_flow_raises_can_be_kept_out_of_the_log_but_for_its_type_and_place(
     desk: Desk, start_worker: StartWorker
 ) -> None:
-    worker = start_worker("w1")
+    worker = start_worker("w1", PYOCO_LOG_EXCEPTION_MESSAGES="0")
     graph = FILE.format(graph="begin >> hunter2")
     fields = f"{FILE.format(graph='begin')}  hunter2: [1]\n"
     module = FILE.format(graph="begin").replace("tiny:first", "broken_file:first")
@@ -78,7 +86,7 @@ async def test_what_the_making_of_a_flow_raises_is_told_in_the_run_and_only_by_t
     assert "hunter2" not in worker.log
     assert line["exc_type"] == "RuntimeError"
     assert line["exc_origin"].endswith("broken_file.py:3 in <module>")
-    assert line["exc_message"].startswith("(what a flow says")
+    assert line["exc_message"].startswith("(withheld by PYOCO_LOG_EXCEPTION_MESSAGES")
     assert line["meta"]["error_code"] == "NOT_FOUND"
 
 

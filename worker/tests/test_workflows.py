@@ -9,6 +9,7 @@ import pytest
 from pyoco import Flow
 from pyoco.core.engine import Engine
 from pyoco.core.models import RunContext
+from pyoco.dsl.expressions import ExpressionEvaluationError
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_worker.flows import FlowNotFound, load_flows
@@ -271,6 +272,44 @@ def test_the_environment_is_read_only_where_allowed(flows_dir: Path, file: str) 
 )
 def test_no_reference_leads_behind_the_scenes(workflows: Workflows, file: str) -> None:
     assert refused(workflows, file).reason is DeadLetterReason.REFERENCE_NOT_ALLOWED
+
+
+def loop(condition: str) -> str:
+    return text(f"until(cond={{{{ {condition} }}}}, max_iter=1){{ one }}", one="callable: steps:one")
+
+
+@pytest.mark.parametrize(
+    "condition", ["'a' * 1500000000 == $ctx.params.n", "9**9**9 > $ctx.params.n", "'%99999d' % 1 == $ctx.params.n"]
+)
+def test_an_expression_that_might_be_expensive_is_refused(workflows: Workflows, condition: str) -> None:
+    assert "graph cannot be used: an expression uses" in str(refused(workflows, loop(condition)))
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "$ctx.params.text * $ctx.params.n == 1",
+        "$ctx.params.n * $ctx.params.many == 1",
+        "($ctx.params.many + $ctx.params.many) * $ctx.params.n == 1",
+        "$ctx.params.text % 1 == 1",
+        "$ctx.params.digits * $ctx.params.digits == 1",
+    ],
+)
+def test_what_a_reference_finds_makes_no_expression_expensive(
+    workflows: Workflows, tmp_path: Path, condition: str
+) -> None:
+    flow = workflows.build(loop(condition), name="w")
+    with pytest.raises(ExpressionEvaluationError, match=r"take numbers|too large"):
+        results(flow, tmp_path, text="%150000000d", many=[1, 2], n=1_500_000_000, digits=10**4000)
+
+
+@pytest.mark.parametrize(
+    "condition", ["$ctx.params.n * 2 % 7 - 1 == 0", "$ctx.params.kind + '!' == 'x!' and -$ctx.params.n < 3"]
+)
+def test_expressions_compute_with_numbers_and_join_texts(
+    workflows: Workflows, tmp_path: Path, condition: str
+) -> None:
+    assert results(workflows.build(loop(condition), name="w"), tmp_path, n=4, kind="x")["one"] == 2
 
 
 def test_the_example_file_works_with_the_example_folder(tmp_path: Path) -> None:

@@ -27,11 +27,13 @@ from .answers import Answers
 from .claims import Claims
 from .control import ControlLine
 from .delivery import Delivery
-from .disposition import InvalidJob, Outcome, Unrecorded
+from .descendants import strays
+from .disposition import Fenced, InvalidJob, Outcome, Unrecorded
 from .draining import Draining
 from .execution import Ending, Execution
 from .frames import Setup
 from .lease import SnapshotWriter
+from .lifeline import keep_private
 from .metrics import AgentState, WorkerMetrics
 from .pool import RunnerPool
 from .prerequisites import Prerequisites
@@ -81,8 +83,10 @@ class Agent:
             callable_allow=settings.workflow_callable_allow,
             env_allow=settings.workflow_env_allow,
             wheel_paths=None if wheel_home is None else [],
+            memory_max_bytes=settings.run_memory_limit_bytes,
         )
-        self._pool = RunnerPool(setup, settings.slots, NO_WHEELS if wheel_home is None else wheel_home.left)
+        wheels = NO_WHEELS if wheel_home is None else wheel_home.left
+        self._pool = RunnerPool(setup, settings.slots, wheels, start=settings.runner_start)
         # This life of the worker: one that is started again under the same id is another.
         instance_id = uuid.uuid4().hex
         self._registry = Registry(
@@ -143,6 +147,8 @@ class Agent:
 
         RunnersUnusable if no runner can be started; NotOurs if another living worker has this one's id.
         """
+        strays.adopt()
+        keep_private()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
@@ -280,6 +286,8 @@ class Agent:
                 await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
         finally:
             del self._held[job.run_id]
+        if isinstance(outcome, Fenced):
+            self._spawn(execution.tell_lost_attempt())
 
     async def _bring_to_end(self, execution: Execution) -> Outcome:
         try:

@@ -1,6 +1,7 @@
 """May this worker execute this job? The decision as a pure rule, and the claim that follows from it."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
@@ -11,7 +12,8 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.wheel import WheelInUse
-from fleet_kit.nats import WrongRevision
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats import WriteRefused, WrongRevision
 
 from .compaction import forget_marks
 from .delivery import Delivery
@@ -23,6 +25,11 @@ from .settings import WorkerSettings
 _DELIVERIES_BEFORE_MISSING = 3
 _HELD_RETRY_SECONDS = 5.0
 _LOOK_INTERVAL_SECONDS = 0.5
+# Until about then the delivery is ours: JetStream delivers the job again when AckWait (30 s) is over.
+_OUTAGE_SECONDS = 25.0
+_OUTAGE_PAUSE_SECONDS = 0.25
+
+logger = logging.getLogger(__name__)
 
 NoClaim = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | NotYet | Ended
 
@@ -86,8 +93,13 @@ class Claims:
         stopping: asyncio.Event,
         wheels_in_force: Callable[[], Sequence[WheelInUse]] = tuple,
         on_conflict: Callable[[], None] = lambda: None,
+        outage_seconds: float = _OUTAGE_SECONDS,
     ) -> None:
-        """`on_conflict` is called when somebody else has written a snapshot before us."""
+        """`on_conflict` is called when somebody else has written a snapshot before us.
+
+        An outage of NATS is waited out for `outage_seconds`.
+        """
+        self._outage_seconds = outage_seconds
         self._on_conflict = on_conflict
         self._writer = writer
         self._settings = settings
@@ -96,11 +108,23 @@ class Claims:
         self._wheels_in_force = wheels_in_force
 
     async def claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
-        """A lease on the run, or why there is none. NatsUnavailable if NATS cannot tell."""
-        try:
-            return await self._claim(job, delivery)
-        except MalformedMessage as error:
-            return InvalidJob(f"the snapshot of the run is unreadable: {error}")
+        """A lease on the run, or why there is none. NatsUnavailable if NATS refuses it, or is away for long.
+
+        A claim that NATS has not answered may have been written: the next try finds it and goes on from there.
+        """
+        give_up_at = time.monotonic() + self._outage_seconds
+        while True:
+            try:
+                return await self._claim(job, delivery)
+            except MalformedMessage as error:
+                return InvalidJob(f"the snapshot of the run is unreadable: {error}")
+            except WriteRefused:
+                raise
+            except NatsUnavailable as error:
+                if time.monotonic() > give_up_at or self._stopping.is_set():
+                    raise
+                logger.info("the claim is tried again: %s", error)
+            await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
 
     async def _claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
         holder, watched = Holder.UNWATCHED, 0

@@ -1,6 +1,7 @@
 """The command `pyoco-worker`."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -30,12 +31,12 @@ from .pool import RunnersUnusable
 from .registry import NotOurs
 from .settings import WorkerSettings
 from .wheel_home import WheelFolderUnusable, WheelHome
-from .workspace import runs_folder
+from .workspace import FolderUnreachable, runs_folder, worker_folder
 
 logger = logging.getLogger(__name__)
 
 # Found out when the worker has begun to log, and reasons to end it.
-_UNUSABLE = (RunnersUnusable, NotOurs, WheelFolderUnusable, MonitorUnusable)
+_UNUSABLE = (RunnersUnusable, NotOurs, WheelFolderUnusable, FolderUnreachable, MonitorUnusable)
 _EXAMPLE = "pyoco-worker --nats-url nats://127.0.0.1:4222 --tags default --flows-dir examples"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -119,7 +120,14 @@ def _settings(options: dict[str, Any]) -> Iterator[WorkerSettings]:
 
 
 async def _serve(settings: WorkerSettings) -> signal.Signals:
-    with runs_folder(settings.worker_dir) as runs_dir, _wheel_home(settings) as wheel_home:
+    account = settings.runner_start.account
+    if account is not None:
+        os.umask(0o022)  # what is installed here is for another user to read
+    with (
+        worker_folder(settings.worker_dir, account) as folder,
+        runs_folder(folder, account) as runs_dir,
+        _wheel_home(settings, folder) as wheel_home,
+    ):
         # A worker with an account of its own finds the API of the fleet's under another name.
         apis = (WORKER_API, "$JS.API") if settings.nats_nkey is not None else ("$JS.API",)
         async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}", api_prefixes=apis) as link:
@@ -139,11 +147,24 @@ def _monitored(settings: WorkerSettings, link: NatsLink, metrics: WorkerMetrics)
     return monitored(settings.monitor_host, settings.monitor_port, metrics.registry, waiting_for)
 
 
-def _wheel_home(settings: WorkerSettings) -> AbstractContextManager[WheelHome | None]:
-    return WheelHome.taken(settings.wheel_sync_dir) if settings.syncs_wheels else nullcontext()
+def _wheel_home(settings: WorkerSettings, folder: Path) -> AbstractContextManager[WheelHome | None]:
+    if not settings.syncs_wheels:
+        return nullcontext()
+    account, wanted = settings.runner_start.account, settings.wheel_sync_dir
+    if account is not None and "wheel_sync_dir" not in settings.model_fields_set:
+        wanted = folder / "wheels"
+    home = WheelHome.taken(wanted)
+    if account is not None and not account.can_reach(wanted):
+        raise WheelFolderUnusable(
+            f"PYOCO_WHEEL_SYNC_DIR={wanted} cannot be reached by the user {account.name} (PYOCO_RUNNER_USER); let "
+            "that user enter the folders above it, or unset it"
+        )
+    return home
 
 
 def main() -> None:
+    # The folders of runs and wheels are for their owner's eyes only.
+    os.umask(0o077)
     try:
         code = app(standalone_mode=False)
     except (BadArguments, typer.TyperException) as error:

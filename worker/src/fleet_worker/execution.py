@@ -29,6 +29,7 @@ from .disposition import Ended, Fenced, HandedBack, Outcome, RetryScheduled, Unr
 from .events import RunEventBatches
 from .frames import Done, Progress, Run
 from .lease import ClaimLost, Lease
+from .memory import is_over, sentence_about
 from .rules import is_past_deadline
 from .run_log import RunLog
 from .run_trace import RunTrace
@@ -54,6 +55,7 @@ class Ending(Enum):
     FENCED = auto()
     CANCEL_OVERDUE = auto()
     DEADLINE = auto()
+    MEMORY = auto()
     STOPPING = auto()
 
 
@@ -62,7 +64,8 @@ class Execution:
         self._services = services
         self._job = job
         self.trace = RunTrace(job, services.settings.worker_id)
-        self.log = RunLog(job, delivery, self.trace)
+        tells_messages = services.settings.log_exception_messages
+        self.log = RunLog(job, delivery, self.trace, tells_exception_messages=tells_messages)
         # By job: a redelivery replaces the delivery before, a second job for the run is answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._lease: Lease | None = None
@@ -139,6 +142,11 @@ class Execution:
             services.registry.run_ended(job.run_id, outcome.status if isinstance(outcome, Ended) else None)
         return outcome
 
+    async def tell_lost_attempt(self) -> None:
+        """The claim is lost, and the run in others' hands: see that this attempt is known."""
+        if self._lease is not None:
+            await self._lease.tell_attempt()
+
     def end(self, why: Ending) -> None:
         """End the runner now, or the wait for one; what happens to the run depends on why."""
         if self._ending is None:
@@ -161,6 +169,8 @@ class Execution:
             self.end(Ending.CANCEL_OVERDUE)
         if self.needs_runner and self._lease is not None and is_past_deadline(self._lease.snapshot, now=time.time()):
             self.end(Ending.DEADLINE)
+        if await self._is_over_memory():
+            self.end(Ending.MEMORY)
         if now - self._in_progress_at >= ack_progress_seconds:
             self._in_progress_at = now
             await self._say_in_progress(ack_wait_seconds)
@@ -174,6 +184,12 @@ class Execution:
         )
         if due and self.needs_runner and not self._lease.is_writing:
             await self._show_progress(self._lease)
+
+    async def _is_over_memory(self) -> bool:
+        limit, runner = self._services.settings.run_memory_limit_bytes, self._runner
+        if not limit or runner is None or not await is_over(limit, runner.pid, idle_bytes=runner.idle_bytes):
+            return False
+        return runner is self._runner
 
     async def look(self) -> None:
         """Somebody says that the snapshot has changed: the next write, now, will show how."""
@@ -255,6 +271,8 @@ class Execution:
 
     async def _after_run(self, lease: Lease, events: RunEventBatches, done: Done) -> Outcome:
         events.add(done.events)
+        for task, failure in done.task_failures.items():
+            self.log.task_failed(task, failure)
         conclusion = Conclusion(
             status=RunStatus(done.status),
             error=done.error,
@@ -283,6 +301,10 @@ class Execution:
                 error = "the run's deadline passed while it was running; its process was ended"
                 reason = DeadLetterReason.DEADLINE_EXCEEDED
                 return await self._conclude(lease, self._last_told(RunStatus.FAILED, error, reason))
+            case Ending.MEMORY:
+                error = f"{sentence_about(self._services.settings.run_memory_limit_bytes)}; its processes were ended"
+                last_told = self._last_told(RunStatus.FAILED, error, DeadLetterReason.EXECUTION_ERROR)
+                return await self._conclude(lease, replace(last_told, flow_failed=True))
             case Ending.STOPPING:
                 return await self._hand_back(lease, interrupted=False, retry_seconds=0.0)
         if lease.snapshot.status is RunStatus.CANCELLING:

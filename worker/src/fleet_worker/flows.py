@@ -3,8 +3,7 @@
 import importlib
 import importlib.util
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -13,10 +12,8 @@ from pyoco import Flow
 
 from fleet_contracts.dead_letter import DeadLetterReason
 
+from .failures import describe_failure
 from .frames import Failure
-
-# Of an exception in the log: what calls itself for ever has a thousand of them, and the last ones tell all.
-_MOST_FRAMES = 50
 
 
 class FlowsUnusable(Exception):
@@ -117,34 +114,6 @@ class FolderFlows:
                     raise ValueError(f"another file already offers a flow named {value.name!r}")
         except (Exception, SystemExit) as error:  # noqa: BLE001 - one bad file must not hide the others
             self.broken[str(file)] = describe_failure(error)
-
-
-def describe_failure(error: BaseException) -> Failure:
-    return Failure(
-        exc_type=type(error).__name__,
-        exc_message=str(error),
-        exc_traceback="".join(traceback.format_exception(error)),
-        exc_origin=_origin_of(error),
-        exc_frames="".join(_frames_of(error)),
-    )
-
-
-def _origin_of(error: BaseException) -> str:
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        return f"{error.filename}:{error.lineno}"  # no frame is there: nothing of the file was executed
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-
-
-def _frames_of(error: BaseException) -> Iterator[str]:
-    """Where it was raised, and where those that led to it were, the first of them first."""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None:
-        yield from _frames_of(before)
-        yield "\nand then:\n\n"
-    yield "Traceback (most recent call last):\n"
-    yield from traceback.format_tb(error.__traceback__, limit=-_MOST_FRAMES)
-    yield f"{type(error).__name__}\n"
 
 
 def import_file(file: Path) -> ModuleType:

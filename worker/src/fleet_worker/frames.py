@@ -25,6 +25,8 @@ class Setup:
     env_allow: list[str] = field(default_factory=list)
     # Where synced wheels are installed; None: wheels are not synced, so flows have to be somewhere else.
     wheel_paths: list[str] | None = None
+    # What a run may use besides what an idle runner has; 0: no limit.
+    memory_max_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,15 @@ class Done:
     task_records_truncated: bool = False
     # What each failed task has raised: its type and what it says.
     task_errors: dict[str, str] = field(default_factory=dict)
+    # The exceptions of failed tasks other than the one that the run ended with; of many, the first.
+    task_failures: dict[str, dict[str, str]] = field(default_factory=dict)
     result: Any = None
     result_truncated: bool = False
     error: str | None = None
     reason: str | None = None
     failure: dict[str, str] | None = None
+    # The next run should have a fresh runner: this one lost processes that it had started, or has little memory left.
+    spent: bool = False
 
 
 Frame = Setup | Run | Cancel | Stop | Ready | Progress | Done

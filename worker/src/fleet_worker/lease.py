@@ -10,6 +10,7 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.kv import Bucket
 from fleet_kit.logging import problem_fields
 from fleet_kit.nats import NatsLink, WrongRevision
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Room for the headers of a message within NATS's maximum payload.
 _HEADER_ROOM_BYTES = 1024
+_TELL_SECONDS = 30.0
+_TELL_PAUSE_SECONDS = 0.1
 
 
 class ClaimLost(Exception):
@@ -119,6 +122,26 @@ class Lease:
         """
         await self._write(change)
         return self._snapshot
+
+    async def tell_attempt(self) -> None:
+        """After the claim was lost: have the run's history know this attempt, if NATS has lost what did.
+
+        The snapshot may have to be made anew first.
+        """
+        ends_at = time.monotonic() + _TELL_SECONDS
+        while time.monotonic() < ends_at:
+            try:
+                found = await self._writer.read(self._snapshot.run_id, surely=True)
+                if found is not None:
+                    told = found[0].with_lost_attempt(self._snapshot, now=time.time())
+                    if told is not found[0]:
+                        await self._writer.write(told, revision=found[1])
+                    return
+            except WrongRevision:
+                continue
+            except (NatsUnavailable, MalformedMessage) as error:
+                logger.debug("the lost attempt could not be told yet: %s", error)
+            await asyncio.sleep(_TELL_PAUSE_SECONDS)
 
     async def _write(self, change: Callable[[RunSnapshot], RunSnapshot]) -> None:
         async with self._lock:

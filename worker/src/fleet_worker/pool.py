@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import time
 from collections import deque
 from dataclasses import replace
@@ -10,6 +11,7 @@ from fleet_contracts.log_events import LogEvent
 
 from .frames import Ready, Setup
 from .pace import Pace
+from .runner_account import AS_THE_AGENT, RunnerStart
 from .runner_process import RunnerDied, RunnerProcess
 from .wheel_set import NO_WHEELS, WheelSet
 
@@ -24,8 +26,11 @@ class RunnersUnusable(Exception):
 
 
 class RunnerPool:
-    def __init__(self, setup: Setup, slots: int, wheels: WheelSet = NO_WHEELS) -> None:
+    def __init__(
+        self, setup: Setup, slots: int, wheels: WheelSet = NO_WHEELS, *, start: RunnerStart = AS_THE_AGENT
+    ) -> None:
         self._setup = setup
+        self._start = start
         # What runs begin with from now on.
         self.wheels = wheels
         self._told: WheelSet | None = None
@@ -73,7 +78,7 @@ class RunnerPool:
 
     async def try_out(self, wheels: WheelSet) -> None:
         """RunnersUnusable if no runner can be started with these wheels."""
-        runner = RunnerProcess(self._setup_with(wheels), wheels)
+        runner = RunnerProcess(self._setup_with(wheels), self._start, wheels)
         try:
             await runner.start()
             async with asyncio.timeout(_TRIAL_SECONDS):
@@ -120,7 +125,7 @@ class RunnerPool:
     def give_back(self, runner: RunnerProcess) -> None:
         if (since := self._busy_since.pop(runner, None)) is not None:
             self._pace.note(time.monotonic() - since)
-        if runner.wheels is self.wheels:
+        if runner.wheels is self.wheels and not runner.is_spent:
             self._offer(runner)
         else:
             self._retire(runner)
@@ -154,7 +159,7 @@ class RunnerPool:
         backoff = 0.1
         while True:
             wheels = self.wheels
-            runner = RunnerProcess(self._setup_with(wheels), wheels)
+            runner = RunnerProcess(self._setup_with(wheels), self._start, wheels)
             self._alive.add(runner)
             try:
                 await runner.start()
@@ -170,7 +175,7 @@ class RunnerPool:
                 await runner.died.wait()
             except (RunnerDied, RunnersUnusable, OSError) as error:
                 if not self._first.done():
-                    self._first.set_exception(RunnersUnusable(f"{error}"))
+                    self._first.set_exception(RunnersUnusable(f"{error}{self._hint}"))
                 self.start_failures += 1
                 logger.error("a runner could not be started: %s", error)
                 await runner.stop()
@@ -179,6 +184,12 @@ class RunnerPool:
             finally:
                 if runner.died.is_set():
                     self._forget(runner)
+
+    @property
+    def _hint(self) -> str:
+        if (account := self._start.account) is None:
+            return ""
+        return f"; the user {account.name} (PYOCO_RUNNER_USER) must be able to read {sys.prefix} and the flows"
 
     def _setup_with(self, wheels: WheelSet) -> Setup:
         synced = self._setup.wheel_paths is not None

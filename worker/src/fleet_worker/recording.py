@@ -10,11 +10,14 @@ from pyoco.trace.backend import TraceBackend
 
 from fleet_contracts.events import EventKind
 from fleet_contracts.status import TaskStatus
+from fleet_kit.plain import describe
 
 from .frames import Progress
 
 # One event stays well below NATS's maximum payload, even when every character is escaped.
 _CHUNK_CHARACTERS = 32 * 1024
+# Exceptions of so many failed tasks of one run are kept.
+_MOST_RAISED = 20
 
 
 class Recorder(TraceBackend):  # type: ignore[misc]
@@ -26,6 +29,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         self._task_of_thread: dict[int, str] = {}
         self._tasks: dict[str, str] = {}
         self._records: dict[str, dict[str, Any]] = {}
+        self._raised: dict[str, Exception] = {}
         self._tasks_changed = False
         self._log_bytes_left = log_max_bytes
         self._log_max_bytes = log_max_bytes
@@ -51,7 +55,10 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         self._leave(node_name, TaskStatus.SUCCEEDED, None)
 
     def on_node_error(self, node_name: str, error: Exception) -> None:
-        self._leave(node_name, TaskStatus.FAILED, f"{type(error).__name__}: {error}")
+        with self._lock:
+            if len(self._raised) < _MOST_RAISED:
+                self._raised[node_name] = error
+        self._leave(node_name, TaskStatus.FAILED, f"{type(error).__name__}: {describe(error, str)}")
 
     def write(self, stream: str, text: str) -> None:
         """Output of the task that this thread executes."""
@@ -80,6 +87,11 @@ class Recorder(TraceBackend):  # type: ignore[misc]
     def errors(self) -> dict[str, str]:
         with self._lock:
             return {name: error for name, record in self._records.items() if (error := record.get("error"))}
+
+    def raised(self) -> list[tuple[str, Exception]]:
+        """The failed tasks with their exceptions; of many, the first."""
+        with self._lock:
+            return list(self._raised.items())
 
     def _enter(self, task: str, status: TaskStatus, now: float) -> None:
         self._tasks[task] = status.value

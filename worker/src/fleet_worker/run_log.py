@@ -1,4 +1,4 @@
-"""What the agent logs about one job in its hands; what the flow says or was given stays out of it."""
+"""What the agent logs about one job in its hands: never what the flow was given or printed, but what it raised."""
 
 import logging
 from typing import Any
@@ -23,14 +23,16 @@ _NO_FLOW = {
     DeadLetterReason.CALLABLE_NOT_ALLOWED,
     DeadLetterReason.REFERENCE_NOT_ALLOWED,
 }
-# The text of a flow's exception may quote its params.
-_WITHHELD = "(what a flow says may hold its data: see the run's error, or log at DEBUG)"
+_WITHHELD = "(withheld by PYOCO_LOG_EXCEPTION_MESSAGES: see the run's error, or log at DEBUG)"
 
 
 class RunLog:
-    def __init__(self, job: Job, delivery: Delivery, trace: RunTrace) -> None:
+    def __init__(
+        self, job: Job, delivery: Delivery, trace: RunTrace, *, tells_exception_messages: bool = True
+    ) -> None:
         self._job = job
         self._trace = trace
+        self._tells_exception_messages = tells_exception_messages
         self._lease_id = f"{delivery.sequence}:{delivery.num_delivered}"
         self.about = {
             "run_id": job.run_id,
@@ -73,7 +75,7 @@ class RunLog:
         failure: dict[str, str] | None = None,
         exc_type: str | None = None,
     ) -> None:
-        """`failure` is what the flow, or what makes it, has raised: where is told, what it said only at DEBUG."""
+        """`failure` is what the flow, or what makes it, has raised."""
         fields: dict[str, Any] = {
             **self.about,
             "reason": reason,
@@ -83,10 +85,24 @@ class RunLog:
         if failure is None:
             logger.error("run failed: %s", error, extra=fields, stacklevel=2)
             return
-        told = {**failure, "exc_message": _WITHHELD, "exc_traceback": failure["exc_frames"]}
         sentence = failure["sentence"] or f"the flow raised {failure['exc_type']}"
-        logger.error("run failed: %s", sentence, extra={**fields, **told}, stacklevel=2)
-        logger.debug("run failed: %s", error, extra={**fields, **failure}, stacklevel=2)
+        self._raised(logging.ERROR, f"run failed: {sentence}", failure, fields)
+
+    def task_failed(self, task: str, failure: dict[str, str]) -> None:
+        """A task has failed, and the run has not ended with its exception: the flow goes on, or another was first."""
+        problem, exc_type = Problem.EXECUTION_FAILED, failure["exc_type"]
+        reason = DeadLetterReason.EXECUTION_ERROR
+        fields = {**self.about, **problem_fields(problem), "meta": self._failure_meta(reason, exc_type)}
+        self._raised(logging.WARNING, f"task {task} failed: it raised {exc_type}", failure, fields)
+
+    def _raised(self, level: int, message: str, failure: dict[str, str], fields: dict[str, Any]) -> None:
+        """With what the exception says, which may quote params, unless it is to be withheld: then at DEBUG only."""
+        if self._tells_exception_messages:
+            logger.log(level, "%s", message, extra={**fields, **failure}, stacklevel=3)
+            return
+        told = {**failure, "exc_message": _WITHHELD, "exc_traceback": failure["exc_frames"]}
+        logger.log(level, "%s", message, extra={**fields, **told}, stacklevel=3)
+        logger.debug("%s", message, extra={**fields, **failure}, stacklevel=3)
 
     def heartbeat(self, *, ack_wait_seconds: float) -> None:
         """At DEBUG: as often as every run in hand needs one."""

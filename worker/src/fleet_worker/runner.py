@@ -14,17 +14,21 @@ from typing import Any, cast
 
 from pyoco import Flow
 from pyoco.core.engine import Engine
-from pyoco.core.models import RunContext
 from pyoco.core.models import RunStatus as EngineStatus
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.status import RunStatus
+from fleet_kit.plain import describe
 
 from .compaction import compact_records, compact_result
-from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, NoFlows, describe_failure, load_flows
+from .descendants import adopt_orphans, children_of, end_children
+from .failures import describe_failure
+from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, NoFlows, load_flows
 from .frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, encode
 from .lifeline import die_with
+from .memory import MemoryLimit, offer_to_oom_killer
 from .plain import json_safe
+from .pyoco_context import FleetRunContext
 from .recording import Recorder, TaskStream
 from .results import result_of
 from .wheel_flows import WheelFlows, add_to_path
@@ -53,16 +57,6 @@ class Channel:
         return self._socket.recv(65536)
 
 
-class _RunContext(RunContext):  # type: ignore[misc]
-    """Pyoco's run context with outputs made JSON-safe and without a second copy of the output."""
-
-    def append_log(self, task_name: str, stream: str, payload: str) -> None:
-        pass
-
-    def _safe_value(self, value: Any) -> Any:
-        return json_safe(value)
-
-
 class Runner:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -73,6 +67,8 @@ class Runner:
         self._flushing = threading.Lock()
         self._engine: Engine | None = None
         self._cancelled_run_id: str | None = None
+        self._kept: set[int] = set()
+        self._memory = MemoryLimit(0)
 
     def main(self) -> None:
         sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
@@ -86,6 +82,9 @@ class Runner:
         flows = self._load(setup)
         workflows = make_workflows(setup)
         workspace = Workspace(Path(setup.runs_dir))
+        # What the flows' modules have started when they were loaded belongs to no run.
+        self._kept = children_of(os.getpid())
+        self._memory = MemoryLimit(setup.memory_max_bytes)
         while isinstance(frame := self._inbox.get(), Run) and flows is not None:
             self._channel.send(self._execute(frame, flows, workflows, workspace))
         workspace.close()
@@ -101,6 +100,14 @@ class Runner:
 
     def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
         try:
+            done = self._attempt(run, flows, workflows, workspace)
+            is_spent = end_children(self._kept) or self._memory.is_used_up
+            return replace(done, spent=True) if is_spent else done
+        finally:
+            workspace.leave(run.folder)
+
+    def _attempt(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
+        try:
             workspace.enter(run.folder)
             if run.workflow_yaml is None:
                 flow = flows.resolve(run.flow_name)
@@ -111,16 +118,14 @@ class Runner:
         except FlowNotFound as error:
             return replace(_nothing_done(), error=str(error), reason=error.reason)
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
-            return _failed(error, _nothing_done())
+            return self._failed(error, _nothing_done())
         else:
             return self._run_flow(run, flow)
-        finally:
-            workspace.leave(run.folder)
 
     def _run_flow(self, run: Run, flow: Flow) -> Done:
         recorder = Recorder(log_max_bytes=run.log_max_bytes)
         recorder.expect(sorted(task.name for task in flow.tasks))
-        context = _RunContext(run_id=run.run_id)
+        context = FleetRunContext(run_id=run.run_id)
         engine = Engine(recorder)
         # Known to the engine before it starts, so that no cancel comes too early.
         engine.active_runs[run.run_id] = context
@@ -139,10 +144,10 @@ class Runner:
             self._engine = None
             with self._flushing:
                 self._recorder = None
-        return self._conclude(run, flow, recorder, context, raised)
+        return self._conclude(run, flow, recorder, context, raised or context.refused)
 
     def _conclude(
-        self, run: Run, flow: Flow, recorder: Recorder, context: RunContext, raised: BaseException | None
+        self, run: Run, flow: Flow, recorder: Recorder, context: FleetRunContext, raised: BaseException | None
     ) -> Done:
         records, truncated = compact_records(json_safe(context.serialize_task_records()), run.records_max_bytes)
         noted = recorder.drain()
@@ -153,16 +158,33 @@ class Runner:
             task_records=records,
             task_records_truncated=truncated,
             task_errors=recorder.errors(),
+            task_failures={
+                name: asdict(describe_failure(error)) for name, error in recorder.raised() if error is not raised
+            },
         )
         if raised is not None and self._cancelled_run_id == run.run_id:
             # A task that was told to stop may do so by raising.
             return replace(done, status=RunStatus.CANCELLED, error=_text(raised))
         if raised is not None:
-            return _failed(raised, done)
+            return self._failed(raised, done)
         if context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED):
             return replace(done, status=RunStatus.CANCELLED)
         result, left_out = compact_result(json_safe(result_of(flow, context.task_records)), run.records_max_bytes)
         return replace(done, result=result, result_truncated=left_out)
+
+    def _failed(self, error: BaseException, done: Done) -> Done:
+        failure = describe_failure(error)
+        text = _text(error)
+        if (hint := self._memory.explain(error)) is not None:
+            text = f"{text}; {hint}" if failure.exc_message else f"{failure.exc_type}: {hint}"
+            failure = replace(failure, sentence=hint)
+        return replace(
+            done,
+            status=RunStatus.FAILED,
+            error=text,
+            reason=DeadLetterReason.EXECUTION_ERROR,
+            failure=asdict(failure),
+        )
 
     def _listen(self) -> None:
         """Read what the agent says; when it falls silent for good, end at once, whatever is going on."""
@@ -215,23 +237,15 @@ def _broken(error: FlowBroken) -> Done:
     return replace(_nothing_done(), error=str(error), reason=error.reason, failure=asdict(told))
 
 
-def _failed(error: BaseException, done: Done) -> Done:
-    return replace(
-        done,
-        status=RunStatus.FAILED,
-        error=_text(error),
-        reason=DeadLetterReason.EXECUTION_ERROR,
-        failure=asdict(describe_failure(error)),
-    )
-
-
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {describe(error, str)}"
 
 
 def main() -> None:
     fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
     die_with(parent_pid)
+    adopt_orphans()
+    offer_to_oom_killer()
     faulthandler.enable()
     # The flows' code sees a plain command line.
     sys.argv[1:] = []

@@ -14,7 +14,10 @@ from pathlib import Path
 
 from fleet_contracts.log_events import LogEvent
 
+from .descendants import strays
 from .frames import Cancel, Decoder, Done, Frame, Progress, Ready, Run, Setup, Stop, encode
+from .memory import resident_bytes
+from .runner_account import RunnerStart
 from .wheel_set import NO_WHEELS, WheelSet
 from .workspace import spare_folder
 
@@ -40,8 +43,9 @@ class RunnerDied(Exception):
 class RunnerProcess:
     """One child process. `run` may be called again when the run before has returned."""
 
-    def __init__(self, setup: Setup, wheels: WheelSet = NO_WHEELS) -> None:
+    def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet = NO_WHEELS) -> None:
         self._setup = setup
+        self._start = start
         # What its runs can import besides what the worker has; another set needs another process.
         self.wheels = wheels
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,6 +55,10 @@ class RunnerProcess:
         self._on_progress: Callable[[Progress], None] | None = None
         self._reaping: asyncio.Task[None] | None = None
         self.died = asyncio.Event()
+        # It has said that its next run should be another's.
+        self.is_spent = False
+        # What it has in memory when it is ready and does nothing.
+        self.idle_bytes = 0
 
     @property
     def pid(self) -> int:
@@ -71,7 +79,9 @@ class RunnerProcess:
                 pass_fds=[theirs.fileno()],
                 # A group of its own: Ctrl-C is the agent's business, and the group can be ended as a whole.
                 process_group=0,
+                **self._start.options(os.environ, runs_dir=Path(self._setup.runs_dir)),
             )
+            strays.started(self._process.pid)
         finally:
             theirs.close()
             os.close(output_end)
@@ -113,6 +123,8 @@ class RunnerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             logger.debug("runner %d is already gone", self._process.pid)
+        # The line may stay open: a process that native code has forked has its end of it, too.
+        self.on_silence()
 
     async def stop(self) -> None:
         """Let an idle runner leave; end one that does not, or that is still starting."""
@@ -131,11 +143,13 @@ class RunnerProcess:
         match frame:
             case Ready():
                 if not self._ready.done():
+                    self.idle_bytes = resident_bytes(self.pid)
                     self._ready.set_result(frame)
             case Progress():
                 if self._on_progress is not None:
                     self._on_progress(frame)
             case Done():
+                self.is_spent = frame.spent
                 if self._done is not None and not self._done.done():
                     self._done.set_result(frame)
             case _:
@@ -148,9 +162,11 @@ class RunnerProcess:
 
     async def _reap(self) -> None:
         assert self._process is not None
-        # Whatever closed the line: nothing of this process group may stay.
+        # Whatever closed the line: nothing of this process group may stay, nor anything else that a run has started.
         self.kill()
         await asyncio.to_thread(self._process.wait)
+        strays.ended(self.pid)
+        await strays.end()
         shutil.rmtree(spare_folder(Path(self._setup.runs_dir), self.pid), ignore_errors=True)
         self.died.set()
         error = RunnerDied(self._returncode())

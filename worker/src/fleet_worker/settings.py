@@ -3,6 +3,7 @@
 import os
 import re
 import socket
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -11,6 +12,9 @@ from pydantic_settings import NoDecode
 
 from fleet_contracts.names import Tag, WireNames
 from fleet_kit.settings import FleetSettings
+
+from .memory import default_limit_bytes
+from .runner_account import RunnerAccount, RunnerStart
 
 _DEFAULT_FLOWS_DIR = "examples"
 
@@ -39,6 +43,8 @@ class WorkerSettings(FleetSettings, WireNames):
     flows_dir: Path | None = None
     # Where runs get their working folders; unset: a temporary folder that goes with the worker.
     worker_dir: Path | None = None
+    # Whom runners execute flows as, so that they cannot read what is the worker's; unset: as the worker itself.
+    runner_user: str | None = None
     # What workflow files may use, comma-separated: modules besides the flow folder's, environment variables.
     workflow_callable_allow: Annotated[list[ModuleName], NoDecode] = []
     workflow_env_allow: Annotated[list[VariableName], NoDecode] = []
@@ -53,6 +59,8 @@ class WorkerSettings(FleetSettings, WireNames):
     run_lost_after_sec: float = Field(4.0, gt=0)
     # So many deaths of its runner end a run as FAILED.
     runner_crash_limit: int = Field(3, ge=1)
+    # What a run may use besides what an idle runner has; 0: no limit, unset: its share of the machine.
+    run_memory_max_bytes: int | None = Field(None, ge=0)
 
     # Where whoever watches the worker finds /health, /ready and /metrics; unset: nowhere.
     monitor_host: str = "127.0.0.1"
@@ -60,6 +68,9 @@ class WorkerSettings(FleetSettings, WireNames):
 
     # So many flows have a histogram of their own, the first that are run; all others share one.
     metrics_max_flows: int = Field(100, ge=0, le=1000)
+
+    # Whether the log tells what a flow's exceptions say: that may quote params.
+    log_exception_messages: bool = True
 
     dlq_publish_execution_error: bool = True
     max_run_snapshot_bytes: int = Field(262144, ge=1024)
@@ -75,6 +86,13 @@ class WorkerSettings(FleetSettings, WireNames):
     def _split_commas(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
+    @field_validator("runner_user")
+    @classmethod
+    def _find_runner_user(cls, value: str | None) -> str | None:
+        if value is not None:
+            RunnerAccount.named(value)
+        return value
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         self.tags = list(dict.fromkeys(self.tags)) or [self.default_tag]
@@ -88,6 +106,17 @@ class WorkerSettings(FleetSettings, WireNames):
     @property
     def syncs_wheels(self) -> bool:
         return self.wheel_sync_enabled == "1"
+
+    @cached_property
+    def run_memory_limit_bytes(self) -> int:
+        """0: none."""
+        given = self.run_memory_max_bytes
+        return default_limit_bytes(self.slots) if given is None else given
+
+    @cached_property
+    def runner_start(self) -> RunnerStart:
+        account = None if self.runner_user is None else RunnerAccount.named(self.runner_user)
+        return RunnerStart(self.workflow_env_allow, account)
 
     def find_flows_dir(self) -> Path | None:
         """The folder to load flows from when no resolver is given."""

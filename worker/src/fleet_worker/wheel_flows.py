@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pyoco import Flow
 
-from .flows import FlowBroken, FlowNotFound, Flows, describe_failure
+from .failures import describe_failure
+from .flows import FlowBroken, FlowNotFound, Flows
 from .frames import Failure
 
 FLOWS_GROUP = "pyoco.flows"

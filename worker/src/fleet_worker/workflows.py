@@ -17,6 +17,7 @@ from fleet_contracts.workflow import WorkflowFile
 from fleet_kit.strict_yaml import BadYaml, read_yaml, shown_path
 
 from .callables import Callables
+from .expressions import BoundedExpression
 from .flows import FlowBroken, FlowNotFound
 from .frames import Setup
 
@@ -41,6 +42,7 @@ class Workflows:
             flow = build_flow_from_graph(
                 graph=file.flow.graph, tasks=_Tasks(file, self._callables), pipes=file.pipes, flow_name=name
             )
+            _bound_expressions(flow.build_program())
         except (ValueError, RecursionError, MemoryError) as error:
             raise FlowBroken("the workflow's graph cannot be used", f": {error}") from error
         if not flow.has_control_flow() and len(flow.build_program().steps) > len(flow.tasks):
@@ -119,7 +121,7 @@ def _references(flow: Flow) -> Iterator[str]:
     """Everything that Pyoco will look up while it runs the flow: `$env.HOME`, `$ctx.params.x`, `$node.a.output`."""
     for task in flow.tasks:
         yield from (value for value in task.inputs.values() if isinstance(value, str) and value.startswith("$"))
-    for expression in _expressions(flow.build_program()):
+    for _, _, expression in _expressions(flow.build_program()):
         # Read as Python will read it: there are many ways to write one name.
         for node in ast.walk(ast.parse(translate(expression.source), mode="eval")):
             if isinstance(node, ast.Call):
@@ -128,11 +130,17 @@ def _references(flow: Flow) -> Iterator[str]:
                 yield f"${node.func.id.removeprefix('_')}.{node.args[0].value!s}"
 
 
-def _expressions(node: Any) -> Iterator[Expression]:
-    """All of them in a program of Pyoco's, whose nodes have only some of these parts."""
+def _bound_expressions(program: Any) -> None:
+    """What a server has let through is checked again: it may be another one than ours."""
+    for node, name, expression in list(_expressions(program)):
+        setattr(node, name, BoundedExpression(expression.source))
+
+
+def _expressions(node: Any) -> Iterator[tuple[Any, str, Expression]]:
+    """Every expression of a program of Pyoco's, whose nodes have only some of these parts, with its place."""
     for name in ("expression", "source", "condition", "count"):
         if isinstance(found := getattr(node, name, None), Expression):
-            yield found
+            yield node, name, found
     steps = [*getattr(node, "steps", []), *(case.target for case in getattr(node, "cases", []))]
     if hasattr(node, "body"):
         steps.append(node.body)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .runner_account import RunnerAccount
+
 # Pyoco makes this one in every working folder.
 _ARTIFACTS = "artifacts"
 
@@ -63,15 +65,41 @@ def _is_untouched(folder: str) -> bool:
         return False
 
 
+class FolderUnreachable(Exception):
+    """A folder of the worker is of no use to its runners; the message says what to do."""
+
+
 @contextmanager
-def runs_folder(wanted: Path | None) -> Iterator[Path]:
-    """Where runs get their working folders; nothing of ours is left afterwards."""
-    if wanted is None:
-        with tempfile.TemporaryDirectory(prefix="pyoco-worker-", ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+def worker_folder(wanted: Path | None, account: RunnerAccount | None) -> Iterator[Path]:
+    """Where a worker has what its runners need; one that nobody has named is gone afterwards."""
+    if wanted is not None:
+        wanted.mkdir(parents=True, exist_ok=True)
+        _check_reach(wanted, account, setting="PYOCO_WORKER_DIR")
+        yield wanted.absolute()
         return
-    runs = wanted.absolute() / "runs"
-    runs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pyoco-worker-", ignore_cleanup_errors=True) as folder:
+        if account is not None:
+            os.chmod(folder, 0o711)  # noqa: S103 - to be passed through, not to be looked into
+            _check_reach(Path(folder).parent, account, setting="TMPDIR")
+        yield Path(folder)
+
+
+def _check_reach(folder: Path, account: RunnerAccount | None, *, setting: str) -> None:
+    if account is not None and not account.can_reach(folder):
+        raise FolderUnreachable(
+            f"{setting}={folder} cannot be reached by the user {account.name} (PYOCO_RUNNER_USER); let that user "
+            "enter it and the folders above, or name another folder"
+        )
+
+
+@contextmanager
+def runs_folder(worker_folder: Path, account: RunnerAccount | None) -> Iterator[Path]:
+    """Where runs get their working folders; nothing of ours is left afterwards."""
+    runs = worker_folder / "runs"
+    runs.mkdir(exist_ok=True)
+    if account is not None:
+        runs.chmod(0o700)
+        os.chown(runs, account.uid, account.gid, follow_symlinks=False)
     yield runs
     # Another worker may have runs in there.
     with suppress(OSError):

@@ -106,6 +106,15 @@ broken = Flow("broken") >> first >> raise_an_error
 
 
 @task
+def give_up():
+    raise ValueError("not needed")
+
+
+give_up.task.fail_policy = "isolate"
+tolerant = Flow("tolerant") >> [first, give_up]
+
+
+@task
 def break_later(file):
     """Wait for a file without looking for a cancel, then fail."""
     while not os.path.exists(file):
@@ -179,3 +188,102 @@ def look_around(ctx):
 
 
 looking = Flow("looking") >> look_around
+
+
+@task
+def save(ctx, caught=False):
+    try:
+        return ctx.save_artifact("report.txt", "numbers")
+    except Exception:
+        if not caught:
+            raise
+
+
+saving = Flow("saving") >> save
+
+
+@task
+async def fetch(file=None):
+    os.close(os.open(file, os.O_CREAT))
+    return "fetched"
+
+
+asynchronous = Flow("asynchronous") >> fetch
+
+
+@task
+def call_asynchronously(file=None):
+    """A plain function, as decorators make them of `async def`."""
+    return fetch.task.func(file)
+
+
+wrapped_asynchronous = Flow("wrapped_asynchronous") >> call_asynchronously
+
+
+@task
+async def stream(file=None):
+    yield file
+
+
+streaming = Flow("streaming") >> stream
+
+
+@task
+def start_processes(ctx, file, wait=False):
+    """Leave processes behind: in the group of this one, in another session, without a parent, and both."""
+    orphan = "sleep 300 >/dev/null 2>&1 & echo $!"
+    pids = [
+        subprocess.Popen(["sleep", "300"]).pid,
+        subprocess.Popen(["sleep", "300"], start_new_session=True).pid,
+        int(subprocess.check_output(["sh", "-c", orphan])),
+        int(subprocess.check_output(["sh", "-c", orphan], start_new_session=True)),
+    ]
+    with open(f"{file}.new", "w") as new:
+        new.write(" ".join(map(str, pids)))
+    os.rename(f"{file}.new", file)
+    while wait and not ctx.is_cancelled:
+        time.sleep(0.01)
+    return os.getpid()
+
+
+fertile = Flow("fertile") >> start_processes
+
+
+@task
+def use_memory(megabytes, processes=0):
+    """Here, or in so many processes each."""
+    if not processes:
+        return len(b"x" * (megabytes << 20))
+    code = f"import time; x = b'x' * ({megabytes} << 20); time.sleep(300)"
+    for child in [subprocess.Popen([sys.executable, "-c", code]) for _ in range(processes)]:
+        child.wait()
+    return 0
+
+
+hungry = Flow("hungry") >> use_memory
+
+
+@task
+def look_for_secrets(file=None, own_file=None):
+    """What a flow could find out about the worker that executes it."""
+    denied = []
+    for path in (file, f"/proc/{os.getppid()}/environ"):
+        try:
+            open(path, "rb").close()
+        except (PermissionError, TypeError):
+            denied.append(path)
+    if own_file:
+        with open(own_file, "w") as own:
+            own.write("mine")
+    return {
+        "environ": dict(os.environ),
+        "argv": sys.argv,
+        "uids": os.getresuid(),
+        "gids": os.getresgid(),
+        "groups": os.getgroups(),
+        "denied": denied,
+        "folder": os.getcwd(),
+    }
+
+
+curious = Flow("curious") >> look_for_secrets

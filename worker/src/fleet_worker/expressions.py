@@ -1,0 +1,54 @@
+"""Pyoco's expressions, bounded: `*` and `%` take numbers only, because a text or a list may grow without end."""
+
+import ast
+from collections.abc import Mapping
+from numbers import Number
+from typing import Any
+
+from pyoco.dsl.expressions import Expression, translate
+
+from fleet_contracts.expressions import parse_expression
+
+# Numbers of params and results may be larger than those that an expression may write down.
+_LARGEST_BITS = 4096
+_NUMBER = "_number"
+
+
+class BoundedExpression(Expression):  # type: ignore[misc]
+    """ExpressionRefused if it is not of the language that workflow files may use."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        tree = _Numbers().visit(parse_expression(translate(self.source)))
+        # Of a frozen dataclass of Pyoco's: what `evaluate` evaluates.
+        object.__setattr__(self, "_code", compile(ast.fix_missing_locations(tree), "<expression>", "eval"))
+
+    def evaluate(
+        self,
+        ctx: Mapping[str, Any] | None = None,
+        env: Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return super().evaluate(ctx, env, {**(extras or {}), _NUMBER: _number})
+
+
+class _Numbers(ast.NodeTransformer):
+    """Puts a check around both operands of `*` and `%`."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.BinOp:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Mult | ast.Mod):
+            node.left, node.right = _checked(node.left), _checked(node.right)
+        return node
+
+
+def _checked(operand: ast.expr) -> ast.expr:
+    return ast.Call(func=ast.Name(id=_NUMBER, ctx=ast.Load()), args=[operand], keywords=[])
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, Number):
+        raise TypeError(f"* and % take numbers, not a {type(value).__name__}")
+    if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
+        raise ValueError("a number is too large")
+    return value

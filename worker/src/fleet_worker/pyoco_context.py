@@ -1,0 +1,56 @@
+"""Pyoco's contexts as a runner uses them: what the fleet cannot do yet is refused instead of lost."""
+
+import inspect
+from typing import Any, NoReturn
+
+from pyoco.core import engine
+from pyoco.core.context import Context
+from pyoco.core.models import RunContext
+
+from .plain import json_safe
+
+
+class NotSupported(Exception):
+    """A task uses something that the fleet does not have yet; the message says what to do instead."""
+
+
+class FleetRunContext(RunContext):  # type: ignore[misc]
+    """Pyoco's run context with outputs made JSON-safe and without a second copy of the output."""
+
+    # Kept here as well: a task may catch it, and the flow may go on without a task that failed.
+    refused: NotSupported | None = None
+
+    def append_log(self, task_name: str, stream: str, payload: str) -> None:
+        pass
+
+    def _safe_value(self, value: Any) -> Any:
+        return json_safe(value)
+
+
+class _FleetContext(Context):  # type: ignore[misc]
+    def save_artifact(self, name: str, data: Any) -> str:
+        self._refuse(
+            f"ctx.save_artifact({name!r}, …) cannot be used: the fleet keeps no artifacts yet, the file would be "
+            "gone with the run's folder; return the data, or write it to a place of your own"
+        )
+
+    def set_result(self, node_name: str, value: Any) -> None:
+        if inspect.iscoroutine(value):
+            value.close()  # or Python warns that nobody has awaited it
+        elif not inspect.isasyncgen(value):
+            super().set_result(node_name, value)
+            return
+        self._refuse(
+            f"task {node_name!r} is an `async def` function, which Pyoco does not await: nothing of it was executed; "
+            "make it a plain function that calls asyncio.run(…)"
+        )
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        error = NotSupported(sentence)
+        if isinstance(self.run_context, FleetRunContext):
+            self.run_context.refused = error
+        raise error
+
+
+# The engine makes the context of a run itself, and can be given no other.
+engine.Context = _FleetContext

@@ -1,0 +1,83 @@
+"""As whom runners execute flows, and what they see of the agent's environment: nothing that is the fleet's."""
+
+import grp
+import os
+import pwd
+import re
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+# Put there by the launcher, to find again whatever a worker and its flows have started.
+_MARK = "PYOCO_FLEET_PART"
+# How spans are exported is the fleet's business; the headers are where collectors want their tokens.
+_TOKENS = re.compile(r"OTEL_EXPORTER_OTLP_([A-Z]+_)?HEADERS")
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerAccount:
+    """A user of this machine. Only root can hand something over to one."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: list[int]
+    home: str
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """ValueError, with a sentence, if runners cannot be run as this user."""
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            raise ValueError("this machine has no such user; make it, or name another") from None
+        if os.geteuid() != 0:
+            raise ValueError("only a worker that runs as root can run its runners as somebody else; unset it")
+        groups = [group.gr_gid for group in grp.getgrall() if name in group.gr_mem]
+        return cls(name, found.pw_uid, found.pw_gid, groups, found.pw_dir)
+
+    def can_reach(self, folder: Path) -> bool:
+        """Whether it may enter the folder and all above it, as far as they are there."""
+        places = (folder.absolute(), *folder.absolute().parents)
+        return all(self._may_enter(place.stat()) for place in places if place.exists())
+
+    def _may_enter(self, place: os.stat_result) -> bool:
+        if place.st_uid == self.uid:
+            return bool(place.st_mode & stat.S_IXUSR)
+        if place.st_gid in (self.gid, *self.groups):
+            return bool(place.st_mode & stat.S_IXGRP)
+        return bool(place.st_mode & stat.S_IXOTH)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerStart:
+    """How a runner process is started."""
+
+    # Variables of the fleet that workflow files may read.
+    env_allow: Collection[str] = ()
+    # None: as the agent is.
+    account: RunnerAccount | None = None
+
+    def options(self, environ: Mapping[str, str], *, runs_dir: Path) -> dict[str, Any]:
+        """For Popen."""
+        env = {name: value for name, value in environ.items() if not self._is_the_fleets(name)}
+        if (account := self.account) is None:
+            return {"env": env}
+        env |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
+        return {
+            "env": env,
+            "user": account.uid,
+            "group": account.gid,
+            "extra_groups": account.groups,
+            "umask": 0o077,
+            "cwd": None if account.can_reach(Path.cwd()) else runs_dir,
+        }
+
+    def _is_the_fleets(self, name: str) -> bool:
+        is_setting = name.startswith("PYOCO_") and name != _MARK and name not in self.env_allow
+        return is_setting or _TOKENS.fullmatch(name) is not None
+
+
+AS_THE_AGENT = RunnerStart()
