@@ -15,6 +15,7 @@ import pytest
 from fleet_launcher.folder import DataFolder
 from fleet_launcher.state import StackState, read_state
 from fleet_testkit.nats_server import free_port
+from fleet_testkit.programs import run_program
 from fleet_testkit.waiting import wait_until
 
 SERVER = Path(__file__).with_name("standin_server.py")
@@ -59,14 +60,7 @@ class StandinServer:
         return state.corrected() if state else None
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, str(SERVER), *arguments, *self._options()],
-            env=self._env(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return run_program([str(SERVER), *arguments, *self._options()], env=self._env())
 
     def status(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.run("status", "--json").stdout)

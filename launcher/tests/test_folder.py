@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fleet_kit.disk import DiskLimits
+from fleet_launcher.disk import check_disk
 from fleet_launcher.errors import LaunchError
 from fleet_launcher.family import is_alive, started_at
 from fleet_launcher.folder import DataFolder, remove_sockets
@@ -23,6 +25,35 @@ def test_sockets_lie_in_the_data_dir_for_nobody_else(short_path: Path) -> None:
     assert stat.S_IMODE(folder.sockets.stat().st_mode) == 0o700
 
 
+def test_a_data_dir_that_is_open_to_others_is_closed_and_that_is_said(tmp_path: Path) -> None:
+    folder = DataFolder.at(tmp_path / "d")
+    assert folder.prepare() is None
+    folder.credentials.mkdir()
+    folder.path.chmod(0o755)
+    assert folder.prepare() == f"closed the data dir {folder.path} to other users: its mode was 755"
+    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    assert folder.prepare() is None
+
+
+def test_a_folder_that_others_use_for_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (tmp_path / "theirs").touch()
+    with pytest.raises(LaunchError, match="what is in it is not of a stack; choose a folder of its own"):
+        DataFolder.at(tmp_path).prepare()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_data_dir_of_another_user_is_refused(tmp_path: Path) -> None:
+    theirs = Path("/")
+    if os.geteuid() == 0:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 65534, 65534)
+    with pytest.raises(LaunchError, match=f"the data dir {theirs} belongs to another user"):
+        DataFolder.at(theirs).prepare()
+
+
 def test_a_data_dir_with_a_long_path_gets_its_sockets_a_short_one(tmp_path: Path) -> None:
     folder = DataFolder.at(tmp_path / ("long" * 30))
     other = DataFolder.at(tmp_path / ("long" * 31))
@@ -34,6 +65,16 @@ def test_a_data_dir_with_a_long_path_gets_its_sockets_a_short_one(tmp_path: Path
     folder.socket("auth").touch()
     remove_sockets(folder.sockets)
     assert not folder.sockets.exists()
+
+
+def test_a_disk_that_is_nearly_full_is_told_and_a_full_one_refused(tmp_path: Path) -> None:
+    folder = DataFolder.at(tmp_path / "not" / "there" / "yet")
+    assert check_disk(folder, DiskLimits(disk_free_min_bytes=0, disk_free_warn_bytes=0)) is None
+    warning = check_disk(folder, DiskLimits(disk_free_min_bytes=0, disk_free_warn_bytes=2**60))
+    assert warning is not None
+    assert "are free on the disk of the data dir" in warning
+    with pytest.raises(LaunchError, match="free some, choose another --data-dir, or lower PYOCO_DISK_FREE"):
+        check_disk(folder, DiskLimits(disk_free_min_bytes=2**60))
 
 
 def test_a_short_path_that_is_not_ours_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,17 @@ async def test_its_level_and_its_message_are_told(
     assert (line["service"], line["event"]) == (f"pyoco-server:{service}", "foreign_line")
 
 
+async def test_a_disk_that_is_full_costs_the_lines_and_not_the_pipe(caplog: pytest.LogCaptureFixture) -> None:
+    lines, pipe = await ForeignLines.of("nats", Path("/dev/full"), FleetSettings())
+    for _ in range(100):
+        # More than the pipe holds in all: whoever stopped reading would hold up the part that writes.
+        os.write(pipe, b"x" * 4096 + b"\n")
+        await asyncio.sleep(0)
+    os.close(pipe)
+    await lines.end()
+    assert not caplog.records
+
+
 async def test_lines_are_put_together_and_the_last_one_needs_no_end(tmp_path: Path) -> None:
     banner = b"[12] 2026/11/16 13:40:30.123456 [INF] \n"
     lines = await written(tmp_path, "nats", b"on", b"e\n\n", banner, b"tw", b"o\nthree")

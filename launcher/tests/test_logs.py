@@ -1,6 +1,8 @@
 """Reading and following the logs of the parts."""
 
 import json
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -64,3 +66,46 @@ def test_what_a_terminal_would_obey_is_shown_instead(tmp_path: Path) -> None:
     assert r"nats | hello \x1b[2J" in shown
     assert not {"\x1b", "\x9b"} & set(shown)
     assert last_line(folder.log("runs-api")) == r"INFO GET /\x1b[2J\x9b2J\x85"
+
+
+def test_lines_of_all_formats_are_shown_in_the_order_of_time(tmp_path: Path) -> None:
+    noon = datetime(2026, 3, 4, 12, 0, 0).astimezone()
+
+    def said(at: datetime, message: str) -> str:
+        return json.dumps({"ts": at.astimezone(UTC).isoformat(), "level": "INFO", "message": message})
+
+    def clock(at: datetime) -> str:
+        return at.strftime("%H:%M:%S.%f")[:-3]
+
+    second = timedelta(seconds=1)
+    yesterday = noon - timedelta(hours=20)
+    text = [
+        f"{clock(yesterday)} INFO    auth   starts",
+        f"{clock(noon + 2 * second)} ERROR   auth   broke",
+        "    Traceback (most recent call last):",
+        f"{clock(noon + 6 * second)} INFO    auth   mended",
+    ]
+    nats = [f"[7] {noon + 3 * second:%Y/%m/%d %H:%M:%S}.500000 [INF] ready", "[7] no time at all"]
+    nginx = [f"{noon + 4 * second:%Y/%m/%d %H:%M:%S} [warn] 3#3: slow", said(noon + 5 * second, "GET /")]
+    runs = [said(noon - 21 * 3600 * second, "oldest"), said(noon + second, "accepted")]
+    logs = {"auth": text, "nats": nats, "gateway": nginx, "runs-api": runs}
+    folder = folder_with_logs(tmp_path, **{name: "\n".join(lines) + "\n" for name, lines in logs.items()})
+    for log in folder.logs.iterdir():
+        os.utime(log, (noon.timestamp() + 7,) * 2)
+    shown = CliRunner().invoke(app, ["logs", "--json", "--data-dir", str(tmp_path)]).output.splitlines()
+    assert shown == [
+        f"runs-api | {runs[0]}",
+        f"auth | {text[0]}",
+        f"runs-api | {runs[1]}",
+        f"auth | {text[1]}",
+        f"auth | {text[2]}",
+        f"nats | {nats[0]}",
+        f"nats | {nats[1]}",
+        f"gateway | {nginx[0]}",
+        f"gateway | {nginx[1]}",
+        f"auth | {text[3]}",
+    ]
+    as_text = CliRunner().invoke(app, ["logs", "--text", "--data-dir", str(tmp_path)]).output.splitlines()
+    assert [line.partition(" |")[0] for line in as_text if " |" in line] == [
+        line.partition(" |")[0] for line in shown
+    ]

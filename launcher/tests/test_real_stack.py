@@ -6,8 +6,11 @@ from pathlib import Path
 import httpx
 
 from fleet_testkit.nats_server import NatsServer, free_port
+from fleet_testkit.permissions import open_to_others
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
+
+TOO_MUCH = str(10**15)
 
 
 def run_hello(stack: Stack) -> str:
@@ -33,7 +36,11 @@ def test_a_stack_has_the_workers_it_was_given_and_goes_on_where_it_stopped(tmp_p
         assert len(stack.client.get("/workers").json()) == 2
         run_id = run_hello(stack)
         address = stack.nats_url
-    with Stack(tmp_path / "data", "--workers", "0") as again:
+        assert open_to_others(stack.data_dir) == []
+        assert open_to_others(Path(stack.parts["auth"]["address"].removeprefix("unix:")).parent) == []
+    assert open_to_others(tmp_path / "data") == []
+    # The limits of streams that exist are those they were made with.
+    with Stack(tmp_path / "data", "--workers", "0", env={"PYOCO_EVENTS_MAX_BYTES": TOO_MUCH}) as again:
         assert again.parts.keys() == services
         assert again.nats_url == address
         assert again.client.get(f"/runs/{run_id}").json()["status"] == "COMPLETED"
@@ -78,6 +85,9 @@ def test_a_start_in_the_background_that_fails_says_why_and_leaves_nothing(tmp_pa
 
     sentence = refusal(Stack(tmp_path / "nginx", env={"PYOCO_NGINX_BIN": "no-such-nginx"}), "--with-nats")
     assert "PYOCO_NGINX_BIN='no-such-nginx'" in sentence
+
+    sentence = refusal(Stack(tmp_path / "room", env={"PYOCO_EVENTS_MAX_BYTES": TOO_MUCH}), "--with-nats")
+    assert "dead letters and events may take" in sentence
 
     wrong = {"PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC": "-1"}
     sentence = refusal(Stack(tmp_path / "setting", env=wrong), "--with-nats")

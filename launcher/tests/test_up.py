@@ -94,7 +94,8 @@ def test_what_survived_a_killed_launcher_is_stopped_by(server: StandinServer, co
 def test_down_stops_a_running_stack_and_says_what_it_stopped(server: StandinServer) -> None:
     launcher = server.up_and_ready(TWO_PARTS)
     down = server.run("down")
-    assert (down.returncode, down.stdout) == (0, "stopped first, second, the launcher\n")
+    assert down.returncode == 0
+    assert down.stdout.endswith("stopped first, second, the launcher\n")
     launcher.communicate(timeout=60)
     assert launcher.returncode == 0
     again = server.run("down")

@@ -1,6 +1,7 @@
 """The command line: `pyoco-server up`, `status`, `logs`, `down`, and what is needed for more workers."""
 
 import logging
+import os
 import sys
 from enum import StrEnum
 from itertools import chain
@@ -20,9 +21,10 @@ from .detach import Report, start_detached
 from .down import stop_stack
 from .errors import LaunchError
 from .folder import DataFolder
+from .last_start import remember_start
 from .launch import INTERRUPTED_EXIT_CODE, run_stack
 from .log_console import LogConsole
-from .logs import follow, for_people, last_lines, logs_of, time_of
+from .logs import follow, for_people, in_order_of_time, logs_of
 from .more_workers import list_credentials, make_credentials, print_nats_config, remove_credentials, run_worker
 from .parts import stack_worker_id
 from .settings import LauncherSettings
@@ -97,7 +99,10 @@ def up(
     ] = None,
     auth: Annotated[
         AuthMode | None,
-        typer.Option(help="Whether callers need an API key (none).", rich_help_panel=_GATEWAY),
+        typer.Option(
+            help="Whether callers need an API key (none, where no other machine reaches the gateway).",
+            rich_help_panel=_GATEWAY,
+        ),
     ] = None,
     dashboard_lang: Annotated[
         DashboardLang | None, typer.Option(help="Language of the dashboard (auto).", rich_help_panel=_GATEWAY)
@@ -152,11 +157,6 @@ def up(
             start_timeout_sec=start_timeout,
         )
         folder = DataFolder.at(settings.data_dir)
-        if detach and not in_background:
-            start_detached(folder, sys.argv[1:], console)
-            return
-        if in_background:
-            _log_to_stdout(settings)
         plan = StackPlan(
             folder,
             settings,
@@ -164,15 +164,19 @@ def up(
             workers=settings.workers if settings.workers is not None else int(with_worker),
             slots=slots,
         )
-        code = run_stack(
-            folder,
-            url=plan.url,
-            build=plan.build,
-            start_timeout_seconds=settings.start_timeout_sec,
-            log_settings=settings,
-            console=console,
-            when_ready=report.ready,
-        )
+        for sentence in plan.check():
+            console.plain(sentence)
+        if detach and not in_background:
+            start_detached(folder, sys.argv[1:], console)
+            return
+        if in_background:
+            _log_to_stdout(settings)
+
+        def when_ready() -> None:
+            remember_start(folder, settings)
+            report.ready()
+
+        code = run_stack(plan, console=console, when_ready=when_ready)
     except _FAILURES as error:
         report.failed(str(error))
         if not in_background:
@@ -202,17 +206,16 @@ def logs(
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many lines of each part.", min=0)] = 100,
     as_text: Annotated[
         bool | None,
-        typer.Option("--text/--json", help="For reading, in the order of time, or as they are (text on a terminal)."),
+        typer.Option("--text/--json", help="For reading, or as they are (text on a terminal)."),
     ] = None,
 ) -> None:
-    """Show the logs of all parts or of one."""
+    """Show the logs of all parts, by the time at which it was said, or of one."""
     settings = LauncherSettings.load(data_dir=data_dir)
     folder, console = DataFolder.at(settings.data_dir), Console()
     if as_text is None:
         as_text = sys.stdout.isatty() or settings.log_format == "text"
     coming = follow(folder, part) if follow_on else iter(())
-    written = [(name, line) for name, log in logs_of(folder, part).items() for line in last_lines(log, lines)]
-    for name, line in chain(sorted(written, key=time_of) if as_text else written, coming):
+    for name, line in chain(in_order_of_time(logs_of(folder, part), lines), coming):
         if as_text:
             console.plain(for_people(name, line, coloured=is_coloured(sys.stdout)))
         else:
@@ -222,7 +225,8 @@ def logs(
 @app.command()
 def down(data_dir: DataDir = None) -> None:
     """Stop the stack of a data dir, in order, and wait until it is gone."""
-    stop_stack(_folder(data_dir), Console())
+    settings = LauncherSettings.load(data_dir=data_dir)
+    stop_stack(DataFolder.at(settings.data_dir), settings, Console())
 
 
 @app.command()
@@ -276,7 +280,6 @@ def nats_config(data_dir: DataDir = None) -> None:
     """
     settings = LauncherSettings.load(data_dir=data_dir)
     folder = DataFolder.at(settings.data_dir)
-    folder.prepare()
     count = settings.workers if settings.workers is not None else 1
     worker_ids = [stack_worker_id(folder, number) for number in range(1, count + 1)]
     print_nats_config(folder, settings, worker_ids=worker_ids)
@@ -284,6 +287,8 @@ def nats_config(data_dir: DataDir = None) -> None:
 
 def main() -> None:
     """Run a command; what goes wrong is one sentence and exit code 1, Ctrl-C is 130."""
+    # Whatever this process or a part makes is for its owner's eyes only.
+    os.umask(0o077)
     try:
         app()
     except _FAILURES as error:

@@ -100,10 +100,10 @@ class Console:
         with contextlib.suppress(OSError):
             self._rich.print(table)
 
-    def show_invitation(self, url: str) -> None:
-        body = '{"flow_name":"hello","params":{"name":"Ada"}}'
+    def show_invitation(self, url: str, lines: Sequence[str]) -> None:
         self.say(f"\n[bold green]ready[/] {url}")
-        self.plain(f"try: curl -s -X POST {url}/runs -H 'content-type: application/json' -d '{body}'")
+        for line in lines:
+            self.plain(line)
 
     def show_change(self, part: PartState, before: PartPhase) -> None:
         """Called at every change while the stack runs."""

@@ -20,7 +20,6 @@ LAUNCHER_LOG = "launcher"
 
 def start_detached(folder: DataFolder, arguments: Sequence[str], console: Console) -> None:
     """Run the same command in a session of its own; return when its stack is healthy, else raise."""
-    folder.prepare()
     before = read_state(folder)
     if before is None or not before.launcher_is_running:
         folder.rotate_log(LAUNCHER_LOG)
@@ -47,8 +46,8 @@ def start_detached(folder: DataFolder, arguments: Sequence[str], console: Consol
     if state is None:
         raise LaunchError(f"the stack was stopped right after its start; see {folder.log(LAUNCHER_LOG)}")
     console.show_parts(state.parts)
-    console.show_invitation(state.url)
-    console.plain(f"it runs in the background; stop it with: {folder.down_command}")
+    console.show_invitation(state.url, state.invitation)
+    console.plain(f"it runs in the background; stop it with: {folder.command('down')}")
 
 
 class Report:

@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import os
+import shlex
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from .errors import LaunchError
 # The kernel takes 107 bytes on Linux, fewer elsewhere; the gateway refuses more than this.
 _MAX_SOCKET_PATH_BYTES = 100
 _LONGEST_SOCKET_NAME = "workers-api.sock"
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ROTATE_LOG_BYTES = 10 * 1024 * 1024
 
 
@@ -74,6 +77,11 @@ class DataFolder:
         return self.credentials / "names.json"
 
     @property
+    def last_start(self) -> Path:
+        """What the stack was last started with, as far as the next start must not forget it."""
+        return self.path / "last-start.json"
+
+    @property
     def fingerprint(self) -> str:
         """A short name of this folder, the same at every start."""
         return hashlib.sha256(os.fsencode(self.path)).hexdigest()[:8]
@@ -86,10 +94,10 @@ class DataFolder:
             return inside
         return Path(tempfile.gettempdir()) / f"pyoco-fleet-{os.getuid()}-{self.fingerprint}"
 
-    @property
-    def down_command(self) -> str:
-        """What to type to stop the stack of this folder."""
-        return "./fleet down" if self.path == Path(".fleet").absolute() else f"./fleet down --data-dir {self.path}"
+    def command(self, arguments: str) -> str:
+        """What to type to do something with the stack of this folder."""
+        elsewhere = "" if self.path == Path(".fleet").absolute() else f" --data-dir {shlex.quote(str(self.path))}"
+        return f"./fleet {arguments}{elsewhere}"
 
     def log(self, part: str) -> Path:
         return self.logs / f"{part}.log"
@@ -100,10 +108,11 @@ class DataFolder:
     def worker(self, worker_id: str) -> Path:
         return self.path / "workers" / worker_id
 
-    def prepare(self) -> None:
-        """Make the folder, for nobody else's eyes; a sentence if that is not allowed."""
+    def prepare(self) -> str | None:
+        """Make the folder, for nobody else's eyes; a sentence if it was open to others and is closed now."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            closed = self._close()
             self.logs.mkdir(exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
                 pass
@@ -112,6 +121,26 @@ class DataFolder:
                 f"cannot write to the data dir {self.path} ({error.strerror}); "
                 "change its permissions or choose another with --data-dir"
             ) from error
+        return closed
+
+    def _close(self) -> str | None:
+        entry = self.path.stat()
+        if entry.st_uid != os.geteuid():
+            raise LaunchError(
+                f"the data dir {self.path} belongs to another user, who could read every secret in it; "
+                "choose another with --data-dir"
+            )
+        mode = stat.S_IMODE(entry.st_mode)
+        if not mode & _OF_OTHERS:
+            return None
+        ours = (self.credentials, self.nats_config, self.nats_store, self.runs_database)
+        if any(self.path.iterdir()) and not any(path.exists() for path in ours):
+            raise LaunchError(
+                f"others may enter {self.path}, and what is in it is not of a stack; choose a folder of its own with "
+                "--data-dir, or close this one with chmod 700"
+            )
+        self.path.chmod(mode & ~_OF_OTHERS)
+        return f"closed the data dir {self.path} to other users: its mode was {mode:o}"
 
     def make_sockets(self) -> None:
         """An empty folder for the sockets that only this user may enter."""

@@ -1,6 +1,7 @@
 """What the parts say besides their JSON lines, NATS and nginx above all: each becomes a line of the contract."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_contracts.log_events import SERVICE_HTTP, SERVICE_LAUNCHER, SERVICE_WORKER, LogEvent
+from fleet_kit.log_secrets import without_secrets
 from fleet_kit.logging import JsonFormatter
 from fleet_kit.settings import FleetSettings
 
@@ -87,14 +89,14 @@ class ForeignLines(asyncio.Protocol):
         written = [line for line in map(self._line, lines) if line is not None]
         if not written:
             return
-        # Opened each time: nothing of the launcher keeps a log alive that was put aside.
-        with self._log.open("a", encoding="utf-8") as log:
+        # Opened each time: nothing of the launcher keeps a log alive that was put aside. A full disk costs the lines.
+        with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as log:
             log.write("".join(f"{line}\n" for line in written))
 
     def _line(self, data: bytes) -> str | None:
         text = data.decode(errors="replace").rstrip()
         if not text or self._as_they_are:
-            return text or None
+            return without_secrets(text) or None
         line = understand(text)
         if not line.message:
             return None  # NATS paints its name

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr, TypeAdapter, ValidationError
@@ -22,7 +23,9 @@ _TIMEOUT_SECONDS = 3.0
 _DEFAULT_PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _NO_ANSWER = (OSError, TimeoutError)
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")
+_RECORD = TypeAdapter(WorkerRecord)
 _RECORDS = TypeAdapter(list[WorkerRecord])
+T = TypeVar("T")
 
 
 def nats_answers(url: str) -> Check:
@@ -74,7 +77,9 @@ def gateway_serves(url: str) -> Check:
 
     async def check(_: float) -> str | None:
         try:
-            status, _body = await _get(asyncio.open_connection(parts.hostname, parts.port), "/health")
+            status, _body = await _get(
+                asyncio.open_connection(parts.hostname, parts.port), "/health", host=parts.netloc
+            )
         except _NO_ANSWER:
             return "does not answer yet"
         return None if status == HTTPStatus.OK else f"answers {status} to GET /health"
@@ -82,24 +87,39 @@ def gateway_serves(url: str) -> Check:
     return check
 
 
+class WorkerRegistry:
+    """The registry of workers as workers-api tells it; None for what it does not tell."""
+
+    def __init__(self, workers_api: Path, gateway_secret: SecretStr) -> None:
+        self._socket = workers_api
+        # As the gateway would ask for somebody who may see the workers.
+        self._headers = {
+            HEADER_FROM_GATEWAY: gateway_secret.get_secret_value(),
+            HEADER_TENANT_ID: ANONYMOUS_TENANT,
+            HEADER_SCOPES: Scope.WORKERS_READ.value,
+        }
+
+    async def all(self) -> list[WorkerRecord] | None:
+        """Without flows and machines."""
+        return await self._ask("/workers?scope=all&include_hidden=true&limit=500", _RECORDS)
+
+    async def one(self, worker_id: str) -> WorkerRecord | None:
+        return await self._ask(f"/workers/{worker_id}", _RECORD)
+
+    async def _ask(self, target: str, answer: TypeAdapter[T]) -> T | None:
+        try:
+            _, body = await _get(asyncio.open_unix_connection(self._socket), target, self._headers)
+            return answer.validate_json(body)
+        except (*_NO_ANSWER, ValidationError):
+            return None
+
+
 def worker_is_registered(workers_api: Path, worker_id: str, gateway_secret: SecretStr) -> Check:
     """Its record says so, and was written by the process that was started then, not by an earlier one."""
-    # As the gateway would ask for somebody who may see the workers.
-    headers = {
-        HEADER_FROM_GATEWAY: gateway_secret.get_secret_value(),
-        HEADER_TENANT_ID: ANONYMOUS_TENANT,
-        HEADER_SCOPES: Scope.WORKERS_READ.value,
-    }
+    registry = WorkerRegistry(workers_api, gateway_secret)
 
     async def check(process_started_at: float) -> str | None:
-        try:
-            _, body = await _get(
-                asyncio.open_unix_connection(workers_api),
-                "/workers?scope=all&include_hidden=true&limit=500",
-                headers,
-            )
-            records = _RECORDS.validate_json(body)
-        except (*_NO_ANSWER, ValidationError):
+        if (records := await registry.all()) is None:
             return "workers-api does not tell yet"
         mine = next((record for record in records if record.worker_id == worker_id), None)
         if mine is None or mine.last_seen_at < process_started_at:
@@ -113,6 +133,8 @@ async def _get(
     connecting: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
     target: str,
     headers: Mapping[str, str] | None = None,
+    *,
+    host: str = "fleet",
 ) -> tuple[int, bytes]:
     """One request on a connection of its own, in HTTP/1.0: the answer is whatever comes until the other side closes.
 
@@ -122,7 +144,7 @@ async def _get(
         reader, writer = await connecting
         try:
             lines = [f"{name}: {value}\r\n" for name, value in (headers or {}).items()]
-            writer.write(f"GET {target} HTTP/1.0\r\nHost: fleet\r\n{''.join(lines)}\r\n".encode())
+            writer.write(f"GET {target} HTTP/1.0\r\nHost: {host}\r\n{''.join(lines)}\r\n".encode())
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         finally:
             writer.close()

@@ -5,46 +5,34 @@ import contextlib
 import os
 import signal
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
-
-from fleet_gateway.render import forget_verifications
-from fleet_kit.settings import FleetSettings
 
 from .console import Console
 from .family import end, family_of, started_at
 from .folder import DataFolder, remove_sockets
-from .parts import Part
+from .stack import StackPlan
 from .state import PartPhase, PartState, StackState, locked, read_state, write_state
 from .supervisor import Supervisor, stop_seconds
 
 INTERRUPTED_EXIT_CODE = 130
 
 _PATIENCE_BEFORE_A_WORD_SECONDS = 1.0
+_SAVE_AGAIN_SECONDS = 1.0
 
 
 class Interrupted(Exception):
     """Somebody asked the stack to stop."""
 
 
-def run_stack(
-    folder: DataFolder,
-    *,
-    url: str,
-    build: Callable[[], Awaitable[Sequence[Part]]],
-    start_timeout_seconds: float,
-    log_settings: FleetSettings,
-    console: Console,
-    when_ready: Callable[[], None],
-) -> int:
-    """Start the parts that `build` gives, follow them, stop them; the exit code of the command."""
-    folder.prepare()
+def run_stack(plan: StackPlan, *, console: Console, when_ready: Callable[[], None]) -> int:
+    """Start the parts of the plan, follow them, stop them; the exit code of the command."""
+    folder = plan.folder
     with locked(folder):
         if stopped := clear_leftovers(folder):
             console.say(f"stopped what an earlier stack had left running: {', '.join(stopped)}")
-        launch = _Launch(folder, url=url, log_settings=log_settings, console=console)
-        return asyncio.run(launch.run(build, start_timeout_seconds, when_ready))
+        return asyncio.run(_Launch(plan, console).run(when_ready))
 
 
 def clear_leftovers(folder: DataFolder) -> list[str]:
@@ -65,17 +53,19 @@ def clear_leftovers(folder: DataFolder) -> list[str]:
 
 
 class _Launch:
-    def __init__(self, folder: DataFolder, *, url: str, log_settings: FleetSettings, console: Console) -> None:
+    def __init__(self, plan: StackPlan, console: Console) -> None:
         launcher_started_at = started_at(os.getpid())
         assert launcher_started_at is not None
-        self._folder = folder
+        self._plan = plan
+        self._folder = folder = plan.folder
         self._console = console
-        self._log_settings = log_settings
         self._supervisor: Supervisor | None = None
         self._is_starting = True
+        self._late_save: asyncio.TimerHandle | None = None
         self._state = StackState(
             stack=uuid.uuid4().hex,
-            url=url,
+            url=plan.url,
+            nats_url=None if plan.with_nats else plan.settings.nats_url,
             launcher_pid=os.getpid(),
             launcher_started_at=launcher_started_at,
             sockets=str(folder.sockets),
@@ -83,30 +73,27 @@ class _Launch:
             parts=[],
         )
 
-    async def run(
-        self,
-        build: Callable[[], Awaitable[Sequence[Part]]],
-        start_timeout_seconds: float,
-        when_ready: Callable[[], None],
-    ) -> int:
+    async def run(self, when_ready: Callable[[], None]) -> int:
         signals = _Signals()
         write_state(self._folder, self._state)
         try:
             with contextlib.suppress(Interrupted):
-                await signals.run(self._start(build, start_timeout_seconds))
+                await signals.run(self._start())
                 self._console.show_parts(self._state.parts)
-                self._console.show_invitation(self._state.url)
+                self._console.show_invitation(self._state.url, self._state.invitation)
                 when_ready()
                 await signals.interrupted.wait()
         finally:
             self._is_starting = False
             self._console.end_progress()
             await self._stop(signals.hurry)
+            if self._late_save is not None:
+                self._late_save.cancel()
             _clean_up(self._folder, self._state)
         return signals.exit_code
 
-    async def _start(self, build: Callable[[], Awaitable[Sequence[Part]]], timeout_seconds: float) -> None:
-        parts = await build()
+    async def _start(self) -> None:
+        parts = await self._plan.build()
         self._folder.make_sockets()
         for part in parts:
             self._folder.rotate_log(part.name)
@@ -114,14 +101,16 @@ class _Launch:
             parts,
             stack=self._state.stack,
             log_of=self._folder.log,
-            log_settings=self._log_settings,
+            log_settings=self._plan.settings,
             tell=self._on_change,
         )
         # The models are the supervisor's own: what it changes is what is written.
         self._state.parts = self._supervisor.states
         self._state.stop_seconds = stop_seconds(parts)
         self._console.say(f"starting {len(parts)} parts in {self._folder.path}")
-        await self._supervisor.start(within_seconds=timeout_seconds)
+        await self._supervisor.start(within_seconds=self._plan.settings.start_timeout_sec)
+        self._state.invitation = await self._plan.invitation()
+        write_state(self._folder, self._state)
         self._console.end_progress()
         self._is_starting = False
 
@@ -143,11 +132,20 @@ class _Launch:
             workers = "1 worker" if len(busy) == 1 else f"{len(busy)} workers"
             self._console.say(f"waiting for {workers} to finish; Ctrl-C again to stop at once")
 
-    def _on_change(self, part: PartState, before: PartPhase) -> None:
+    def _save(self) -> None:
+        """Write the state; on a full disk again until it is written, or `status` would be out of date for ever."""
+        was_late, self._late_save = self._late_save is not None, None
         try:
             write_state(self._folder, self._state)
         except OSError as error:
-            self._console.say(f"cannot write {self._folder.state} ({error.strerror}); `status` is out of date")
+            if not was_late:
+                self._console.say(f"cannot write {self._folder.state} ({error.strerror}); `status` is out of date")
+            self._late_save = asyncio.get_running_loop().call_later(_SAVE_AGAIN_SECONDS, self._save)
+
+    def _on_change(self, part: PartState, before: PartPhase) -> None:
+        if self._late_save is not None:
+            self._late_save.cancel()
+        self._save()
         if self._is_starting and part.state is not PartPhase.RESTARTING:
             self._console.show_progress(self._state.parts, part if part.state is not before else None)
         else:
@@ -189,5 +187,4 @@ class _Signals:
 
 def _clean_up(folder: DataFolder, state: StackState) -> None:
     remove_sockets(Path(state.sockets))
-    forget_verifications(folder.gateway_temp)
     folder.state.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from fleet_kit.log_text import text_line, visible
 
 from .errors import LaunchError
 from .folder import DataFolder
+from .log_times import times_of
 
 _TAIL_BYTES = 256 * 1024
 _POLL_SECONDS = 0.2
@@ -56,12 +57,14 @@ def for_people(part: str, line: str, *, coloured: bool) -> str:
         return f"{part} | {visible(line)}"
 
 
-def time_of(named_line: tuple[str, str]) -> str:
-    """To sort lines by. What is no JSON comes first: nobody knows when it was said."""
-    try:
-        return str(json.loads(named_line[1])["ts"])
-    except (ValueError, KeyError, TypeError):
-        return ""
+def in_order_of_time(logs: Mapping[str, Path], count: int) -> list[tuple[str, str]]:
+    """The last lines of each log with its part's name, all together by the time at which they were said."""
+    said = []
+    for name, log in logs.items():
+        lines = last_lines(log, count)
+        said += [(at, name, line) for at, line in zip(times_of(lines, before=_written_at(log)), lines, strict=True)]
+    # Those of one moment stay as they are: the lines of a traceback, and logs in which nobody says when.
+    return [(name, line) for _, name, line in sorted(said, key=lambda line: line[0])]
 
 
 def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
@@ -88,6 +91,13 @@ def _new_lines(folder: DataFolder, part: str | None, tails: dict[str, "_Tail"]) 
             for line in tails.setdefault(log.stem, _Tail(log)).new_lines():
                 yield log.stem, line
         time.sleep(_POLL_SECONDS)
+
+
+def _written_at(log: Path) -> float:
+    try:
+        return log.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 @dataclass(slots=True)

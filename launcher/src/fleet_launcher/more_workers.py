@@ -10,11 +10,12 @@ from typing import NoReturn
 import typer
 
 from .console import Console
+from .environment import environment_of
 from .errors import LaunchError
 from .folder import DataFolder
 from .health import without_password
 from .nats_users import NatsUsers
-from .parts import script, stack_worker_id
+from .parts import script, stack_worker_id, worker_folders
 from .settings import LauncherSettings
 from .state import read_state
 
@@ -77,13 +78,18 @@ def run_worker(
     users = NatsUsers.of_stack(folder, otherwise=settings)
     wanted = split_tags(tags, settings)
     worker_id = worker_id or _free_id(folder)
-    env = {**os.environ, "PYOCO_WORKER_DIR": str(folder.worker(worker_id))}
+    env = {
+        **environment_of(f"worker-{worker_id}", os.environ),
+        # Not on the command line, which everybody can read: it may hold a password.
+        "PYOCO_NATS_URL": nats_url(folder, settings),
+        **worker_folders(folder, settings, worker_id),
+    }
     if users.are_in_force:
         env["PYOCO_NATS_NKEY_FILE"] = str(users.grant(worker_id, wanted, kind="added"))
         users.tell_running_nats()
     command = [
         script("pyoco-worker"),
-        *("--nats-url", nats_url(folder, settings), "--worker-id", worker_id, "--tags", ",".join(wanted)),
+        *("--worker-id", worker_id, "--tags", ",".join(wanted)),
         *options,
     ]
     sys.stdout.flush()
@@ -92,6 +98,7 @@ def run_worker(
 
 def print_nats_config(folder: DataFolder, settings: LauncherSettings, *, worker_ids: Sequence[str]) -> None:
     """For a NATS that somebody else runs; the seeds are made if they are missing."""
+    _prepare(folder)
     users = NatsUsers(folder, settings)
     granted = {grant.worker_id for grant in users.grants()}
     for worker_id in worker_ids:
@@ -103,13 +110,20 @@ def print_nats_config(folder: DataFolder, settings: LauncherSettings, *, worker_
 def nats_url(folder: DataFolder, settings: LauncherSettings) -> str:
     """Of the NATS that the stack of this folder uses: its own, or the one it is set to."""
     state = read_state(folder)
-    own = next((part.address for part in state.parts if part.name == "nats"), None) if state is not None else None
-    return own or settings.nats_url
+    if state is None:
+        return settings.nats_url
+    own = next((part.address for part in state.parts if part.name == "nats"), None)
+    return own or state.nats_url or settings.nats_url
 
 
 def _users(folder: DataFolder, settings: LauncherSettings) -> NatsUsers:
-    folder.prepare()
+    _prepare(folder)
     return NatsUsers.of_stack(folder, otherwise=settings)
+
+
+def _prepare(folder: DataFolder) -> None:
+    if closed := folder.prepare():
+        typer.echo(closed, err=True)
 
 
 def _tell(folder: DataFolder, users: NatsUsers) -> str:

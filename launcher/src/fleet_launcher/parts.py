@@ -86,9 +86,10 @@ def service_parts(
             env={
                 "PYOCO_UDS": str(folder.socket(name)),
                 **nats.env(name),
-                "PYOCO_RUNS_DATABASE_URL": settings.runs_database_url or f"sqlite:///{folder.runs_database}",
+                **_ledger(name, folder, settings),
                 "PYOCO_HTTP_AUTH_MODE": settings.http_auth_mode,
                 "PYOCO_DASHBOARD_LANG": settings.dashboard_lang,
+                "PYOCO_WORKER_START_COMMAND": folder.command("worker --tags {tag}"),
                 "PYOCO_WHEEL_UPLOAD_DIR": str((settings.wheel_upload_dir or folder.path).absolute()),
                 **secret.env,
             },
@@ -96,6 +97,13 @@ def service_parts(
         )
         for name, module in SERVICES.items()
     ]
+
+
+def _ledger(service: str, folder: DataFolder, settings: LauncherSettings) -> dict[str, str]:
+    """The address may hold a password: it is for the one service that needs it."""
+    if service != "runs-api":
+        return {}
+    return {"PYOCO_RUNS_DATABASE_URL": settings.runs_database_url or f"sqlite:///{folder.runs_database}"}
 
 
 def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
@@ -130,14 +138,13 @@ def worker_parts(
         parts.append(
             Part(
                 name=f"worker-{number}",
-                command=[script("pyoco-worker"), "--nats-url", nats.url, "--worker-id", worker_id, *options],
+                command=[script("pyoco-worker"), "--worker-id", worker_id, *options],
                 health=worker_is_registered(folder.socket("workers-api"), worker_id, secret.value),
                 address=f"{worker_id} at {without_password(nats.url)}",
                 start_stage=1,
                 stop_stage=0,
                 env={
-                    "PYOCO_WORKER_DIR": str(folder.worker(worker_id)),
-                    "PYOCO_WHEEL_SYNC_DIR": str(folder.worker(worker_id) / "wheels"),
+                    **worker_folders(folder, settings, worker_id),
                     **nats.worker_env(worker_id),
                     **({"PYOCO_MONITOR_PORT": str(settings.metrics_port + number)} if settings.metrics_port else {}),
                 },
@@ -149,18 +156,28 @@ def worker_parts(
     return parts
 
 
+def worker_folders(folder: DataFolder, settings: LauncherSettings, worker_id: str) -> dict[str, str]:
+    """In the data dir, unless the runners are somebody who cannot get there: then the worker finds a place itself."""
+    if settings.runner_user is not None:
+        return {}
+    own = folder.worker(worker_id)
+    return {"PYOCO_WORKER_DIR": str(own), "PYOCO_WHEEL_SYNC_DIR": str(own / "wheels")}
+
+
 def stack_worker_id(folder: DataFolder, number: int | str) -> str:
     """The same at every start."""
     return f"{_host_name()}-{folder.fingerprint[:4]}-{number}"
 
 
-def write_nats_config(folder: DataFolder, settings: LauncherSettings, port: int) -> None:
+def write_nats_config(folder: DataFolder, settings: LauncherSettings, port: int, *, room: int) -> None:
     store = json.dumps(str(folder.nats_store), ensure_ascii=False)
     host = f"[{settings.nats_host}]" if ":" in settings.nats_host else settings.nats_host
+    # The room is fixed here: NATS would take what is free when its process starts, and one that starts on a full disk
+    # would store no message any more, even when there is space again.
     folder.nats_config.write_text(
         f"# Written at every start.\n"
         f"listen: {json.dumps(f'{host}:{port}')}\n"
-        f"jetstream {{ store_dir: {store}, sync_interval: {settings.nats_sync_interval} }}\n"
+        f"jetstream {{ store_dir: {store}, max_file_store: {room}, sync_interval: {settings.nats_sync_interval} }}\n"
         f"include {folder.nats_users.name}\n"
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from fleet_kit.settings import FleetSettings
 
 from . import leash
+from .environment import environment_of
 from .family import MARK, end, family_of, mark_of, started_at
 from .foreign_lines import ForeignLines
 from .parts import Part
@@ -30,7 +31,12 @@ class Child:
 
     @classmethod
     async def start(cls, part: Part, *, stack: str, log: Path, log_settings: FleetSettings) -> "Child":
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **part.env, MARK: mark_of(stack, part.name)}
+        environment = {
+            **environment_of(part.name, os.environ),
+            "PYTHONUNBUFFERED": "1",
+            **part.env,
+            MARK: mark_of(stack, part.name),
+        }
         leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), str(int(part.death_signal))]
         # JSON lines go straight into the file; the launcher is in the way of nothing but the rest.
         foreign_lines, complaints = await ForeignLines.of(part.name, log, log_settings)

@@ -8,14 +8,18 @@ from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
 from fleet_contracts.names import Tag, WireNames
+from fleet_kit.disk import DiskLimits
 from fleet_kit.settings import FleetSettings, GatewaySecret
+from fleet_kit.stream_limits import DlqLimits, EventsLimits
 
 
-class LauncherSettings(FleetSettings, GatewaySecret, WireNames):
-    """Read by `pyoco-server`; whatever else the environment holds is passed on to the parts as it is."""
+class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, EventsLimits, DiskLimits):
+    """Read by `pyoco-server`; what else the environment holds is passed on to the parts (`environment.py`)."""
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
+    # What else it is called: comma-separated names of hosts, without ports.
+    allowed_hosts: Annotated[list[str], NoDecode] = []
     # Where a Prometheus on this machine may scrape the services; the workers have the ports after it. Unset: nowhere.
     metrics_port: int | None = Field(None, ge=1, le=65000)
     data_dir: Path = Path(".fleet")
@@ -40,11 +44,12 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames):
     workers: int | None = Field(None, ge=0, le=256)
     flow_resolver: str | None = None
     flows_dir: Path | None = None
+    runner_user: str | None = None
     worker_stop_grace_sec: float = Field(10.0, ge=0)
     # What the stack's workers serve; comma-separated, empty: the default tag.
     tags: Annotated[list[Tag], NoDecode] = []
 
-    @field_validator("tags", mode="before")
+    @field_validator("tags", "allowed_hosts", mode="before")
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

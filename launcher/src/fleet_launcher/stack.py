@@ -1,6 +1,8 @@
 """Which parts a stack has: decided from the settings, checked before anything is started."""
 
 import asyncio
+import json
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +14,12 @@ from fleet_gateway.config import GatewayConfig
 from fleet_gateway.render import GatewayError, nginx_command, render
 
 from . import ports
+from .disk import check_disk, check_room, nats_room
 from .errors import LaunchError
 from .folder import DataFolder
 from .gateway_secret import GatewaySecret, gateway_secret
-from .health import why_nats_is_away, without_password
+from .health import WorkerRegistry, why_nats_is_away, without_password
+from .last_start import check_start
 from .nats_access import NatsAccess, grant_stack_workers
 from .nats_users import NatsUsers
 from .parts import (
@@ -29,6 +33,7 @@ from .parts import (
 )
 from .settings import LauncherSettings
 
+_FIRST_EXAMPLE = "hello"
 _NATS_PATIENCE_SECONDS = 5.0
 _NATS_LOOK_SECONDS = 0.2
 
@@ -45,6 +50,16 @@ class StackPlan:
     def url(self) -> str:
         return ports.browser_url(self.settings.host, self.settings.port)
 
+    def check(self) -> list[str]:
+        """Make the data dir; refuse what would go wrong later or unnoticed, and tell what else should be known."""
+        told = [
+            self.folder.prepare(),
+            *check_start(self.folder, self.settings),
+            check_disk(self.folder, self.settings),
+            check_room(self.folder, self.settings) if self.with_nats else None,
+        ]
+        return [sentence for sentence in told if sentence is not None]
+
     async def build(self) -> list[Part]:
         """Check what can be checked, write the configuration files, give the part table."""
         ports.check_gateway_port(self.settings.host, self.settings.port)
@@ -55,7 +70,7 @@ class StackPlan:
         if self.with_nats:
             port = ports.nats_port(self.folder.nats_port, wanted=self.settings.nats_port)
             nats = [nats_part(self.folder, self.settings, port)]
-            write_nats_config(self.folder, self.settings, port)
+            write_nats_config(self.folder, self.settings, port, room=nats_room(self.folder))
             access = NatsAccess(nats[0].address, users)
         else:
             access = NatsAccess(self.settings.nats_url, users)
@@ -74,6 +89,37 @@ class StackPlan:
                 options=worker_options(self.settings, self.slots),
             ),
         ]
+
+    async def invitation(self) -> list[str]:
+        """What to type next: a submit that works, if a worker of the stack offers a flow."""
+        curl = ["curl", "-s"]
+        lines = []
+        if self.settings.http_auth_mode == "api_key":
+            curl += ["-H", f"{self.settings.http_api_key_header}: $KEY"]
+            create = self.folder.command(
+                "admin api-key create --tenant acme --scopes runs:read,runs:write,workers:read"
+            )
+            lines.append(f"make a key: KEY=$({create})")
+        flow = await self._some_flow()
+        if flow is None:
+            return [*lines, f"try: {_typed(*curl, f'{self.url}/workers')}"]
+        body: dict[str, object] = {"flow_name": flow}
+        if flow == _FIRST_EXAMPLE and self.settings.flows_dir is None:
+            body["params"] = {"name": "Ada"}
+        if self.settings.default_tag not in self.settings.worker_tags:
+            body["tag"] = self.settings.worker_tags[0]
+        data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        submit = ["-X", "POST", f"{self.url}/runs", "-H", "content-type: application/json", "-d", data]
+        return [*lines, f"try: {_typed(*curl, *submit)}"]
+
+    async def _some_flow(self) -> str | None:
+        """One that the stack's first worker has said it can run."""
+        if not self.workers:
+            return None
+        registry = WorkerRegistry(self.folder.socket("workers-api"), gateway_secret(self.folder, self.settings).value)
+        worker = await registry.one(stack_worker_id(self.folder, 1))
+        flows = worker.flows if worker is not None else []
+        return _FIRST_EXAMPLE if _FIRST_EXAMPLE in flows else next(iter(flows), None)
 
     def _nats_users(self) -> NatsUsers | None:
         """Who the parts are on NATS; in force with the stack's own, for another one the operator sees to that."""
@@ -98,6 +144,7 @@ class StackPlan:
             config = GatewayConfig(
                 host=self.settings.host,
                 port=self.settings.port,
+                allowed_hosts=tuple(self.settings.allowed_hosts),
                 metrics_port=self.settings.metrics_port,
                 runs_upstream=f"unix:{self.folder.socket('runs-api')}",
                 workers_upstream=f"unix:{self.folder.socket('workers-api')}",
@@ -114,6 +161,11 @@ class StackPlan:
             raise LaunchError(f"the gateway cannot be set up: {error.errors()[0]['msg']}") from error
         except GatewayError as error:
             raise LaunchError(f"the gateway cannot be set up: {error}") from error
+
+
+def _typed(*words: str) -> str:
+    """As a shell wants it; a variable is still one."""
+    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
 
 
 def worker_options(settings: LauncherSettings, slots: int | None) -> Sequence[str]:

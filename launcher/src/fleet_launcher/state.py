@@ -50,6 +50,10 @@ class StackState(BaseModel):
     # How long an orderly stop may take.
     stop_seconds: float
     parts: list[PartState]
+    # What to type next, in lines.
+    invitation: list[str] = []
+    # Of a NATS that the stack did not start.
+    nats_url: str | None = None
 
     @property
     def launcher_is_running(self) -> bool:
@@ -120,7 +124,7 @@ def _take(folder: DataFolder) -> int:
             os.close(descriptor)
             raise LaunchError(
                 f"the data dir {folder.path} is in use by the stack with pid {holder or 'unknown'}; "
-                f"stop it with `{folder.down_command}` or choose another with --data-dir"
+                f"stop it with `{folder.command('down')}` or choose another with --data-dir"
             ) from error
         if _is_same_file(descriptor, folder.lock):
             os.ftruncate(descriptor, 0)

@@ -1,7 +1,7 @@
 """Tells what runs in a data folder, as it is and not as it was written down."""
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 from .console import Console
 from .folder import DataFolder
@@ -11,8 +11,7 @@ _INTERNAL = {"started_at"}
 
 
 def show_status(folder: DataFolder, console: Console, *, as_json: bool) -> Literal["running", "stopped", "degraded"]:
-    recorded = read_state(folder)
-    state = recorded.corrected() if recorded else None
+    state = _present_state(folder)
     if as_json:
         console.plain(json.dumps(_document(state), indent=2))
     elif state is None:
@@ -25,7 +24,17 @@ def show_status(folder: DataFolder, console: Console, *, as_json: bool) -> Liter
     return state.state if state else "stopped"
 
 
-def _document(state: StackState | None) -> dict[str, object]:
+def status_document(folder: DataFolder) -> dict[str, Any]:
+    """What `status --json` prints."""
+    return _document(_present_state(folder))
+
+
+def _present_state(folder: DataFolder) -> StackState | None:
+    recorded = read_state(folder)
+    return recorded.corrected() if recorded else None
+
+
+def _document(state: StackState | None) -> dict[str, Any]:
     if state is None:
         return {"state": "stopped", "url": None, "parts": []}
     return {
