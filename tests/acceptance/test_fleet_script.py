@@ -1,9 +1,13 @@
 """What a newcomer types: ./fleet up, a run, ./fleet down; and nothing is left."""
 
 import json
+import os
+import re
+import shlex
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -12,6 +16,7 @@ import pytest
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import is_alive
+from fleet_testkit.waiting import wait_until
 
 pytestmark = pytest.mark.embedded_only("the script ./fleet, sockets and the lock of the data dir")
 
@@ -65,3 +70,93 @@ def test_two_stacks_run_side_by_side_and_leave_no_process_no_socket_and_no_lock(
         assert [path.name for path in data_dir.iterdir() if path.name in ("fleet.lock", "fleet.json", "run")] == []
         with socket.create_server(("127.0.0.1", port)):
             pass  # nobody listens there any more
+
+
+def test_help_lists_every_command_that_the_script_takes() -> None:
+    script = (REPOSITORY / "fleet").read_text()
+    cases = script[script.index('case "$command" in') :]
+    taken = {name for line in re.findall(r"^  ([a-z|-]+)\)", cases, re.MULTILINE) for name in line.split("|")}
+    listed = set(re.findall(r"^  ([a-z-]+) ", fleet("help").stdout, re.MULTILINE))
+    assert taken - {"-h", "--help"} == listed
+
+
+class Newcomer:
+    """Types into a shell, on a data dir and a port of the test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
+        self.port = free_port()
+        self.data_dir = folder / "data"
+        self.env = {
+            **outside,
+            "PYOCO_LOAD_DOTENV": "0",
+            "PYOCO_DATA_DIR": str(self.data_dir),
+            "PYOCO_PORT": str(self.port),
+            "PYOCO_FLOWS_DIR": str(folder / "flows"),
+        }
+
+    def types(self, command: str, **variables: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euc", command.replace("localhost:8000", f"127.0.0.1:{self.port}")],
+            cwd=REPOSITORY,
+            env=self.env | variables,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def starts(self, command: str) -> "subprocess.Popen[bytes]":
+        with (self.data_dir / "separate.log").open("wb") as log:
+            return subprocess.Popen(shlex.split(command), cwd=REPOSITORY, env=self.env, stdout=log, stderr=log)
+
+
+def test_what_readme_and_stack_tell_to_type_works_with_keys_on_a_fresh_data_dir(short_path: Path) -> None:
+    (short_path / "flows").mkdir()
+    (short_path / "flows" / "weather.py").write_text(
+        "from pyoco import Flow, task\n\n@task\ndef report():\n    return 21\n\nflow = Flow('weather') >> report\n"
+    )
+    newcomer, separate = Newcomer(short_path), None
+    readme = (REPOSITORY / "README.md").read_text()
+    chapter = readme[readme.index("## API keys") :]
+    start, create, ask, list_keys, revoke, stop = chapter.split("```\n")[1].splitlines()
+    try:
+        told = newcomer.types(start)
+        invited = dict(line.split(": ", 1) for line in told.splitlines() if line.startswith(("make a key", "try")))
+        admin = newcomer.types(f'{create}\necho "$KEY"').strip()
+        assert newcomer.types(ask, KEY=admin) == "[]"
+
+        made, tried = newcomer.types(f'{invited["make a key"]}; echo "$KEY"; {invited["try"]}').strip().split("\n")
+        headers = {"X-API-Key": made}
+        with httpx.Client(base_url=f"http://127.0.0.1:{newcomer.port}", timeout=30, headers=headers) as client:
+            [ended] = wait_ended(client, [json.loads(tried)["run_id"]])
+            assert (ended["flow_name"], ended["status"]) == ("weather", "COMPLETED")
+            waiting = client.post("/runs", json={"flow_name": "weather", "tag": "gpu"}).json()["run_id"]
+
+            def shown() -> dict[str, Any]:
+                answer: dict[str, Any] = client.get(f"/runs/{waiting}").json()
+                return answer
+
+            separate = newcomer.starts(shown()["waiting_detail"].partition(" with: ")[2])
+            assert wait_ended(client, [waiting])[0]["status"] == "COMPLETED"
+            worker = shown()["worker_id"]
+
+            [key_id] = re.findall(r"[0-9a-f]{16}", admin)[:1]
+            assert key_id in newcomer.types(list_keys)
+            newcomer.types(revoke.replace("7f1c0d3b9a52e684", key_id))
+            wait_until(
+                lambda: client.get("/runs", headers={"X-API-Key": admin}).status_code == httpx.codes.FORBIDDEN,
+                within=30,
+                what="the key refused",
+            )
+    finally:
+        stopped = newcomer.types(stop)
+        if separate is not None:
+            goes_on = separate.poll() is None
+            separate.terminate()
+            separate.wait(timeout=60)
+    assert goes_on
+    assert f"worker {worker} was started separately and goes on" in stopped
+    assert f"with: kill {separate.pid}" in stopped

@@ -1,57 +1,47 @@
 """Whatever the schemas of the services allow or forbid, sent through the gateway: an answer, never a failure."""
 
 import os
-from collections.abc import Callable
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-import schemathesis
-from fastapi import FastAPI
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from schemathesis import Case, GenerationMode
-from schemathesis.checks import not_a_server_error
-from schemathesis.specs.openapi.checks import response_schema_conformance
 
-import fleet_auth.main
-import fleet_auth.settings
-import fleet_runs_api.main
-import fleet_runs_api.settings
-import fleet_wheels_api.main
-import fleet_wheels_api.settings
-import fleet_workers_api.main
-import fleet_workers_api.settings
 from fleet_testkit.api_keys import issue_key
 from fleet_testkit.fleet import Fleet
+from fleet_testkit.routes import applications
 from fleet_testkit.runs import submit, wait_ended
 
-APPS: dict[str, Callable[[], FastAPI]] = {
-    "runs-api": lambda: fleet_runs_api.main.build(fleet_runs_api.settings.RunsSettings()),
-    "workers-api": lambda: fleet_workers_api.main.build(fleet_workers_api.settings.Settings()),
-    "wheels-api": lambda: fleet_wheels_api.main.build(fleet_wheels_api.settings.Settings()),
-    "auth": lambda: fleet_auth.main.build(fleet_auth.settings.Settings()),
-}
+if TYPE_CHECKING:
+    from schemathesis import Case
+
 # The gateway does not hand these on.
 INSIDE = {"/ready", "/verify", "/fleet/metrics"}
 OF_RUNS_API = {"/health", "/metrics"}
 # More of the same, for whoever wants to search for an hour: the search is the same at every start otherwise.
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
+# So many tests share the operations, so that several processes can have them.
+SHARES = 8
 
 
-def _searches() -> list[Any]:
+@cache
+def searches() -> list[tuple[Any, Any]]:
     """Every operation that the gateway hands on, with input of its schema and, where it has one, beside it."""
+    # Here and not above: to import it and to read the schemas takes seconds, in every process that collects tests.
+    import schemathesis
+    from schemathesis import GenerationMode
+
     found = []
-    for service, build in APPS.items():
-        for result in schemathesis.openapi.from_dict(build().openapi()).get_all_operations():
+    for service, app in applications().items():
+        for result in schemathesis.openapi.from_dict(app.openapi()).get_all_operations():
             operation = result.ok()
             if operation.path in INSIDE or (operation.path in OF_RUNS_API and service != "runs-api"):
                 continue
-            for mode in GenerationMode:
-                # Any text is a good path segment: there must be more to break.
-                if mode is GenerationMode.POSITIVE or len(operation.query) or len(operation.body):
-                    name = f"{operation.method.upper()} {operation.path} {mode.value}"
-                    found.append(pytest.param(operation, mode, id=name))
+            # Any text is a good path segment: there must be more to break.
+            breakable = len(operation.query) or len(operation.body)
+            found += [(operation, mode) for mode in GenerationMode if mode is GenerationMode.POSITIVE or breakable]
     return found
 
 
@@ -69,10 +59,18 @@ def known_run(guarded: Fleet, caller: dict[str, str]) -> str:
         return run_id
 
 
-@pytest.mark.parametrize(("operation", "mode"), _searches())
-def test_no_request_makes_a_service_fail(
-    guarded: Fleet, caller: dict[str, str], known_run: str, operation: Any, mode: GenerationMode
-) -> None:
+@pytest.mark.parametrize("share", range(SHARES))
+def test_no_request_makes_a_service_fail(guarded: Fleet, caller: dict[str, str], known_run: str, share: int) -> None:
+    mine = searches()[share::SHARES]
+    assert mine
+    for operation, mode in mine:
+        search(operation, mode, guarded, caller, known_run)
+
+
+def search(operation: Any, mode: Any, guarded: Fleet, caller: dict[str, str], known_run: str) -> None:
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi.checks import response_schema_conformance
+
     @settings(
         max_examples=EXAMPLES,
         deadline=None,
@@ -82,7 +80,8 @@ def test_no_request_makes_a_service_fail(
         suppress_health_check=list(HealthCheck),
     )
     @given(case=operation.as_strategy(generation_mode=mode), with_known_run=st.booleans())
-    def ask(case: Case, with_known_run: bool) -> None:
+    def ask(case: "Case", with_known_run: bool) -> None:
+        note(f"{operation.method.upper()} {operation.path}, {mode.value}")
         if with_known_run and "run_id" in case.path_parameters:
             case.path_parameters["run_id"] = known_run
         if "timeout_sec" in operation.query:

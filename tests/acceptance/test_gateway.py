@@ -48,7 +48,7 @@ def assert_envelope(answer: httpx.Response, *, status: int, code: str, err_id: s
             (413, "PAYLOAD_TOO_LARGE", "ERR-PYOCO-0002"),
         ),
         ("POST", "/runs", {"content": b"{"}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
-        ("POST", "/runs", {"content": b"flow_name=hello"}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
+        ("POST", "/runs", {"data": {"flow_name": "hello"}}, (415, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
         (
             *("POST", "/runs", {"content": b'{"flow_name": "hello", "params": {"x": NaN}}'}),
             (422, "VALIDATION_ERROR", "ERR-PYOCO-0002"),
@@ -77,7 +77,7 @@ def assert_envelope(answer: httpx.Response, *, status: int, code: str, err_id: s
             *("POST", "/runs", {"json": {"flow_name": "hello"}, "headers": {"Idempotency-Key": "a" * 40_000}}),
             (431, "VALIDATION_ERROR", None),
         ),
-        ("POST", "/runs/yaml", {"json": {}}, (422, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
+        ("POST", "/runs/yaml", {"json": {}}, (415, "VALIDATION_ERROR", "ERR-PYOCO-0002")),
         ("GET", "/runs/some-run/nothing", {}, (404, "NOT_FOUND", None)),
         ("PUT", "/runs/some-run/cancel", {}, (405, "METHOD_NOT_ALLOWED", None)),
         ("DELETE", "/dlq/groups", {}, (404, "NOT_FOUND", None)),
@@ -96,6 +96,8 @@ def test_a_wrong_request_is_answered_with_the_envelope(
     stack: Fleet, method: str, path: str, options: dict, expected: tuple[int, str, str | None]
 ) -> None:
     status, code, err_id = expected
+    if "content" in options:
+        options = {**options, "headers": {"Content-Type": "application/json"}}
     assert_envelope(stack.client.request(method, path, **options), status=status, code=code, err_id=err_id)
 
 

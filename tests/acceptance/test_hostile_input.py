@@ -11,6 +11,7 @@ import pytest
 
 from fleet_testkit.api_keys import issue_key
 from fleet_testkit.fleet import Fleet
+from fleet_testkit.routes import applications
 from fleet_testkit.runs import submit
 
 MEBIBYTE = 1024 * 1024
@@ -26,6 +27,7 @@ JSON_ROUTES = [
     ("PATCH", "/workers/nobody"),
     ("POST", "/auth/keys"),
 ]
+CONTENT_TYPES = {"application/json", "multipart/form-data", "application/x-www-form-urlencoded", "text/plain", ""}
 # What can stand where JSON is expected and never is a good request.
 BAD_BODIES = {
     "a list in a list in a list": b"[" * 200_000,
@@ -56,29 +58,20 @@ def client(guarded: Fleet) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def processes(guarded: Fleet) -> dict[str, psutil.Process]:
-    return guarded.processes()
+def processes(guarded: Fleet) -> list[psutil.Process]:
+    """Listed once: to look for children costs more than most of these tests."""
+    firsts = guarded.processes().values()
+    return [one for first in firsts for one in (first, *first.children(recursive=True))]
 
 
 @pytest.fixture(autouse=True)
-def nobody_dies_or_grows(processes: dict[str, psutil.Process]) -> Iterator[None]:
-    sizes = {name: _resident_bytes(process) for name, process in processes.items()}
+def nobody_dies_or_grows(processes: list[psutil.Process]) -> Iterator[None]:
+    sizes = [process.memory_info().rss for process in processes]
     yield
-    for name, process in processes.items():
-        assert process.is_running(), f"{name} has died"
-        grown = _resident_bytes(process) - sizes[name]
-        assert grown < MOST_GROWTH_BYTES, f"{name} grew by {grown // MEBIBYTE} MiB"
-
-
-def _resident_bytes(process: psutil.Process) -> int:
-    return sum(map(_own_bytes, (process, *process.children(recursive=True))))
-
-
-def _own_bytes(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.NoSuchProcess:
-        return 0  # a child that came and went
+    for process, size in zip(processes, sizes, strict=True):
+        assert process.is_running(), f"{process} has died"
+        grown = process.memory_info().rss - size
+        assert grown < MOST_GROWTH_BYTES, f"{process} grew by {grown // MEBIBYTE} MiB"
 
 
 def refused(answer: httpx.Response, *statuses: int) -> None:
@@ -108,10 +101,42 @@ def test_a_body_without_an_end_is_cut_off(client: httpx.Client, method: str, pat
     body = b'{"flow_name": "' + b"x" * (20 * MEBIBYTE) + b'"}'
     content = (body[start : start + MEBIBYTE] for start in range(0, len(body), MEBIBYTE)) if chunked else body
     try:
-        answer = client.request(method, path.format(run_id=uuid.uuid4()), content=content)
+        answer = client.request(
+            method, path.format(run_id=uuid.uuid4()), content=content, headers={"Content-Type": "application/json"}
+        )
     except httpx.WriteError:
         return  # The connection was closed before all was sent: that is a refusal as well.
     refused(answer, 413)
+
+
+def test_a_batch_of_a_million_unknown_keys_is_refused_before_it_is_parsed(client: httpx.Client) -> None:
+    body = json.dumps(dict.fromkeys((f"{n:x}" for n in range(1_450_000)), 1), separators=(",", ":")).encode()
+    answer = client.post("/runs/batch", content=body, headers={"Content-Type": "application/json"})
+    refused(answer, 422)
+    assert "more than 100,000 values" in answer.json()["detail"]
+
+
+def test_a_body_is_read_only_as_the_content_type_that_its_route_names(client: httpx.Client) -> None:
+    """A page of another origin can send any of the other types without asking the gateway first."""
+    asked = set()
+    for app in applications().values():
+        for path, operations in app.openapi()["paths"].items():
+            for method, operation in operations.items():
+                if (body := operation.get("requestBody")) is None:
+                    continue
+                [wanted] = body["content"]
+                for other in CONTENT_TYPES - {wanted}:
+                    headers = {"Content-Type": other} if other else {}
+                    answer = client.request(method, path.format_map(AnyName()), content=b"{}", headers=headers)
+                    refused(answer, 415)
+                    assert wanted in answer.json()["detail"], (method, path, other)
+                asked.add(path)
+    assert asked >= {"/runs", "/runs/batch", "/runs/yaml", "/wheels", "/workers/{worker_id}", "/auth/keys"}
+
+
+class AnyName(dict[str, str]):
+    def __missing__(self, _: str) -> str:
+        return "any"
 
 
 ODD_PATHS = [
@@ -171,19 +196,25 @@ def test_an_odd_query_is_refused_or_not_looked_at(client: httpx.Client, path: st
         refused(answer, 404, 414, 422)
 
 
-POST = b"POST /runs HTTP/1.1\r\nHost: x\r\n"
+POST = b"POST /runs HTTP/1.1\r\nHost: localhost\r\n"
 RAW = {
-    "a header of a megabyte": b"GET /runs HTTP/1.1\r\nHost: x\r\nX-Big: " + b"x" * MEBIBYTE + b"\r\n\r\n",
-    "ten thousand headers": b"GET /runs HTTP/1.1\r\nHost: x\r\n"
+    "a header of a megabyte": b"GET /runs HTTP/1.1\r\nHost: localhost\r\nX-Big: " + b"x" * MEBIBYTE + b"\r\n\r\n",
+    "ten thousand headers": b"GET /runs HTTP/1.1\r\nHost: localhost\r\n"
     + b"".join(b"X-%d: y\r\n" % n for n in range(10_000)),
-    "an address of a megabyte": b"GET /" + b"a" * MEBIBYTE + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a NUL in a header": b"GET /runs HTTP/1.1\r\nHost: x\r\nX-API-Key: a\x00b\r\n\r\n",
+    "an address of a megabyte": b"GET /" + b"a" * MEBIBYTE + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a NUL in a header": b"GET /runs HTTP/1.1\r\nHost: localhost\r\nX-API-Key: a\x00b\r\n\r\n",
     "two lengths": POST + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
     "a length and chunks": POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "a length below nothing": POST + b"Content-Length: -5\r\n\r\n",
     "a chunk of a size that no integer holds": POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffffff\r\n",
     "not HTTP at all": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,
-    "a line that folds": b"GET /runs HTTP/1.1\r\nHost: x\r\nX-A: b\r\n c: d\r\n\r\n",
+    "a control character in a header": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: b\x01c\r\n\r\n",
+    "bytes of no text in an address": b"GET /runs/\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a method that nobody knows": b"BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a version of HTTP that there is not": b"GET /health HTTP/7.7\r\nHost: localhost\r\n\r\n",
+    "a preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a coding that nobody knows": POST + b"Transfer-Encoding: rot13\r\n\r\n",
+    "a line that folds": b"GET /runs HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n c: d\r\n\r\n",
 }
 
 
@@ -192,10 +223,18 @@ def test_bytes_that_are_no_good_request_are_refused_by_the_gateway(guarded: Flee
     with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
         try:
             connection.sendall(request_bytes)
-            first = connection.recv(65536)
+            # Head and body may come one after the other.
+            answer = connection.recv(65536)
+            while answer and b"}" not in answer and (more := connection.recv(65536)):
+                answer += more
         except ConnectionError:
-            first = b""
-    assert first == b"" or first.split(b" ", 2)[1].startswith(b"4"), first[:200]
+            answer = b""
+    if answer:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = int(head.split()[1])
+        assert 400 <= status < 500 or status in (501, 505), answer[:200]
+        assert json.loads(body)["error"]["message"], answer[:200]
+        assert b"content-type: application/json" in head.lower()
     assert guarded.client.get("/health").status_code == 200
 
 

@@ -1,5 +1,6 @@
 """Lists through the gateway: filters, a walk from page to page while runs are executed, and differences."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -83,6 +84,16 @@ def test_whoever_follows_differences_sees_every_run_end(stack: Fleet) -> None:
     follow()
     runs = [submit(stack.client, "hello", name=f"difference {number}") for number in range(12)]
     wait_until(lambda: all(follow().get(run) == "COMPLETED" for run in runs), what="every end in a difference")
+
+
+@pytest.mark.also_composed("PostgreSQL")
+def test_an_accepted_run_is_in_the_very_next_difference(stack: Fleet) -> None:
+    after = time.time() - 1
+    for number in range(10):
+        run_id = submit(stack.client, "hello", name=f"difference {number}")
+        page = ask(stack, updated_after=after, limit=200)
+        assert run_id in {run["run_id"] for run in page["items"]}
+        after = page["updated_until"]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_contracts.log_events import REQUIRED_META
+from fleet_contracts.log_events import REQUIRED_META, SERVICE_HTTP, SERVICE_WORKER
 from fleet_testkit.api_keys import issue_key
-from fleet_testkit.log_check import CANARY, complaint_about
+from fleet_testkit.log_check import CANARY, REFUSED_ON_PURPOSE, complaint_about
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -30,6 +30,8 @@ def talkative(tmp_path_factory: pytest.TempPathFactory, flows_dir: Path) -> Iter
         "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.2",
         "PYOCO_WHEEL_SYNC_ENABLED": "1",
         "PYOCO_AUTH_PEPPER": SECRET,
+        "PYOCO_CURSOR_SECRET": SECRET,
+        "MY_SETTING": "mine",
     }
     folder = tmp_path_factory.mktemp("talkative") / "data"
     with Stack(folder, "--auth", "api_key", "--flows-dir", str(flows_dir), env=env) as stack:
@@ -40,7 +42,7 @@ def every_log(stack: Stack) -> str:
     return "".join(log.read_text(errors="replace") for log in (stack.data_dir / "logs").glob("*.log"))
 
 
-def test_a_canary_is_told_by_debug_lines_only_and_a_secret_by_none(
+def test_a_canary_is_told_by_debug_lines_and_in_what_a_flow_raised_and_a_secret_by_none(
     talkative: Stack, marks: Path, tmp_path: Path
 ) -> None:
     client = talkative.client
@@ -60,7 +62,7 @@ def test_a_canary_is_told_by_debug_lines_only_and_a_secret_by_none(
     assert client.post("/runs", json={"flow_name": "marked", "params": {"a": CANARY}}, headers=key).is_success
     assert client.post("/runs", json={"flow_name": "marked", "params": {}}, headers=key).status_code == 409
     for body in (f'{{"{CANARY}', json.dumps({"flow_name": CANARY * 50, "params": CANARY, "tag": CANARY + "!"})):
-        assert client.post("/runs", content=body).status_code == 422
+        assert client.post("/runs", content=body, headers={"Content-Type": "application/json"}).status_code == 422
     for yaml in (f"flow: {CANARY}: [", f"flow: {{graph: '{CANARY}'}}\ntasks: {{it: {{callable: '{CANARY}:x'}}}}\n"):
         form = {"workflow": ("flow.yaml", yaml.encode())}
         assert client.post("/runs/yaml", files=form, data={"flow_name": "yaml"}).status_code == 422
@@ -74,8 +76,25 @@ def test_a_canary_is_told_by_debug_lines_only_and_a_secret_by_none(
         assert client.get(f"/runs?api_key={wrong}", headers={"X-API-Key": wrong}).status_code == 403
 
     assert talkative.check_logs() > 100
-    # It could have failed: at DEBUG the canary is there.
-    assert CANARY in talkative.log("worker-1")
+    # It could have failed: at DEBUG the canary is there. Above it, it is where the flow's exception is told.
+    # There may be a second one: this run's letter may be the one that was requeued.
+    told, *_ = log_lines(talkative.log("worker-1"), level="ERROR", run_id=failed)
+    assert (told["exc_type"], told["exc_message"]) == ("ValueError", f"no use: {CANARY}")
+    assert f"KeyError: '{CANARY}'" in told["exc_traceback"]
+    assert f"ValueError: no use: {CANARY}" in told["exc_traceback"]
+    assert CANARY not in told["message"]
+
+
+def test_neither_flows_nor_their_worker_see_a_secret_of_the_other_parts(talkative: Stack) -> None:
+    client = talkative.client
+    client.headers.update(issue_key(talkative, "curious"))
+    [run] = wait_ended(client, [submit(client, "curious")], within=60)
+    seen = run["result"]
+    assert SECRET not in str(seen)
+    assert {name for name in seen["runner"] if name.startswith("PYOCO_")} == {"PYOCO_FLEET_PART"}
+    assert (seen["runner"]["MY_SETTING"], seen["worker"]["MY_SETTING"]) == ("mine", "mine")
+    # It has its own, so this is its environment.
+    assert seen["worker"]["PYOCO_NATS_NKEY_FILE"].endswith(".nk")
 
 
 def test_every_event_of_the_contract_is_told_with_its_meta(talkative: Stack, tmp_path: Path) -> None:
@@ -122,5 +141,16 @@ def test_a_line_that_breaks_the_contract_is_noticed(talkative: Stack) -> None:
     assert complaint_about(good) is None
     assert complaint_about("Traceback (most recent call last):") is not None
     assert complaint_about(good.replace('"INFO"', '"LOUD"')) is not None
-    assert complaint_about(good.replace('"meta":{', f'"meta":{{"a":"{CANARY}",')) is not None
-    assert complaint_about(good.replace('"meta":{', f'"meta":{{"a":"{SECRET}",')) is not None
+
+    def telling(text: str) -> str:
+        return json.dumps({**json.loads(good), "meta": {"a": text}})
+
+    assert complaint_about(telling("nothing")) is None
+    assert complaint_about(telling(CANARY)) is not None
+    raised = json.dumps({**json.loads(good), "exc_message": CANARY, "run_id": "r1"})
+    assert complaint_about(raised) is not None
+    assert complaint_about(raised.replace(SERVICE_HTTP, SERVICE_WORKER)) is None
+    assert complaint_about(telling(SECRET)) is not None
+    for refusal in ("permissions violation for subscription to x", "cid:7 - Publish Violation - Subject x"):
+        assert complaint_about(telling(refusal)) is not None
+        assert complaint_about(telling(f"{REFUSED_ON_PURPOSE}: {refusal}")) is None

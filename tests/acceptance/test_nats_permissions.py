@@ -17,6 +17,7 @@ from nats.js.errors import KeyNotFoundError
 
 from fleet_contracts.nats_roles import inbox_prefix
 from fleet_testkit.fleet import Fleet
+from fleet_testkit.log_check import REFUSED_ON_PURPOSE
 from fleet_testkit.nats_users import operator_file, worker_file
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -139,7 +140,7 @@ MAY_NOT = {
     ],
 }
 MAY_NOT_HEAR = [
-    *(">", "_INBOX.>", "pyoco.>", "pyoco.work.>", "pyoco.control.>", "pyoco.control.another", "pyoco.events.>"),
+    *(">", "_INBOX.>", "pyoco.>", "pyoco.work.>", "pyoco.control.>", "pyoco.control.another"),
     *(
         "pyoco.dlq.>",
         "$KV.>",
@@ -187,7 +188,11 @@ async def connected(stack: Fleet, role: str) -> AsyncIterator[Somebody]:
     assert file is not None
     somebody = Somebody()
     await somebody.client.connect(
-        stack.nats_url, nkeys_seed=str(file), inbox_prefix=inbox_prefix(public_key(file)), error_cb=somebody.note
+        stack.nats_url,
+        name=REFUSED_ON_PURPOSE,
+        nkeys_seed=str(file),
+        inbox_prefix=inbox_prefix(public_key(file)),
+        error_cb=somebody.note,
     )
     try:
         yield somebody
@@ -210,7 +215,9 @@ async def test_nobody_may_publish_what_is_not_theirs(stack: Fleet, role: str) ->
 @pytest.mark.parametrize("role", MAY_NOT)
 async def test_nobody_may_listen_to_others(stack: Fleet, role: str) -> None:
     runs_api = inbox_prefix(public_key(stack.credentials("runs-api")))
-    subjects = [*MAY_NOT_HEAR, *([f"{runs_api}.>"] if role != "runs-api" else [])]
+    # Only runs-api hears of events: it tells them to whoever follows a run.
+    others = [f"{runs_api}.>", "pyoco.events.>", "pyoco.events.*"] if role != "runs-api" else []
+    subjects = [*MAY_NOT_HEAR, *others]
 
     async def ignore(_: Msg) -> None:
         return
@@ -243,7 +250,20 @@ async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack:
             with pytest.raises(KeyNotFoundError):
                 await (await js.key_value(bucket)).get("victim")
         assert not (await js.stream_info("PYOCO_WORK", subjects_filter="pyoco.work.probe")).state.subjects
-        await (await js.key_value("pyoco_runs")).purge("forged")
+        await (await js.key_value("pyoco_runs")).delete("forged")
+
+
+@pytest.mark.also_composed("secrets")
+async def test_a_worker_cannot_wipe_what_it_may_write(stack: Fleet) -> None:
+    """With Nats-Rollup: all on one subject a stream that allows it drops all the others."""
+    [kept] = await asyncio.to_thread(lambda: wait_ended(stack.client, [submit(stack.client, "hello", name="kept")]))
+    async with connected(stack, "worker") as worker:
+        for subject in ("$KV.pyoco_runs.forged", "$KV.pyoco_workers.probe", "pyoco.events.forged", "pyoco.dlq.probe"):
+            for reach in ("all", "sub"):
+                answer = await worker.client.request(subject, b"", headers={"Nats-Rollup": reach}, timeout=30)
+                assert b"rollup not permitted" in answer.data, subject
+        read = f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.{kept['run_id']}"
+        assert kept["run_id"].encode() in (await worker.client.request(read, b"", timeout=30)).data
 
 
 @pytest.mark.also_composed("secrets")

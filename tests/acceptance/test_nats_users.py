@@ -16,6 +16,7 @@ import nats
 import pytest
 
 from fleet_contracts.names import WireNames
+from fleet_testkit.log_check import REFUSED_ON_PURPOSE
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.owners import make_all
 from fleet_testkit.runs import submit, wait_ended
@@ -74,21 +75,21 @@ def test_one_more_worker_is_one_command(stack: Stack, tmp_path: Path) -> None:
 
 
 def test_a_worker_elsewhere_needs_only_its_file(stack: Stack, tmp_path: Path, flows_dir: Path) -> None:
-    seed = tmp_path / "far.nk"
-    made = stack.run("worker-credentials", "--worker-id", "far", "--tags", "far", "--out", str(seed))
+    seed, far = tmp_path / "far.nk", f"far-{REFUSED_ON_PURPOSE}"
+    made = stack.run("worker-credentials", "--worker-id", far, "--tags", "far", "--out", str(seed))
     assert made.returncode == 0, made.stderr
-    assert f"--nkey-file {seed} --worker-id far --tags far" in made.stdout
+    assert f"--nkey-file {seed} --worker-id {far} --tags far" in made.stdout
     assert seed.read_text().strip() not in made.stdout
     assert seed.stat().st_mode & 0o777 == 0o600
-    assert "far  far  U" in stack.run("worker-credentials", "--list").stdout
-    again = stack.run("worker-credentials", "--worker-id", "far", "--tags", "far", "--out", str(seed))
+    assert f"{far}  far  U" in stack.run("worker-credentials", "--list").stdout
+    again = stack.run("worker-credentials", "--worker-id", far, "--tags", "far", "--out", str(seed))
     assert (again.returncode, "exists already" in again.stderr) == (1, True)
 
     worker = str(Path(sys.executable).parent / "pyoco-worker")
-    common = ["--nats-url", stack.nats_url, "--nkey-file", str(seed), "--worker-id", "far", "--slots", "1"]
+    common = ["--nats-url", stack.nats_url, "--nkey-file", str(seed), "--worker-id", far, "--slots", "1"]
     log = tmp_path / "far.log"
     with running([worker, *common, "--tags", "far", "--flows-dir", "examples"], log):
-        assert runs_on(stack, "far") == "far"
+        assert runs_on(stack, "far") == far
     assert "ermission" not in log.read_text()
 
     # More than was granted is refused with a sentence, and nothing is taken.
@@ -96,8 +97,8 @@ def test_a_worker_elsewhere_needs_only_its_file(stack: Stack, tmp_path: Path, fl
         sentence = "may not take jobs of tag default; make credentials for it with"
         wait_until(lambda: sentence in log.read_text(), within=20, what="the refusal told")
 
-    assert stack.run("worker-credentials", "--remove", "far").returncode == 0
-    assert stack.run("worker-credentials", "--remove", "far").returncode == 1
+    assert stack.run("worker-credentials", "--remove", far).returncode == 0
+    assert stack.run("worker-credentials", "--remove", far).returncode == 1
     with running([worker, *common, "--tags", "far", "--flows-dir", "examples"], log):
         wait_until(
             lambda: "NATS does not accept this process's user" in log.read_text(), within=20, what="the refusal told"

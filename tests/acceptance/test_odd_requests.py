@@ -87,7 +87,7 @@ def send(stack: Fleet, line: str, *headers: bytes | str) -> tuple[int, bytes]:
 
     Who is told that nobody can say just now whether he may get in is not in: he asks again.
     """
-    lines = [line.encode("latin-1"), b"Host: fleet", b"Connection: close", SPOOFED.strip().encode()]
+    lines = [line.encode("latin-1"), b"Host: localhost", b"Connection: close", SPOOFED.strip().encode()]
     lines += [header.encode("latin-1") if isinstance(header, str) else header for header in headers]
     request = b"\r\n".join([*lines, b"", b""])
 
@@ -184,8 +184,8 @@ def test_a_header_larger_than_any_key_is_refused(guarded: Fleet) -> None:
 
 
 def test_what_follows_a_good_request_on_its_connection_needs_a_key_of_its_own(guarded: Fleet, limited: str) -> None:
-    first = f"GET /runs HTTP/1.1\r\nHost: x\r\nX-API-Key: {limited}\r\n\r\n"
-    second = "GET /runs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    first = f"GET /runs HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {limited}\r\n\r\n"
+    second = "GET /runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answers = raw(guarded, (first + second).encode())
     assert _statuses(answers) == [200, 401]
 
@@ -203,8 +203,10 @@ def test_what_follows_a_good_request_on_its_connection_needs_a_key_of_its_own(gu
 )
 def test_a_request_is_not_smuggled_past_the_door_inside_another(guarded: Fleet, limited: str, framing: str) -> None:
     """nginx and the services must agree where a request ends, or the rest of it would come without a verdict."""
-    inner = "GET /workers HTTP/1.1\r\nHost: x\r\nX-Pyoco-Tenant-Id: operators\r\nX-Pyoco-Scopes: admin\r\n\r\n"
-    head = f"POST /runs HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-API-Key: {limited}\r\n{framing}\r\n\r\n"
+    inner = (
+        "GET /workers HTTP/1.1\r\nHost: localhost\r\nX-Pyoco-Tenant-Id: operators\r\nX-Pyoco-Scopes: admin\r\n\r\n"
+    )
+    head = f"POST /runs HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-API-Key: {limited}\r\n{framing}\r\n\r\n"
     answers = raw(guarded, f"{head}0\r\n\r\n{inner}".encode())
     assert b"worker_id" not in answers
     statuses = _statuses(answers)

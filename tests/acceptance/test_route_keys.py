@@ -183,6 +183,24 @@ def test_an_admin_gets_in_everywhere(guarded: Fleet, keys: Keys, route: Route) -
     assert status not in (401, 403), meta
 
 
+# Which problem a bad query is, if it is not ERR-PYOCO-0002.
+LISTS = {("GET", "/runs"), ("GET", "/dlq"), ("DELETE", "/dlq"), ("GET", "/dlq/groups")}
+
+
+@pytest.mark.parametrize("route", [*TABLE, *OPEN])
+def test_a_parameter_that_the_route_does_not_know_is_refused(guarded: Fleet, keys: Keys, route: Route) -> None:
+    method, path = route[0], OUTSIDE.get(route[1], route[1])
+    places = {"run_id": str(uuid.uuid4()), "letter_id": "1", "key_id": "x", "worker_id": "x", "wheel_name": "x"}
+    answer = guarded.client.request(method, path.format(**places), params={"limti": 7}, headers=keys.admin)
+    assert answer.status_code == 422
+    if method != "HEAD":
+        err_id = "ERR-PYOCO-0017" if route in LISTS else "ERR-PYOCO-0002"
+        expected = "ERR-PYOCO-0019" if path.startswith("/workers") else err_id
+        assert answer.json()["error"]["meta"]["err_id"] == expected
+        assert 'unknown parameter "limti"' in answer.json()["detail"]
+        assert '(did you mean "limit"?)' in answer.json()["detail"] or route not in {*LISTS, ("GET", "/workers")}
+
+
 @pytest.mark.parametrize("route", [route for route in TABLE if "{run_id}" in route[1]])
 def test_another_tenants_run_does_not_exist_not_even_for_an_admin(
     guarded: Fleet, keys: Keys, foreign_run: str, route: Route
@@ -213,10 +231,10 @@ def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
     for headers in ({}, keys.bad, keys.all_but[Scope.METRICS_READ]):
         told = [f"{name}: {value}" for name, value in headers.items()]
         with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
-            request = [f"GET {target} HTTP/1.1", "Host: x", "Connection: close", *told, "", ""]
+            request = [f"GET {target} HTTP/1.1", "Host: localhost", "Connection: close", *told, "", ""]
             connection.sendall("\r\n".join(request).encode())
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
-        assert answer.startswith((b"HTTP/1.1 401", b"HTTP/1.1 403", b"HTTP/1.1 404", b"HTTP/1.1 405")), answer[:200]
+        assert answer.split(b" ", 2)[1] in (b"401", b"403", b"404", b"405", b"422"), answer[:200]
         assert b"pyoco_" not in answer
 
 

@@ -135,7 +135,7 @@ def test_an_upload_that_is_refused_early_is_answered_even_if_the_client_sends_al
 def test_a_wheel_that_is_too_large_is_refused_by_the_gateway_before_it_is_sent(stack: Fleet) -> None:
     with socket.create_connection(("127.0.0.1", stack.port), timeout=30) as connection:
         connection.sendall(
-            b"POST /wheels HTTP/1.1\r\nHost: fleet\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"POST /wheels HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
             b"Content-Length: 700000000\r\n\r\n"
         )
         answer = http.client.HTTPResponse(connection)
@@ -176,7 +176,7 @@ def test_an_upload_in_progress_lies_in_the_data_dir_without_a_name(stack: Stack)
     head = b'--b\r\nContent-Disposition: form-data; name="wheel"; filename="slow-1.0-py3-none-any.whl"\r\n\r\n'
     with socket.create_connection(("127.0.0.1", stack.port), timeout=30) as connection:
         connection.sendall(
-            b"POST /wheels HTTP/1.1\r\nHost: fleet\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"POST /wheels HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
             b"Content-Length: 70000000\r\n\r\n" + head + b"x" * 1000
         )
         assert len(wait_until(nameless_files, what="the upload's file")) == 1

@@ -75,7 +75,7 @@ def test_a_hidden_worker_stays_hidden_when_it_starts_again(crew: Crew) -> None:
         assert crew.client.patch(f"/workers/{name}", json={"hidden": False}).status_code == 200
         assert crew.listed() == {name}
     assert crew.listed() == set()
-    assert crew.listed(state="STOPPED_GRACEFUL") == {name}
+    assert crew.listed(state="STOPPED_GRACEFUL", scope="all") == {name}
 
 
 def test_a_worker_is_shown_with_what_it_does_and_where(crew: Crew, marks: Path) -> None:

@@ -158,6 +158,8 @@ class Story:
                 run_lost_after_sec=LOST_AFTER_SECONDS,
                 cancel_grace_period_sec=0.1,
                 nak_delay_sec=0.1,
+                # A scripted runner is no process that could be measured.
+                run_memory_max_bytes=0,
             )
             for number in range(HANDS)
         ]

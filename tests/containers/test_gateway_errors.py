@@ -71,6 +71,20 @@ def test_a_gateway_that_cannot_start_says_why(tools: str) -> None:
 
 
 @pytest.mark.parametrize("tools", TOOLS)
+def test_only_hosts_that_it_knows_are_answered(tools: str) -> None:
+    with started(tools, *NOBODY, "--env=PYOCO_ALLOWED_HOSTS= Fleet.Example, localhost,*.lab.example,") as container:
+        wait_until(lambda: asked(container), within=60, what="nginx listening")
+        for host, status in (("fleet.example", 200), ("a.lab.example:8000", 200), ("evil.example", 421)):
+            said = f"GET / HTTP/1.0\\r\\nHost: {host}\\r\\n\\r\\n"
+            answer = docker("exec", container, "sh", "-c", f"printf '{said}' | busybox nc 127.0.0.1 8000")
+            assert answer.startswith(f"HTTP/1.1 {status} "), (host, answer[:200])
+    with started(tools, *NOBODY, "--env=PYOCO_ALLOWED_HOSTS=http://fleet.example:8000") as container:
+        assert docker("wait", container).strip() == "1"
+        [why] = map(json.loads, log(container))
+        assert "name hosts without scheme and port" in why["message"]
+
+
+@pytest.mark.parametrize("tools", TOOLS)
 def test_what_goes_wrong_is_told_at_once(tools: str) -> None:
     def errors(container: str) -> list[str]:
         return [line for line in log(container) if "nginx.error" in line]

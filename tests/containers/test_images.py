@@ -98,7 +98,7 @@ def test_bodies_for_which_the_gateway_has_no_room_are_refused_and_nothing_else_i
     started = composed.inspect(gateway)["State"]["StartedAt"]
     size = 15 * 1024 * 1024
     # Not the last byte: what has come so far is kept.
-    begun = b"POST /runs/batch HTTP/1.1\r\nHost: fleet\r\nContent-Length: %d\r\n\r\n" % (size + 1) + b" " * size
+    begun = b"POST /runs/batch HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (size + 1) + b" " * size
     with ExitStack() as stack:
         doors = [stack.enter_context(socket.create_connection(("127.0.0.1", composed.port))) for _ in range(12)]
         for door in doors:

@@ -28,6 +28,20 @@ marked = Flow("marked") >> mark
 
 
 @task
+def mark_and_wait(marks, label, gate, patience_seconds=120.0):
+    """Until somebody opens the gate."""
+    _leave_mark(marks, label)
+    deadline = time.monotonic() + patience_seconds
+    while not Path(gate).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody opened the gate")
+        time.sleep(0.02)
+
+
+gated = Flow("gated") >> mark_and_wait
+
+
+@task
 def hold_gil(marks, label, seconds):
     _leave_mark(marks, label)
     # Unlike CDLL, PyDLL keeps the GIL during the call: no other thread of this process runs meanwhile.
@@ -106,7 +120,7 @@ def follow_script(marks, script):
     if word == "fail":
         raise ValueError("as scripted")
     if word == "hang":
-        time.sleep(60)
+        time.sleep(600)
     return word
 
 
@@ -137,3 +151,13 @@ def say_everywhere(text):
 
 
 indiscreet = Flow("indiscreet") >> say_everywhere
+
+
+@task
+def look_at_environments():
+    """The environment of the runner and that of its worker."""
+    of_worker = Path(f"/proc/{os.getppid()}/environ").read_text().split("\0")
+    return {"runner": dict(os.environ), "worker": dict(line.split("=", 1) for line in of_worker if line)}
+
+
+curious = Flow("curious") >> look_at_environments

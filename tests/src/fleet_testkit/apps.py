@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,6 +15,7 @@ from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_API_KEY_ID, HEADER_SC
 from fleet_contracts.scopes import ALL_SCOPES
 
 from .log_check import check_log_lines, whole_lines
+from .programs import Program
 from .waiting import eventually, wait_until
 
 # What the gateway adds to every request while authentication is off.
@@ -48,7 +47,7 @@ async def until_ready(client: httpx.AsyncClient, *, within: float = 30.0) -> Non
 
 
 class ServiceProcess:
-    """`python -m <package>` with settings of the test's own, listening on a unix socket; its log is in `folder`."""
+    """The process of a service with the test's settings, listening on a unix socket; its log is in `folder`."""
 
     def __init__(self, package: str, folder: Path, **settings: str) -> None:
         # Not in the folder: a socket's path has little room, and pytest's folders have long names.
@@ -56,15 +55,13 @@ class ServiceProcess:
         self.log = folder / "service.log"
         self._package = package
         self._settings = settings
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | None = None
 
     def start(self) -> None:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYOCO_", "OTEL_"))}
         own = {"PYOCO_LOAD_DOTENV": "0", "PYOCO_UDS": str(self.socket), **self._settings}
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self._package], env=inherited | own, stdout=log, stderr=log
-            )
+            self._process = Program([f"{self._package}.main:main"], env=inherited | own, stdout=log, stderr=log)
 
     @property
     def pid(self) -> int:

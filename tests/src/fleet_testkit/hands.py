@@ -41,6 +41,7 @@ class ScriptedRunner:
 
     def __init__(self, *, heeds_cancel: bool) -> None:
         self.wheels = NO_WHEELS
+        self.is_spent = False
         self.died = asyncio.Event()
         self.started = asyncio.Event()
         self._heeds_cancel = heeds_cancel

@@ -6,9 +6,8 @@ from nats.js import JetStreamContext
 
 from fleet_contracts.names import ConsumerDefaults, WireNames
 from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
+from fleet_kit.stream_limits import DlqLimits, EventsLimits
 from fleet_kit.wire import (
-    DlqLimits,
-    EventsLimits,
     dlq_stream_config,
     events_stream_config,
     work_consumer_config,

@@ -1,18 +1,28 @@
 """Pytest fixtures that every package's tests may use, and what the acceptance tests run against."""
 
+import functools
 import itertools
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import httpx._transports.default as httpx_transports
 import psycopg
 import pytest
 
 from .compose import why_no_engine
 from .nats_cluster import NatsCluster
 from .nats_server import NatsPool, NatsServer
+from .small_disk import CannotMount, SmallDisk, small_disk
+
+# Tests make thousands of clients, all for plain HTTP: they share what loading certificates costs 30 ms each time.
+_SSL_CONTEXT = "create_ssl_context"
+setattr(httpx_transports, _SSL_CONTEXT, functools.cache(getattr(httpx_transports, _SSL_CONTEXT)))
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # The fixtures through which a test meets a fleet.
 _FLEETS = {"stack", "guarded", "new_fleet"}
@@ -107,6 +117,28 @@ def short_folder() -> Iterator[Callable[[], Path]]:
 @pytest.fixture
 def short_path(short_folder: Callable[[], Path]) -> Path:
     return short_folder()
+
+
+@pytest.fixture
+def disk(request: pytest.FixtureRequest, short_path: Path) -> Iterator[SmallDisk]:
+    """A disk that the test may fill; `indirect` says of how many MiB."""
+    try:
+        with small_disk(short_path / "disk", mib=getattr(request, "param", 16)) as disk:
+            yield disk
+    except CannotMount as error:
+        pytest.skip(f"no disk can be mounted to be filled: {error}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """A real Chromium that finds every *.example on this machine. Tests of a module that uses it are not async."""
+    from .chromium import find_chromium, running_chromium
+
+    program, why_not = find_chromium()
+    if program is None:
+        pytest.skip(why_not)
+    with running_chromium(program) as chromium:
+        yield chromium
 
 
 @pytest.fixture(scope="session")

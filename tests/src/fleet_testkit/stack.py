@@ -1,10 +1,8 @@
 """A whole embedded stack, started and stopped as a user does it, that a test may kill parts of."""
 
-import json
 import os
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,10 +12,13 @@ import httpx
 import psutil
 
 from fleet_contracts.names import HEADER_FROM_GATEWAY
+from fleet_launcher.folder import DataFolder
+from fleet_launcher.status import status_document
 
 from .log_check import check_log_lines, whole_lines
 from .nats_server import free_port
 from .nats_users import remember_stack
+from .programs import run_program
 from .waiting import wait_until
 
 _COMMAND_SECONDS = 120
@@ -93,21 +94,14 @@ class Stack:
 
     def run(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """A command of pyoco-server on this stack's data dir."""
-        return self._execute("fleet_launcher", command, "--data-dir", str(self.data_dir), *arguments)
+        return self._execute("fleet_launcher.cli:main", command, "--data-dir", str(self.data_dir), *arguments)
 
-    def _execute(self, module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_SECONDS,
-            check=False,
-        )
+    def _execute(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        return run_program(command, env=self.env, timeout=_COMMAND_SECONDS)
 
     def status(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
-        return answer
+        """What `status --json` tells; without a process for every look."""
+        return status_document(DataFolder.at(self.data_dir))
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
@@ -136,7 +130,7 @@ class Stack:
         assert removed.returncode == 0, removed.stderr
 
     def admin(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return self._execute("fleet_auth.admin_cli", *arguments, "--data-dir", str(self.data_dir))
+        return self._execute("fleet_auth.admin_cli:main", *arguments, "--data-dir", str(self.data_dir))
 
     @property
     def nats_url(self) -> str:
@@ -182,10 +176,8 @@ class Stack:
         return {file.stem: file.read_text(errors="replace") for file in (self.data_dir / "logs").glob("*.log")}
 
     def written(self) -> Iterator[tuple[str, bytes]]:
-        """But for the gateway's own memory of two seconds."""
-        cache = self.data_dir / "gateway" / "temp" / "auth-cache"
         for file in self.data_dir.rglob("*"):
-            if file.is_file() and cache not in file.parents:
+            if file.is_file():
                 yield str(file), file.read_bytes()
 
     def ledger_rows(self, query: str) -> list[tuple[Any, ...]]:

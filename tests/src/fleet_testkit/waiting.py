@@ -8,19 +8,20 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
-_PAUSE_SECONDS = 0.02
+# A look often is a request: the longer it takes anyway, the less often we look.
+_SHORTEST_PAUSE_SECONDS = 0.02
+_LONGEST_PAUSE_SECONDS = 0.25
+_PAUSE_SHARE = 0.1
 
 
 def wait_until(look: Callable[[], T], *, within: float = 30.0, what: str = "condition") -> T:
     """Call `look` until it returns something true; AssertionError after `within` seconds."""
-    deadline = time.monotonic() + within
+    begun = time.monotonic()
     while True:
         seen = look()
         if seen:
             return seen
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come true within {within} s; last seen: {seen!r}")
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_pause_seconds(begun, within, what, seen))
 
 
 @overload
@@ -33,13 +34,18 @@ async def eventually(look: Callable[[], T], *, within: float = ..., what: str = 
 
 async def eventually(look: Callable[[], Any], *, within: float = 30.0, what: str = "condition") -> Any:
     """The same for coroutines: `look` may be sync or async."""
-    deadline = time.monotonic() + within
+    begun = time.monotonic()
     while True:
         seen = look()
         if inspect.isawaitable(seen):
             seen = await seen
         if seen:
             return seen
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come true within {within} s; last seen: {seen!r}")
-        await asyncio.sleep(_PAUSE_SECONDS)
+        await asyncio.sleep(_pause_seconds(begun, within, what, seen))
+
+
+def _pause_seconds(begun: float, within: float, what: str, seen: object) -> float:
+    waited = time.monotonic() - begun
+    if waited > within:
+        raise AssertionError(f"{what} did not come true within {within} s; last seen: {seen!r}")
+    return min(max(waited * _PAUSE_SHARE, _SHORTEST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)

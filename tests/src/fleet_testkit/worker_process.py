@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sysconfig
 from pathlib import Path
 
 import httpx
 
 from .log_check import check_log_lines, whole_lines
 from .nats_users import worker_file
+from .programs import Program
 from .standing_still import go_on, stop_still
 from .waiting import wait_until
 
@@ -25,13 +24,13 @@ class WorkerProcess:
         self._tag = tag
         self._log = folder / f"{worker_id}.log"
         self._command = [
-            str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"),
+            "fleet_worker.cli:main",
             *("--nats-url", nats_url, "--worker-id", worker_id, "--tags", tag),
             *("--slots", str(slots), "--flows-dir", str(flows_dir)),
         ]
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
         self._env = {**outside, "PYOCO_LOAD_DOTENV": "0", "PYOCO_WORKER_DIR": str(folder / worker_id), **env}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | None = None
 
     def __enter__(self) -> "WorkerProcess":
         self.start()
@@ -68,7 +67,7 @@ class WorkerProcess:
         if (seed := worker_file(self._nats_url, self.worker_id, [self._tag])) is not None:
             self._env["PYOCO_NATS_NKEY_FILE"] = str(seed)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, env=self._env, stdout=log, stderr=log)
+            self._process = Program(self._command, env=self._env, stdout=log, stderr=log)
 
     def wait_registered(self, client: httpx.Client, *, within: float = 30.0) -> None:
         def is_registered() -> bool:
