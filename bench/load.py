@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import multiprocessing
 import resource
 import signal
@@ -38,6 +39,11 @@ class Outcome:
     @property
     def p50_ms(self) -> float:
         return 1000 * statistics.median(self.latencies)
+
+    def percentile_ms(self, share: float) -> float:
+        """So long or shorter took this share of the answers; 1.0 is the longest."""
+        ordered = sorted(self.latencies)
+        return 1000 * ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
 
 
 def hammer(port: int, sent: bytes, *, clients: int, seconds: float, count: int | None = None) -> Outcome:

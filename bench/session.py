@@ -24,6 +24,7 @@ class Effort:
     watch_changes: int
     watchers_ours: int
     watchers_peer: int
+    hostile_seconds: float
 
 
 QUICK = Effort(
@@ -39,6 +40,7 @@ QUICK = Effort(
     watch_changes=10,
     watchers_ours=2000,
     watchers_peer=500,
+    hostile_seconds=5.0,
 )
 FULL = Effort(
     rounds=5,
@@ -53,6 +55,7 @@ FULL = Effort(
     watch_changes=30,
     watchers_ours=2000,
     watchers_peer=1000,
+    hostile_seconds=20.0,
 )
 
 

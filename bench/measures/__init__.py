@@ -5,6 +5,7 @@ from collections.abc import Callable
 from ..figures import Figure
 from ..session import Session
 from .drain import measure_drain, measure_writes
+from .hostile import measure_hostile
 from .keys import measure_keys
 from .lists import measure_lists
 from .memory import measure_memory
@@ -24,5 +25,6 @@ GROUPS: dict[str, Callable[[Session], list[Figure]]] = {
     "submit": measure_submit,
     "keys": measure_keys,
     "batch": measure_batch,
+    "hostile": measure_hostile,
     "memory": measure_memory,
 }

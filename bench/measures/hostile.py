@@ -1,0 +1,68 @@
+"""How long another client's reads take while four clients send bodies that are meant to keep the service busy."""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from ..connection import Connection, request
+from ..errors import BenchFailed
+from ..figures import Figure
+from ..load import LoadProcess, Outcome, hammer, run_in_loop
+from ..session import Session
+
+_CLIENTS = 4
+_UNKNOWN_KEYS = 1_450_000
+# The attack begins so much before the reads, and ends so much after them.
+_AROUND_SECONDS = 1.0
+_READS = {"list": "/runs?limit=20", "worker list": "/workers"}
+
+
+def measure_hostile(session: Session) -> list[Figure]:
+    """Ours alone: the peer has no batches."""
+    port, seconds = session.ours.port, session.effort.hostile_seconds
+    keys = dict.fromkeys((f"{number:x}" for number in range(_UNKNOWN_KEYS)), 1)
+    hostile = request("POST", "/runs/batch", keys)
+    figures = []
+    with LoadProcess() as attackers, ThreadPoolExecutor(1) as beside:
+        for name, path in _READS.items():
+            sent = request("GET", path)
+            calm = session.load.call(hammer, port, sent, clients=1, seconds=seconds)
+            lasting = seconds + 2 * _AROUND_SECONDS
+            attack = beside.submit(attackers.call, send_hostile_bodies, port, hostile, seconds=lasting)
+            time.sleep(_AROUND_SECONDS)
+            busy = session.load.call(hammer, port, sent, clients=1, seconds=seconds)
+            refused = attack.result()
+            figures += _compare(f"{name}, alone", calm)
+            figures += _compare(f"{name}, beside {_CLIENTS} hostile clients", busy)
+            figures.append(Figure("hostile bodies refused meanwhile", "per s", refused / lasting, None))
+    return figures
+
+
+def _compare(name: str, seen: Outcome) -> list[Figure]:
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return [Figure(f"{name}, {title}", "ms", seen.percentile_ms(share), None) for title, share in shares.items()]
+
+
+def send_hostile_bodies(port: int, sent: bytes, *, seconds: float) -> int:
+    """How many of these requests were refused in this time."""
+    return run_in_loop(_send(port, sent, seconds=seconds))
+
+
+async def _send(port: int, sent: bytes, *, seconds: float) -> int:
+    deadline = time.perf_counter() + seconds
+
+    async def client() -> int:
+        refused = 0
+        while time.perf_counter() < deadline:
+            connection = await Connection.open(port)
+            try:
+                await connection.ask(sent)
+            except BenchFailed:
+                refused += 1  # whatever the answer: it was none that a good batch gets
+            else:
+                raise BenchFailed("a hostile body was accepted")
+            finally:
+                connection.close()
+        return refused
+
+    return sum(await asyncio.gather(*(client() for _ in range(_CLIENTS))))
