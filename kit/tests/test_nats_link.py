@@ -202,3 +202,26 @@ async def test_a_task_that_swallows_a_cancel_does_not_keep_the_link_from_closing
         async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
             link.after_connect(stubborn)
             await begun.wait()
+
+
+async def test_the_second_name_of_the_api_is_tried_only_when_the_first_stays_silent(nats_server: NatsServer) -> None:
+    """A reload of the users silences the first for a moment, and a worker may not publish to the second."""
+    names = ("MINE.API", "$JS.API")
+    async with (
+        NatsLink(settings(nats_server), name="other") as other,
+        NatsLink(settings(nats_server), name="reloaded", api_prefixes=names) as reloaded,
+        NatsLink(settings(nats_server), name="plain", api_prefixes=names) as plain,
+        asyncio.timeout(30),
+    ):
+        await asyncio.gather(other.wait_ready(), reloaded.wait_ready(), plain.wait_ready())
+        assert b"io.nats.jetstream" in (await plain.request_api("INFO")).data
+
+        asked = asyncio.create_task(reloaded.request_api("INFO"))
+        await asyncio.sleep(0)  # it asks while nobody answers
+        subscription = await other.client.subscribe("MINE.API.>")
+        await (await anext(subscription.messages)).respond(b"mine")
+        assert (await asked).data == b"mine"
+
+        again = asyncio.create_task(plain.request_api("INFO"))
+        assert b"io.nats.jetstream" in (await again).data
+        assert subscription.pending_msgs == 0, "the name that answered is kept"
