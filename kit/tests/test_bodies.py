@@ -10,8 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BeforeValidator, Field
 from starlette.types import Message
 
-from fleet_kit import bodies
-from fleet_kit.bodies import MOST_VALUES, Body, parse, read
+from fleet_kit.http import bodies
+from fleet_kit.http.bodies import MOST_VALUES, Body, parse, read
 
 _readers: list[str] = []
 

@@ -15,10 +15,10 @@ SPANS = 30_000
 SCRIPT = f"""
 import json, sys, time
 import psutil
-from fleet_kit.logging import configure_logging
+from fleet_kit.logs.setup import configure_logging
 from fleet_kit.settings import FleetSettings
-from fleet_kit.telemetry import configure_tracing
-from fleet_kit.tracing import span
+from fleet_kit.telemetry.setup import configure_tracing
+from fleet_kit.telemetry.tracing import span
 
 configure_logging(service="test", component="test", settings=FleetSettings())
 tracing = configure_tracing("test")
@@ -70,10 +70,10 @@ def test_it_costs_little_and_each_part_complains_once(how: Broken, capsys: pytes
     assert figures["grown_bytes"] < 20 * 2**20
     # Left alone, the library would wait for up to 30 s.
     assert figures["stop_seconds"] < 8
-    complaints = [line["message"] for line in lines if line["message"].startswith("spans cannot be exported")]
+    failures = [line["message"] for line in lines if line["message"].startswith("spans cannot be exported")]
     # Once by the exporter, and once by the queue.
-    assert 1 <= len(complaints) == len(set(complaints)) <= 2
+    assert 1 <= len(failures) == len(set(failures)) <= 2
     if how is not Broken.FAILS:  # else it may keep up with us
-        assert any("Queue full, dropping Span" in complaint for complaint in complaints)
+        assert any("Queue full, dropping Span" in complaint for complaint in failures)
     assert len(lines) <= 3
     assert {line["level"] for line in lines} == {"WARNING"}

@@ -8,11 +8,11 @@ import pytest
 
 from fleet_contracts.names import ConsumerDefaults, WireNames
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.kv import Bucket, Mirror
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import TooFewServers, ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
-from fleet_kit.streams import last_message
-from fleet_kit.wire import work_consumer_config, work_stream_config
+from fleet_kit.nats.kv import Bucket, Mirror
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import last_message
+from fleet_kit.nats.resources import TooFewServers, ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
+from fleet_kit.nats.streams import work_consumer_config, work_stream_config
 from fleet_testkit.nats_cluster import NatsCluster, linked
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
@@ -79,7 +79,7 @@ async def test_what_was_made_for_one_server_gets_its_replicas_and_keeps_its_cont
     revision = await Bucket(link, "things").put("key", b"value")
     info = await patiently(lambda: ensure_bucket(js, "things", replicas=3))
     assert info.config.num_replicas == 3
-    entry = await patiently(lambda: Bucket(link, "things").get("key", surely=True))
+    entry = await patiently(lambda: Bucket(link, "things").get("key", linearizable=True))
     assert (entry.value, entry.revision) == (b"value", revision)
     # Never fewer: somebody wanted them.
     assert (await ensure_bucket(js, "things", replicas=1)).config.num_replicas == 3
@@ -110,10 +110,10 @@ async def test_a_server_that_is_behind_shows_the_past_but_not_to_whoever_asks_su
     assert behind
     assert behind.revision == old
     # Rather no answer than a wrong one, as soon as it knows that it does not lead any more.
-    await eventually(lambda: is_refused(far.get("key", surely=True)), within=30, what="no answer")
-    assert await is_refused(last_message(far_link, "KV_things", "$KV.things.another", surely=True))
+    await eventually(lambda: is_refused(far.get("key", linearizable=True)), within=30, what="no answer")
+    assert await is_refused(last_message(far_link, "KV_things", "$KV.things.another", linearizable=True))
     await asyncio.to_thread(cluster.mend)
-    current = await patiently(lambda: far.get("key", surely=True))
+    current = await patiently(lambda: far.get("key", linearizable=True))
     assert current.revision == new
 
 

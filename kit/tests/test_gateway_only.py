@@ -12,12 +12,12 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from pydantic import SecretStr
 
 from fleet_contracts.names import HEADER_FROM_GATEWAY
-from fleet_kit.gateway_only import GatewayOnly
-from fleet_kit.http import create_app
-from fleet_kit.identity import RunsReader
-from fleet_kit.metrics import new_registry
-from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
+from fleet_kit.files.secrets import SecretFileError, read_secret, write_secret
+from fleet_kit.http.app import create_app
+from fleet_kit.http.gateway_only import GatewayOnly
+from fleet_kit.http.identity import RunsReader
 from fleet_kit.settings import HttpSettings, SettingsError
+from fleet_kit.telemetry.metrics import new_registry
 from fleet_testkit.apps import ANONYMOUS
 
 SECRET = "a-secret-of-the-gateway"

@@ -11,9 +11,9 @@ from fastapi import APIRouter, FastAPI, HTTPException, Query
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError, NatsUnavailable, code_of_status
-from fleet_kit.http import answers_invalid_requests_with, create_app, listen_when_ready
-from fleet_kit.identity import RunsReader
-from fleet_kit.metrics import new_registry
+from fleet_kit.http.app import answers_invalid_requests_with, create_app, listen_when_ready
+from fleet_kit.http.identity import RunsReader
+from fleet_kit.telemetry.metrics import new_registry
 from fleet_testkit.apps import running
 
 router = APIRouter()
@@ -221,7 +221,7 @@ async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
 async def test_a_failed_request_tells_in_its_line_what_the_taxonomy_asks_for(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, told: dict[str, object]
 ) -> None:
-    with caplog.at_level(logging.INFO, "fleet_kit.http"):
+    with caplog.at_level(logging.INFO, "fleet_kit.http.app"):
         answer = await client.get(path)
     asked = {"method": "GET", "path": path.partition("?")[0], "status_code": answer.status_code}
     meta = caplog.records[-1].__dict__["meta"]
@@ -270,7 +270,7 @@ async def test_a_refused_method_says_what_is_allowed(client: httpx.AsyncClient) 
 async def test_a_request_line_tells_method_path_status_and_is_as_loud_as_it_is_bad(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, level: int
 ) -> None:
-    with caplog.at_level(logging.DEBUG, "fleet_kit.http"):
+    with caplog.at_level(logging.DEBUG, "fleet_kit.http.app"):
         answer = await client.get(path)
     line = caplog.records[-1]
     assert line.levelno == level
@@ -286,7 +286,7 @@ async def test_probes_are_quiet_also_while_something_is_away(
     client: httpx.AsyncClient, missing: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     missing["nats"] = "connection refused"
-    with caplog.at_level(logging.INFO, "fleet_kit.http"):
+    with caplog.at_level(logging.INFO, "fleet_kit.http.app"):
         assert (await client.get("/ready")).status_code == 503
     assert caplog.records == []
 

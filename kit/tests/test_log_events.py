@@ -12,8 +12,8 @@ import pytest
 
 from fleet_contracts.log_events import LetterMove
 from fleet_kit.errors import FleetError, NatsUnavailable
-from fleet_kit.log_events import log_dlq_transition, log_feature_flags, log_integration_call, service_call
-from fleet_kit.logging import configure_logging
+from fleet_kit.logs.events import log_dlq_transition, log_feature_flags, log_integration_call, service_call
+from fleet_kit.logs.setup import configure_logging
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.log_check import check_log_lines
 

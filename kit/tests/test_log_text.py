@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet_kit.log_text import is_coloured, text_line
+from fleet_kit.logs.text import is_coloured, text_line
 
 LINE: dict[str, Any] = {
     "ts": "2026-01-01T10:20:30.456+00:00",

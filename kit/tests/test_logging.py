@@ -16,7 +16,7 @@ import pytest
 from fleet_contracts.log_events import LogStatus
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.logging import configure_logging, log_context, problem_fields
+from fleet_kit.logs.setup import configure_logging, log_context, problem_fields
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.log_check import check_log_lines
 
@@ -282,7 +282,7 @@ def test_an_output_that_fails_with_stderr_breaks_no_work_either(
 @pytest.mark.parametrize(
     ("name", "component"),
     [
-        ("fleet_kit.nats", "test.nats"),
+        ("fleet_kit.nats.link", "test.nats"),
         ("uvicorn.error", "test.uvicorn"),
         ("root", "test"),
         ("asyncio", "test.asyncio"),

@@ -6,8 +6,8 @@ import socket
 import httpx
 import pytest
 
-from fleet_kit.metrics import new_registry
-from fleet_kit.monitor import MonitorUnusable, _QuietHandler, monitored
+from fleet_kit.telemetry.metrics import new_registry
+from fleet_kit.telemetry.monitor import MonitorUnusable, _QuietHandler, monitored
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.waiting import wait_until
 
@@ -52,7 +52,7 @@ def test_a_caller_that_says_nothing_is_no_news(
 ) -> None:
     monkeypatch.setattr(_QuietHandler, "timeout", 0.05)
     with (
-        caplog.at_level(logging.DEBUG, "fleet_kit.monitor"),
+        caplog.at_level(logging.DEBUG, "fleet_kit.telemetry.monitor"),
         monitored("127.0.0.1", 0, new_registry("tested"), dict) as port,
         socket.create_connection(("127.0.0.1", port)),
     ):

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import FleetSettings, SettingsError
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

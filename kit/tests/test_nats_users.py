@@ -13,8 +13,8 @@ from nats.js.api import StreamConfig
 
 from fleet_contracts.nats_roles import NatsUser, Permissions, accounts_config
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink, WriteRefused
-from fleet_kit.nkey_files import Nkey, make_nkey
+from fleet_kit.files.nkeys import Nkey, make_nkey
+from fleet_kit.nats.link import NatsLink, WriteRefused
 from fleet_kit.settings import FleetSettings, SettingsError
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

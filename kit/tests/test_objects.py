@@ -13,10 +13,10 @@ from nats.js.api import ObjectMeta, StreamConfig
 from nats.js.errors import ObjectNotFoundError
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink, WrongRevision
-from fleet_kit.object_writing import DraftTooOld, ObjectWriter
-from fleet_kit.objects import ObjectDamaged, ObjectStore, StoredObject
-from fleet_kit.resources import ensure_object_store
+from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.object_writing import DraftTooOld, ObjectWriter
+from fleet_kit.nats.objects import ObjectDamaged, ObjectStore, StoredObject
+from fleet_kit.nats.resources import ensure_object_store
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

@@ -38,7 +38,7 @@ def port() -> Iterator[int]:
 
 
 def probe(*arguments: str, **env: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "fleet_kit.probe", *arguments]
+    command = [sys.executable, "-m", "fleet_kit.telemetry.probe", *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout.strip()

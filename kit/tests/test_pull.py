@@ -10,9 +10,9 @@ from nats.aio.msg import Msg
 from nats.js import api
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
-from fleet_kit.pull import Puller
-from fleet_kit.resources import ensure_consumer, ensure_stream
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.pull import Puller
+from fleet_kit.nats.resources import ensure_consumer, ensure_stream
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

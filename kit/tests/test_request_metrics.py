@@ -11,8 +11,8 @@ from fastapi.responses import Response, StreamingResponse
 from prometheus_client import CollectorRegistry
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.http import create_app
-from fleet_kit.metrics import new_registry
+from fleet_kit.http.app import create_app
+from fleet_kit.telemetry.metrics import new_registry
 from fleet_testkit.apps import running
 from fleet_testkit.waiting import eventually
 

@@ -12,7 +12,7 @@ from fleet_testkit.log_check import check_log_lines
 
 SCRIPT = """
 import sys
-from fleet_kit.serve import run_service
+from fleet_kit.http.serve import run_service
 from fleet_kit.settings import HttpSettings
 run_service("test", HttpSettings, lambda settings: sys.exit(0))
 """

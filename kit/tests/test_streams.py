@@ -7,10 +7,10 @@ import pytest
 from nats.js import api
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_stream
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import StoredMessage, latest_message, messages_of
+from fleet_kit.nats.resources import ensure_stream
 from fleet_kit.settings import FleetSettings
-from fleet_kit.streams import StoredMessage, latest_message, messages_of
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

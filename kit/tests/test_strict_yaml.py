@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet_kit.strict_yaml import BadYaml, read_yaml, shown_path
+from fleet_kit.files.strict_yaml import BadYaml, read_yaml, shown_path
 
 TEXT = """\
 # a comment

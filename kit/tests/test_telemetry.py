@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from fleet_kit.settings import SettingsError
-from fleet_kit.telemetry import configure_tracing
-from fleet_kit.tracing import is_recording
+from fleet_kit.telemetry.setup import configure_tracing
+from fleet_kit.telemetry.tracing import is_recording
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 # Nobody listens there, and none of these tests needs anybody to.
@@ -39,7 +39,7 @@ def in_a_process(script: str, env: Mapping[str, str]) -> "subprocess.CompletedPr
 def resource_with(env: Mapping[str, str]) -> dict[str, str]:
     script = """
 import json
-from fleet_kit.telemetry import configure_tracing
+from fleet_kit.telemetry.setup import configure_tracing
 print(json.dumps(dict(configure_tracing("test").provider.resource.attributes)))
 """
     answer: dict[str, str] = json.loads(in_a_process(script, NOWHERE | env).stdout)
@@ -96,9 +96,9 @@ def test_what_cannot_be_done_is_refused_with_a_sentence(
 def test_without_an_endpoint_neither_sdk_nor_exporter_is_loaded() -> None:
     script = """
 import sys
-import fleet_kit.serve, fleet_kit.nats, fleet_kit.telemetry
-assert fleet_kit.telemetry.configure_tracing("test") is None
-costly = ("opentelemetry.sdk", "opentelemetry.exporter", "fleet_kit.recording")
+import fleet_kit.http.serve, fleet_kit.nats.link, fleet_kit.telemetry.setup
+assert fleet_kit.telemetry.setup.configure_tracing("test") is None
+costly = ("opentelemetry.sdk", "opentelemetry.exporter", "fleet_kit.telemetry.recording")
 print([name for name in sys.modules if name.startswith(costly)])
 """
     assert in_a_process(script, {}).stdout.strip() == "[]"
@@ -122,8 +122,8 @@ def test_the_environment_may_say_it_otherwise() -> None:
 @pytest.mark.parametrize(("sampler", "is_sampled"), [("always_off", False), ("always_on", True)])
 def test_the_sampler_is_the_one_that_is_named(sampler: str, is_sampled: bool) -> None:
     script = """
-from fleet_kit.telemetry import configure_tracing
-from fleet_kit.tracing import current, span
+from fleet_kit.telemetry.setup import configure_tracing
+from fleet_kit.telemetry.tracing import current, span
 configure_tracing("test")
 with span("work", begins_trace=True):
     print(current().is_sampled)
@@ -133,8 +133,8 @@ with span("work", begins_trace=True):
 
 def test_spans_on_a_terminal_are_lines_beside_the_log() -> None:
     script = """
-from fleet_kit.telemetry import configure_tracing
-from fleet_kit.tracing import span
+from fleet_kit.telemetry.setup import configure_tracing
+from fleet_kit.telemetry.tracing import span
 tracing = configure_tracing("test")
 with span("work", {"pyoco.run.id": "r1"}, begins_trace=True):
     pass

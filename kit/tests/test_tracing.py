@@ -11,10 +11,10 @@ from fastapi import APIRouter, FastAPI
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.http import create_app
-from fleet_kit.logging import JsonFormatter
+from fleet_kit.http.app import create_app
+from fleet_kit.logs.setup import JsonFormatter
 from fleet_kit.settings import FleetSettings
-from fleet_kit.tracing import Kind, current, is_recording, span
+from fleet_kit.telemetry.tracing import Kind, current, is_recording, span
 from fleet_testkit.apps import running
 from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
 

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from fleet_launcher.folder import DataFolder
-from fleet_launcher.state import StackState, read_state
+from fleet_launcher.data_dir.folder import DataFolder
+from fleet_launcher.data_dir.state import StackState, read_state
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.programs import run_program
 from fleet_testkit.waiting import wait_until

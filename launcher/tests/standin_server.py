@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fleet_launcher.cli import main
-from fleet_launcher.health import Check
-from fleet_launcher.parts import Part, StopStep
-from fleet_launcher.ports import check_gateway_port
-from fleet_launcher.stack import StackPlan
+from fleet_launcher.stack.health import Check
+from fleet_launcher.stack.parts import Part, StopStep
+from fleet_launcher.stack.ports import check_gateway_port
+from fleet_launcher.stack.stack import StackPlan
 
 SCRIPT = Path(__file__).with_name("standin_part.py")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_launcher.disk import check_room, nats_room
+from fleet_launcher.data_dir.disk import check_room, nats_room
+from fleet_launcher.data_dir.folder import DataFolder
 from fleet_launcher.errors import LaunchError
-from fleet_launcher.folder import DataFolder
 from fleet_launcher.settings import LauncherSettings
 
 HUGE = 10**15

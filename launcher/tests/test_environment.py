@@ -7,8 +7,8 @@ from pydantic import SecretStr
 
 from fleet_auth.settings import Settings as AuthSettings
 from fleet_kit.settings import FleetSettings
-from fleet_launcher.environment import SECRETS, environment_of
 from fleet_launcher.settings import LauncherSettings
+from fleet_launcher.stack.environment import SECRETS, environment_of
 from fleet_runs_api.settings import RunsSettings
 from fleet_wheels_api.settings import Settings as WheelsSettings
 from fleet_worker.settings import WorkerSettings

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fleet_kit.settings import FleetSettings
-from fleet_launcher.foreign_lines import ForeignLines
-from fleet_launcher.logs import for_people
+from fleet_launcher.logs.files import for_people
+from fleet_launcher.logs.foreign_lines import ForeignLines
 from fleet_testkit.log_check import check_log_lines, whole_lines
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from fleet_launcher.data_dir.folder import DataFolder
+from fleet_launcher.data_dir.last_start import check_start, remember_start
 from fleet_launcher.errors import LaunchError
-from fleet_launcher.folder import DataFolder
-from fleet_launcher.last_start import check_start, remember_start
 from fleet_launcher.settings import LauncherSettings
 from fleet_testkit.waiting import wait_until
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from fleet_launcher.cli import app
-from fleet_launcher.folder import DataFolder
-from fleet_launcher.logs import follow, last_line, last_lines
+from fleet_launcher.data_dir.folder import DataFolder
+from fleet_launcher.logs.files import follow, last_line, last_lines
 
 
 def folder_with_logs(path: Path, **logs: str) -> DataFolder:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleet_launcher.errors import LaunchError
-from fleet_launcher.ports import browser_url, check_gateway_port, check_metrics_ports, nats_port
+from fleet_launcher.stack.ports import browser_url, check_gateway_port, check_metrics_ports, nats_port
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from fleet_kit.settings import FleetSettings
+from fleet_launcher.data_dir.state import PartPhase, PartState
 from fleet_launcher.errors import LaunchError
-from fleet_launcher.parts import Part, StopStep
-from fleet_launcher.state import PartPhase, PartState
-from fleet_launcher.supervisor import Backoff, Supervisor, stop_seconds
+from fleet_launcher.stack.parts import Part, StopStep
+from fleet_launcher.supervise.supervisor import Backoff, Supervisor, stop_seconds
 from fleet_testkit.waiting import eventually
 
 from .standin_server import standin

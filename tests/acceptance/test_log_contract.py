@@ -11,7 +11,7 @@ import pytest
 
 from fleet_contracts.log_events import REQUIRED_META, SERVICE_HTTP, SERVICE_WORKER
 from fleet_testkit.api_keys import issue_key
-from fleet_testkit.log_check import CANARY, REFUSED_ON_PURPOSE, complaint_about
+from fleet_testkit.log_check import CANARY, REFUSED_ON_PURPOSE, fault_of
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -138,19 +138,19 @@ def test_one_request_id_leads_from_the_gateway_to_the_worker(talkative: Stack, t
 
 def test_a_line_that_breaks_the_contract_is_noticed(talkative: Stack) -> None:
     good = talkative.log("auth").splitlines()[0]
-    assert complaint_about(good) is None
-    assert complaint_about("Traceback (most recent call last):") is not None
-    assert complaint_about(good.replace('"INFO"', '"LOUD"')) is not None
+    assert fault_of(good) is None
+    assert fault_of("Traceback (most recent call last):") is not None
+    assert fault_of(good.replace('"INFO"', '"LOUD"')) is not None
 
     def telling(text: str) -> str:
         return json.dumps({**json.loads(good), "meta": {"a": text}})
 
-    assert complaint_about(telling("nothing")) is None
-    assert complaint_about(telling(CANARY)) is not None
+    assert fault_of(telling("nothing")) is None
+    assert fault_of(telling(CANARY)) is not None
     raised = json.dumps({**json.loads(good), "exc_message": CANARY, "run_id": "r1"})
-    assert complaint_about(raised) is not None
-    assert complaint_about(raised.replace(SERVICE_HTTP, SERVICE_WORKER)) is None
-    assert complaint_about(telling(SECRET)) is not None
+    assert fault_of(raised) is not None
+    assert fault_of(raised.replace(SERVICE_HTTP, SERVICE_WORKER)) is None
+    assert fault_of(telling(SECRET)) is not None
     for refusal in ("permissions violation for subscription to x", "cid:7 - Publish Violation - Subject x"):
-        assert complaint_about(telling(refusal)) is not None
-        assert complaint_about(telling(f"{REFUSED_ON_PURPOSE}: {refusal}")) is None
+        assert fault_of(telling(refusal)) is not None
+        assert fault_of(telling(f"{REFUSED_ON_PURPOSE}: {refusal}")) is None

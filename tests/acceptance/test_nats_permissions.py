@@ -287,7 +287,7 @@ async def test_a_worker_reaches_what_is_its_own(stack: Fleet) -> None:
 
 @pytest.mark.also_composed("secrets")
 async def test_nobody_gets_in_without_a_key_or_with_an_unknown_one(stack: Fleet, tmp_path: Path) -> None:
-    from fleet_kit.nkey_files import make_nkey
+    from fleet_kit.files.nkeys import make_nkey
 
     make_nkey(tmp_path / "unknown.nk")
     for seed in (None, str(tmp_path / "unknown.nk")):

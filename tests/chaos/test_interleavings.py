@@ -23,16 +23,16 @@ from fleet_contracts.names import ConsumerDefaults
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
-from fleet_runs_api.database import Database
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
+from fleet_runs_api.ledger.database import Database
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.chronicle import Chronicle, broken_rules
 from fleet_testkit.hands import Hand, hurried_claims
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.owners import make_queues
 from fleet_testkit.waiting import eventually
-from fleet_worker.disposition import Ended, Fenced
+from fleet_worker.job.disposition import Ended, Fenced
 from fleet_worker.settings import WorkerSettings
 
 # The same examples every time, unless somebody asks for so many new ones: what failed is printed either way.

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import yaml
 
-from fleet_launcher.ports import is_free
+from fleet_launcher.stack.ports import is_free
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.scrapes import Scrape

@@ -41,7 +41,7 @@ def runs_api(folder: Path, nats_server: NatsServer, **env: str) -> ServiceProces
 
 
 def complaints(log: str) -> list[str]:
-    return [line["message"] for line in log_lines(log, logger="fleet_kit.telemetry")]
+    return [line["message"] for line in log_lines(log, logger="fleet_kit.telemetry.setup")]
 
 
 def how_spans_are_lost(how: Broken) -> str:

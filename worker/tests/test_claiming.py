@@ -5,7 +5,7 @@ import pytest
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_worker.claims import Decision, Holder, decide
+from fleet_worker.job.claims import Decision, Holder, decide
 
 JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0)
 PENDING = RunSnapshot.pending(JOB, now=1.0)

@@ -12,19 +12,19 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
-from fleet_kit.pull import Puller
+from fleet_kit.nats.pull import Puller
 from fleet_testkit.waiting import eventually
-from fleet_worker import turn as turn_module
-from fleet_worker.claims import Claims
-from fleet_worker.delivery import Delivery
-from fleet_worker.disposition import Ended, HandedBack, Outcome
-from fleet_worker.execution import Ending, Execution
-from fleet_worker.frames import Setup
-from fleet_worker.lease import SnapshotWriter
-from fleet_worker.pace import Pace
-from fleet_worker.pool import RunnerPool
-from fleet_worker.registry import Registry
-from fleet_worker.services import Services
+from fleet_worker.boundary.frames import Setup
+from fleet_worker.job import turn as turn_module
+from fleet_worker.job.claims import Claims
+from fleet_worker.job.delivery import Delivery
+from fleet_worker.job.disposition import Ended, HandedBack, Outcome
+from fleet_worker.job.execution import Ending, Execution
+from fleet_worker.job.lease import SnapshotWriter
+from fleet_worker.job.services import Services
+from fleet_worker.pool.pace import Pace
+from fleet_worker.pool.pool import RunnerPool
+from fleet_worker.presence.record import Registry
 
 from .conftest import Desk, WorkerProcess
 

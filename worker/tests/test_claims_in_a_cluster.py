@@ -9,14 +9,14 @@ from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_bucket
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.resources import ensure_bucket
 from fleet_testkit.nats_cluster import NatsCluster, linked
 from fleet_testkit.waiting import eventually
-from fleet_worker.claims import Claims
-from fleet_worker.delivery import Delivery
-from fleet_worker.lease import Lease, SnapshotWriter
+from fleet_worker.job.claims import Claims
+from fleet_worker.job.delivery import Delivery
+from fleet_worker.job.lease import Lease, SnapshotWriter
 from fleet_worker.settings import WorkerSettings
 
 pytestmark = pytest.mark.timeout(120)

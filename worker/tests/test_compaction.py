@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_worker.compaction import compact, compact_records, compact_result, forget_marks, without_tasks
-from fleet_worker.lease import SnapshotWriter
+from fleet_worker.boundary.compaction import compact, compact_records, compact_result, forget_marks, without_tasks
+from fleet_worker.job.lease import SnapshotWriter
 
 from .conftest import Desk
 

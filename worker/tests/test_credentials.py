@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet_testkit.waiting import wait_until
-from fleet_worker.credentials import NoCredentials, taken_from
+from fleet_worker.agent.credentials import NoCredentials, taken_from
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_each_living_worker_has_one_of_its_own(folder: Path) -> None:
 
 
 def test_one_that_was_killed_leaves_its_own_to_others(folder: Path) -> None:
-    program = "import sys, time; from pathlib import Path; from fleet_worker.credentials import taken_from\n"
+    program = "import sys, time; from pathlib import Path; from fleet_worker.agent.credentials import taken_from\n"
     program += "with taken_from(Path(sys.argv[1])) as own: print(own.worker_id, flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True)
     try:

@@ -7,7 +7,7 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_worker.disposition import (
+from fleet_worker.job.disposition import (
     AlreadyEnded,
     Disposition,
     Ended,

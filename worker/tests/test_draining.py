@@ -10,9 +10,9 @@ import pytest
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats import WrongRevision
+from fleet_kit.nats.link import WrongRevision
 from fleet_testkit.waiting import eventually
-from fleet_worker.draining import Draining
+from fleet_worker.presence.draining import Draining
 
 from .conftest import Desk, WorkerProcess
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_worker.flows import FlowNotFound, FlowsUnusable, load_flows
+from fleet_worker.runner.flows import FlowNotFound, FlowsUnusable, load_flows
 
 FLOW = "from pyoco import Flow, task\n@task\ndef {task}():\n    pass\nflow = Flow('{name}') >> {task}\n"
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from fleet_contracts.status import RunStatus
-from fleet_worker import memory
+from fleet_worker.boundary import memory
 
 from .conftest import Desk, WorkerProcess
 

@@ -8,12 +8,12 @@ import pytest
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.metrics import render
+from fleet_kit.telemetry.metrics import render
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually
-from fleet_worker import disposition
-from fleet_worker.metrics import WorkerMetrics
+from fleet_worker.job import disposition
+from fleet_worker.job.telemetry.metrics import WorkerMetrics
 
 from .conftest import Desk, WorkerProcess
 

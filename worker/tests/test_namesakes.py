@@ -9,12 +9,12 @@ import pytest
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.standing_still import go_on, stop_still
 from fleet_testkit.waiting import eventually
-from fleet_worker.control import ControlLine
-from fleet_worker.registry import NotOurs, Registry
+from fleet_worker.presence.control import ControlLine
+from fleet_worker.presence.record import NotOurs, Registry
 from fleet_worker.settings import WorkerSettings
 
 from .conftest import Desk, WorkerProcess

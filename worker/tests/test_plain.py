@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_worker.frames import Decoder, Done, Progress, Run, encode
-from fleet_worker.plain import json_safe
+from fleet_worker.boundary.frames import Decoder, Done, Progress, Run, encode
+from fleet_worker.runner.plain import json_safe
 
 
 class Rude:

@@ -7,9 +7,9 @@ from nats.js.errors import NotFoundError
 
 from fleet_contracts.names import ConsumerDefaults
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_bucket, ensure_stream
-from fleet_kit.wire import work_stream_config
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.resources import ensure_bucket, ensure_stream
+from fleet_kit.nats.streams import work_stream_config
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.owners import make_all, make_queues
 from fleet_testkit.waiting import eventually

@@ -8,11 +8,11 @@ import pytest
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats import WrongRevision
+from fleet_kit.nats.link import WrongRevision
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.standing_still import stop_still
 from fleet_testkit.waiting import eventually
-from fleet_worker.lease import ClaimLost, Lease, SnapshotWriter
+from fleet_worker.job.lease import ClaimLost, Lease, SnapshotWriter
 
 from .conftest import Desk, WorkerProcess
 

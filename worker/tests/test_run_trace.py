@@ -10,13 +10,13 @@ from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.tracing import current
+from fleet_kit.telemetry.tracing import current
 from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
-from fleet_worker.delivery import Delivery
-from fleet_worker.disposition import Ended, HandedBack
-from fleet_worker.frames import Done, Progress
-from fleet_worker.run_trace import RunTrace, tell_outcome, writing
-from fleet_worker.runner_process import RunnerDied
+from fleet_worker.boundary.frames import Done, Progress
+from fleet_worker.job.delivery import Delivery
+from fleet_worker.job.disposition import Ended, HandedBack
+from fleet_worker.job.telemetry.run_trace import RunTrace, tell_outcome, writing
+from fleet_worker.pool.runner_process import RunnerDied
 
 REQUEST = TraceContext("0af7651916cd43dd8448eb211c80319c", "a7ad6b7169203331")
 PRODUCER = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")

@@ -51,7 +51,7 @@ def nobodys_python() -> dict[str, str]:
         pytest.skip("only root can run runners as another user")
     packages = os.pathsep.join(path for path in sys.path if path and not path.startswith(sys.base_prefix))
     env = {"PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"}
-    probe = f"import sys, fleet_worker.runner; open({str(FLOWS / 'tiny.py')!r}); assert sys.version_info[:2] == "
+    probe = f"import sys, fleet_worker.runner.main; open({str(FLOWS / 'tiny.py')!r}); assert sys.version_info[:2] == "
     probe += str(sys.version_info[:2])
     for python in (sys.executable, "/usr/bin/python3"):
         with contextlib.suppress(OSError, subprocess.CalledProcessError):

@@ -8,7 +8,7 @@ import pytest
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.streams import last_message
+from fleet_kit.nats.messages import last_message
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.otlp import Receiver

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fleet_worker.own_packages import first_clash, own_packages, own_roots, roots_of
-from fleet_worker.wheel_choice import Candidate, Interpreter, choose
+from fleet_worker.wheels.choice import Candidate, Interpreter, choose
+from fleet_worker.wheels.own_packages import first_clash, own_packages, own_roots, roots_of
 
 PYTHON = Interpreter({"cp311-cp311-linux_x86_64": 0, "cp311-abi3-linux_x86_64": 1, "py3-none-any": 2}, "3.11.7")
 PURE = "py3-none-any.whl"

@@ -10,10 +10,10 @@ import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_testkit.wheels import build_wheel
-from fleet_worker.callables import CallableNotAllowed, Callables
-from fleet_worker.flows import FlowNotFound, FolderFlows, NoFlows
-from fleet_worker.wheel_flows import WheelFlows, add_to_path
-from fleet_worker.wheel_install import install
+from fleet_worker.runner.callables import CallableNotAllowed, Callables
+from fleet_worker.runner.flows import FlowNotFound, FolderFlows, NoFlows
+from fleet_worker.runner.wheel_flows import WheelFlows, add_to_path
+from fleet_worker.wheels.install import install
 
 FLOWS = """
 from pyoco import Flow, task

@@ -12,10 +12,10 @@ import pytest
 from fleet_contracts.wheel import InstalledWheel
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_testkit.wheels import build_wheel
-from fleet_worker.own_packages import own_packages
-from fleet_worker.wheel_choice import Interpreter
-from fleet_worker.wheel_home import WheelHome
-from fleet_worker.wheel_install import InstallFailed, install, why_unusable
+from fleet_worker.wheels.choice import Interpreter
+from fleet_worker.wheels.home import WheelHome
+from fleet_worker.wheels.install import InstallFailed, install, why_unusable
+from fleet_worker.wheels.own_packages import own_packages
 
 HERE = Interpreter.here(own_packages())
 
@@ -122,7 +122,7 @@ async def test_an_install_that_is_broken_off_leaves_no_process(tmp_path: Path, h
 
     def pips() -> list[psutil.Process]:
         children = psutil.Process(os.getpid()).children(recursive=True)
-        return [child for child in children if "fleet_worker.pip_process" in " ".join(child.cmdline())]
+        return [child for child in children if "fleet_worker.wheels.pip_process" in " ".join(child.cmdline())]
 
     async def has_begun() -> bool:
         return bool(pips())

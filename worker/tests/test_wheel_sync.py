@@ -18,11 +18,11 @@ from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.stack import is_alive
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_testkit.wheels import build_wheel
-from fleet_worker.frames import Setup
-from fleet_worker.pool import RunnerPool
+from fleet_worker.boundary.frames import Setup
+from fleet_worker.pool.pool import RunnerPool
 from fleet_worker.settings import WorkerSettings
-from fleet_worker.synced_wheels import SyncedWheels
-from fleet_worker.wheel_home import WheelHome
+from fleet_worker.wheels.home import WheelHome
+from fleet_worker.wheels.sync import SyncedWheels
 
 from .conftest import FLOWS, Desk, WorkerProcess
 from .shelf import FAST, SHOP, Shelf, shop_wheel
@@ -401,7 +401,7 @@ async def test_a_worker_killed_in_the_middle_of_an_install_leaves_nothing_that_i
 
     def installing() -> list[psutil.Process]:
         children = psutil.Process(worker.process.pid).children()
-        return [child for child in children if "fleet_worker.pip_process" in child.cmdline()]
+        return [child for child in children if "fleet_worker.wheels.pip_process" in child.cmdline()]
 
     (pip,) = wait_until(installing, within=30, what="pip at work")
     wait_until(lambda: list(home_of(tmp_path).glob("*/scratch/*/*")), what="something in the scratch folder")

@@ -12,9 +12,9 @@ from pyoco.core.models import RunContext
 from pyoco.dsl.expressions import ExpressionEvaluationError
 
 from fleet_contracts.dead_letter import DeadLetterReason
-from fleet_worker.flows import FlowNotFound, load_flows
-from fleet_worker.frames import Setup
-from fleet_worker.workflows import Workflows, make_workflows
+from fleet_worker.boundary.frames import Setup
+from fleet_worker.runner.flows import FlowNotFound, load_flows
+from fleet_worker.runner.workflows import Workflows, make_workflows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Build = Callable[..., Flow]
@@ -154,7 +154,7 @@ def test_only_what_the_graph_uses_is_imported_and_run(workflows: Workflows, tmp_
         ("subprocess:run", "subprocess"),
         ("builtins:eval", "builtins"),
         ("__main__:main", "__main__"),
-        ("fleet_worker.runner:main", "fleet_worker.runner"),
+        ("fleet_worker.runner.main:main", "fleet_worker.runner.main"),
         ("stepsister:one", "stepsister"),
         ("antigravity:geohash", "antigravity"),
     ],

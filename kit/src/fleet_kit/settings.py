@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from .secret_files import read_secret
+from .files.secrets import read_secret
 
 if TYPE_CHECKING:
-    from .nkey_files import Nkey
+    from .files.nkeys import Nkey
 
 # It travels in a header and stands in nginx's configuration.
 _GATEWAY_SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
@@ -96,7 +96,7 @@ class FleetSettings(EnvSettings):
     def _read_nats_credentials(self) -> Self:
         if self.nats_nkey_file is not None:
             # Imported when needed: most commands of the launcher are quicker without it.
-            from .nkey_files import read_nkey
+            from .files.nkeys import read_nkey
 
             self._nats_nkey = read_nkey(self.nats_nkey_file, setting="PYOCO_NATS_NKEY_FILE")
         if (self.nats_tls_cert_file is None) != (self.nats_tls_key_file is None):

@@ -12,24 +12,30 @@ import typer
 
 from fleet_contracts.log_events import SERVICE_LAUNCHER
 from fleet_contracts.problems import Problem
-from fleet_kit.log_text import is_coloured
-from fleet_kit.logging import configure_logging, exception_fields
+from fleet_kit.logs.setup import configure_logging, exception_fields
+from fleet_kit.logs.text import is_coloured
 from fleet_kit.settings import FleetSettings, SettingsError
 
-from .console import Console
-from .detach import Report, start_detached
-from .down import stop_stack
+from .commands.console import Console
+from .commands.detach import Report, start_detached
+from .commands.down import stop_stack
+from .commands.launch import INTERRUPTED_EXIT_CODE, run_stack
+from .commands.log_console import LogConsole
+from .commands.more_workers import (
+    list_credentials,
+    make_credentials,
+    print_nats_config,
+    remove_credentials,
+    run_worker,
+)
+from .commands.status import show_status
+from .data_dir.folder import DataFolder
+from .data_dir.last_start import remember_start
 from .errors import LaunchError
-from .folder import DataFolder
-from .last_start import remember_start
-from .launch import INTERRUPTED_EXIT_CODE, run_stack
-from .log_console import LogConsole
-from .logs import follow, for_people, in_order_of_time, logs_of
-from .more_workers import list_credentials, make_credentials, print_nats_config, remove_credentials, run_worker
-from .parts import stack_worker_id
+from .logs.files import follow, for_people, in_order_of_time, logs_of
 from .settings import LauncherSettings
-from .stack import StackPlan, worker_options
-from .status import show_status
+from .stack.parts import stack_worker_id
+from .stack.stack import StackPlan, worker_options
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from pydantic import Field, field_validator
 from pydantic_settings import NoDecode
 
 from fleet_contracts.names import Tag, WireNames
-from fleet_kit.disk import DiskLimits
+from fleet_kit.files.disk import DiskLimits
+from fleet_kit.nats.stream_limits import DlqLimits, EventsLimits
 from fleet_kit.settings import FleetSettings, GatewaySecret
-from fleet_kit.stream_limits import DlqLimits, EventsLimits
 
 
 class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, EventsLimits, DiskLimits):

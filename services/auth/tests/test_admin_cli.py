@@ -15,7 +15,7 @@ import pytest
 from fleet_auth.lifetimes import BadLifetime, end_of_life
 from fleet_contracts.names import WireNames
 from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config
-from fleet_kit.nkey_files import make_nkey
+from fleet_kit.files.nkeys import make_nkey
 from fleet_testkit.api_keys import secret_of
 from fleet_testkit.nats_server import NatsServer, free_port
 from fleet_testkit.programs import run_program

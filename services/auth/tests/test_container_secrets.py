@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fleet_auth.settings import Settings
-from fleet_kit.nkey_files import read_nkey
+from fleet_kit.files.nkeys import read_nkey
 from fleet_kit.settings import SettingsError
 from fleet_testkit.log_check import check_log_lines
 from fleet_testkit.programs import run_program

@@ -18,11 +18,11 @@ from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
-from fleet_kit.streams import stored_message
-from fleet_runs_api.database import Database
-from fleet_runs_api.ledger import NewRun
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import stored_message
+from fleet_runs_api.accept.acceptance import NewRun
+from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.apps import ANONYMOUS, running, until_ready

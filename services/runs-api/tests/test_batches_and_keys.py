@@ -9,11 +9,12 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from fleet_runs_api import ledger
-from fleet_runs_api.counting import settle_counts
-from fleet_runs_api.database import Database
-from fleet_runs_api.idempotency import Earlier, KeyUse
-from fleet_runs_api.ledger import Acceptance, NewRun, Withdrawal
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun, Withdrawal
+from fleet_runs_api.accept.idempotency import Earlier, KeyUse
+from fleet_runs_api.ledger.counting import settle_counts
+from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.repair import removal
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -177,16 +178,16 @@ async def test_a_withdrawn_submit_leaves_its_key_free(nats_server: NatsServer, t
 def test_keys_work_on_both_databases(database: Database, new_run: NewRun) -> None:
     use = KeyUse("anonymous", KEY, "f" * 64, (new_run.job.run_id,), time.time())
     with database.writer.begin() as connection:
-        assert ledger.accept(connection, [Acceptance([new_run], use), Acceptance([new_run], use)]) == [
+        assert acceptance.accept(connection, [Acceptance([new_run], use), Acceptance([new_run], use)]) == [
             None,
             Earlier("f" * 64, (new_run.job.run_id,)),
         ]
         settle_counts(connection)
     with database.writer.begin() as connection:
-        assert ledger.withdraw(connection, [Withdrawal(new_run.job.run_id, 1.0, use)]) == [True]
-        assert ledger.accept(connection, [Acceptance([new_run], use)]) == [None]
-        ledger.forget_old_keys(connection, [time.time() + 1])
-        assert ledger.accept(connection, [Acceptance([], use)]) == [None]
+        assert acceptance.withdraw(connection, [Withdrawal(new_run.job.run_id, 1.0, use)]) == [True]
+        assert acceptance.accept(connection, [Acceptance([new_run], use)]) == [None]
+        removal.forget_old_keys(connection, [time.time() + 1])
+        assert acceptance.accept(connection, [Acceptance([], use)]) == [None]
         settle_counts(connection)
 
 
@@ -214,13 +215,13 @@ async def test_a_repeated_submit_takes_the_place_of_one_that_is_withdrawn_meanwh
     """Withdrawn after the repeated one was told of it, and before that one has looked how it fares."""
     inner = service.app.state.service.submission
     use = KeyUse("anonymous", KEY, "f" * 64, (new_run.job.run_id,), time.time())
-    assert await inner._commits.write(ledger.accept, Acceptance([new_run], use)) is None
+    assert await inner._commits.write(acceptance.accept, Acceptance([new_run], use)) is None
     fetch = inner._database.fetch
 
     async def withdrawn_first(query: object) -> object:
         monkeypatch.setattr(inner._database, "fetch", fetch)
         withdrawal = Withdrawal(new_run.job.run_id, time.time(), use)
-        assert await inner._commits.write(ledger.withdraw, withdrawal) is True
+        assert await inner._commits.write(acceptance.withdraw, withdrawal) is True
         return await fetch(query)
 
     monkeypatch.setattr(inner._database, "fetch", withdrawn_first)

@@ -11,9 +11,9 @@ from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.names import HEADER_TENANT_ID
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats import WrongRevision
-from fleet_runs_api import ledger
-from fleet_runs_api.ledger import CancelRequest
+from fleet_kit.nats.link import WrongRevision
+from fleet_runs_api.accept import cancel_requests
+from fleet_runs_api.accept.cancel_requests import CancelRequest
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -119,7 +119,7 @@ async def test_a_cancel_whose_process_dies_before_kv_knows_it_is_carried_by_the_
         await service.until_listed(run_id, status="RUNNING")
         request = CancelRequest(run_id, "anonymous", "somebody", None, now=time.time(), carry_at=time.time())
         with service.database.writer.begin() as connection:
-            [asked] = ledger.request_cancel(connection, [request])
+            [asked] = cancel_requests.request_cancel(connection, [request])
         assert asked is not None
         assert asked.status is RunStatus.CANCELLING
 

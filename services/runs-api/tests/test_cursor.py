@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from fleet_runs_api.cursor import CursorSigner, Difference, Position, Walk
 from fleet_runs_api.errors import InvalidCursor
+from fleet_runs_api.read.cursor import CursorSigner, Difference, Position, Walk
 
 POSITIONS: list[Position] = [
     Walk(before_seq=1),

@@ -14,13 +14,11 @@ from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger
-from fleet_runs_api.counting import settle_counts
-from fleet_runs_api.database import Database
-from fleet_runs_api.dead_letters import ledger as dead_letter_ledger
-from fleet_runs_api.dead_letters import queries as dead_letter_queries
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun
+from fleet_runs_api.dead_letters import reads as dead_letter_reads
+from fleet_runs_api.dead_letters import writes as dead_letter_writes
 from fleet_runs_api.dead_letters.groups import settle_groups
-from fleet_runs_api.dead_letters.ledger import Deletion, Requeued, Requeueing, TooOld, WhyNot
 from fleet_runs_api.dead_letters.letter import (
     INVALID_LETTER,
     Arrived,
@@ -30,8 +28,12 @@ from fleet_runs_api.dead_letters.letter import (
     error_type_of,
     read_letter,
 )
-from fleet_runs_api.dead_letters.queries import MOST_LOOKED_AT, LetterFilter
-from fleet_runs_api.ledger import Acceptance, NewRun, Observation
+from fleet_runs_api.dead_letters.reads import MOST_LOOKED_AT, LetterFilter
+from fleet_runs_api.dead_letters.writes import Deletion, Requeued, Requeueing, TooOld, WhyNot
+from fleet_runs_api.fold import recording
+from fleet_runs_api.fold.recording import Observation
+from fleet_runs_api.ledger.counting import settle_counts
+from fleet_runs_api.ledger.database import Database
 
 from .test_ledger import explain
 
@@ -57,19 +59,19 @@ def write(database: Database, batch: Any, items: Sequence[Any]) -> Any:
 
 def enter(database: Database, *letters: Letter) -> list[int | None]:
     """Their ids; None for one that the ledger has, or does not take."""
-    outcomes = write(database, dead_letter_ledger.enter, letters)
+    outcomes = write(database, dead_letter_writes.enter, letters)
     return [moved.id if isinstance(moved, Moved) else None for moved in outcomes]
 
 
 def requeue(database: Database, *ids: int, tenant: str = "anonymous", **more: Any) -> Requeued:
     given: dict[str, Any] = {"by": "somebody", "now": 100.0, "due_at": 100.0} | more
-    [done] = write(database, dead_letter_ledger.requeue, [Requeueing(ids, tenant, **given)])
+    [done] = write(database, dead_letter_writes.requeue, [Requeueing(ids, tenant, **given)])
     assert isinstance(done, Requeued)
     return done
 
 
 def remove(database: Database, *ids: int, tenant: str = "anonymous") -> list[int]:
-    [gone] = write(database, dead_letter_ledger.remove, [Deletion(ids, tenant)])
+    [gone] = write(database, dead_letter_writes.remove, [Deletion(ids, tenant)])
     return sorted(moved.id for moved in gone)
 
 
@@ -80,8 +82,8 @@ def failed_run(database: Database, *, tenant: str | None = None, flow: str = "he
         worker_id="w", worker_instance_id="i", ack_subject=None, now=2.0
     )
     failed = claimed.finish(RunStatus.FAILED, now=3.0, error="ValueError: no", reason="execution_error")
-    write(database, ledger.accept, [Acceptance([new])])
-    write(database, ledger.record, [[Observation(failed, 7, failed.encode().decode())]])
+    write(database, acceptance.accept, [Acceptance([new])])
+    write(database, recording.record, [[Observation(failed, 7, failed.encode().decode())]])
     return job.run_id
 
 
@@ -104,7 +106,7 @@ def ids_of(database: Database, wanted: LetterFilter, *, limit: int = 50, oldest_
     position: int | None = None
     while True:
         page = database.read(
-            lambda c, position=position: dead_letter_queries.read_page(
+            lambda c, position=position: dead_letter_reads.read_page(
                 c, wanted, limit=limit, position=position, oldest_first=oldest_first
             )
         )
@@ -209,15 +211,15 @@ def test_an_error_is_of_the_type_that_it_begins_with(error: str | None, kind: st
 def test_letters_of_one_kind_are_one_group_with_the_newest_error(database: Database) -> None:
     enter(database, letter(3, error="ValueError: third"), letter(2, error="ValueError: second"))
     enter(database, letter(1, error="ValueError: first"), letter(9, error="KeyError: 'x'"))
-    newest = database.read(lambda c: c.execute(dead_letter_queries.newest_groups("anonymous", limit=9)).all())
+    newest = database.read(lambda c: c.execute(dead_letter_reads.newest_groups("anonymous", limit=9)).all())
     assert [(g.error_type, g.error, g.total, g.first_at, g.last_at) for g in newest] == [
         ("KeyError", "KeyError: 'x'", 1, 9.0, 9.0),
         ("ValueError", "ValueError: third", 3, 1.0, 3.0),
     ]
-    assert database.read(lambda c: c.execute(dead_letter_queries.newest_groups("acme", limit=9)).all()) == []
-    assert database.read(lambda c: c.execute(dead_letter_queries.open_letters("anonymous")).scalar()) == 4
-    assert database.read(lambda c: c.execute(dead_letter_queries.open_letters("acme")).scalar()) == 0
-    assert database.read(lambda c: c.execute(dead_letter_queries.count_open(most=100)).scalar()) == 4
+    assert database.read(lambda c: c.execute(dead_letter_reads.newest_groups("acme", limit=9)).all()) == []
+    assert database.read(lambda c: c.execute(dead_letter_reads.open_letters("anonymous")).scalar()) == 4
+    assert database.read(lambda c: c.execute(dead_letter_reads.open_letters("acme")).scalar()) == 0
+    assert database.read(lambda c: c.execute(dead_letter_reads.count_open(most=100)).scalar()) == 4
 
 
 def test_requeueing_makes_the_run_wait_again_and_closes_all_its_letters(database: Database) -> None:
@@ -288,7 +290,7 @@ def test_a_deleted_letter_is_out_of_sight_and_does_not_come_back(database: Datab
     assert enter(database, one) == [None]
     assert ids_of(database, LetterFilter("anonymous", states=ALL_STATES)) == [second]
     assert (
-        database.read(lambda c: c.execute(dead_letter_queries.letter_with_run(first, tenant_id="anonymous")).all())
+        database.read(lambda c: c.execute(dead_letter_reads.letter_with_run(first, tenant_id="anonymous")).all())
         == []
     )
     assert requeue(database, first).refused[0].why is WhyNot.NOT_FOUND
@@ -307,7 +309,7 @@ def test_old_letters_are_forgotten_a_few_at_a_time(database: Database) -> None:
     remove(database, *ids[:4])
 
     def forget(**more: Any) -> int:
-        [count] = write(database, dead_letter_ledger.forget, [TooOld(**more)])
+        [count] = write(database, dead_letter_writes.forget, [TooOld(**more)])
         return int(count)
 
     assert forget(closed_before=3.0, open_before=None, limit=500) == 2
@@ -338,13 +340,13 @@ def test_groups_always_agree_with_the_letters(database: Database) -> None:
                 remove(database, *some, tenant=tenant)
             case _:
                 before = step * 20.0
-                write(database, dead_letter_ledger.forget, [TooOld(before, before, chance.randrange(1, 9))])
+                write(database, dead_letter_writes.forget, [TooOld(before, before, chance.randrange(1, 9))])
         assert groups(database) == counted(database)
 
 
 def test_letters_of_a_transaction_that_was_rolled_back_are_in_no_group(database: Database) -> None:
     with database.writer.connect() as connection:
-        dead_letter_ledger.enter(connection, [letter(1)])
+        dead_letter_writes.enter(connection, [letter(1)])
         connection.rollback()
     enter(database, letter(2))
     assert list(groups(database).values()) == [1]
@@ -432,7 +434,7 @@ def fill(database: Database, count: int) -> None:
 def test_a_page_looks_at_so_many_letters_and_no_more(database: Database) -> None:
     fill(database, 20_000)
     wanted = LetterFilter("anonymous", reason="rare", states=ALL_STATES)
-    page = database.read(lambda c: dead_letter_queries.read_page(c, wanted, limit=50))
+    page = database.read(lambda c: dead_letter_reads.read_page(c, wanted, limit=50))
     assert page.rows == []
     assert page.next_position is not None
     assert 20_000 - MOST_LOOKED_AT - 10 <= page.next_position <= 20_000 - MOST_LOOKED_AT + 10
@@ -441,9 +443,9 @@ def test_a_page_looks_at_so_many_letters_and_no_more(database: Database) -> None
     ]
     assert len(ids_of(database, wanted)) == 1
     assert len(ids_of(database, LetterFilter("anonymous", states=ALL_STATES), limit=200)) == 19_980
-    left = dead_letter_queries.count_left(ANYBODY, position=100, most=1000)
+    left = dead_letter_reads.count_left(ANYBODY, position=100, most=1000)
     assert database.read(lambda c: c.execute(left).scalar()) == 1000
-    every = dead_letter_queries.count_open(most=5000)
+    every = dead_letter_reads.count_open(most=5000)
     assert database.read(lambda c: c.execute(every).scalar()) == 5000
 
 
@@ -462,10 +464,10 @@ def test_with_100000_letters_every_page_is_read_through_an_index(database: Datab
         for name, letters in wanted.items():
             for oldest_first in (False, True):
                 for position in (None, 50_000):
-                    query = dead_letter_queries.page(letters, limit=50, position=position, oldest_first=oldest_first)
+                    query = dead_letter_reads.page(letters, limit=50, position=position, oldest_first=oldest_first)
                     plan = explain(connection, query)
                     assert "ix_dead_letters" in plan or "dead_letters_pkey" in plan, f"{name}: {plan}"
                     assert "SCAN dead_letters" not in plan, f"{name}: {plan}"
                     assert "Seq Scan" not in plan, f"{name}: {plan}"
-        plan = explain(connection, dead_letter_queries.newest_groups("anonymous", limit=50))
+        plan = explain(connection, dead_letter_reads.newest_groups("anonymous", limit=50))
         assert "ix_dead_letter_groups_newest" in plan or not database.is_sqlite

@@ -15,9 +15,9 @@ from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_TENANT_ID, NATS_MSG_ID
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_stream
-from fleet_kit.wire import dlq_stream_config
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.resources import ensure_stream
+from fleet_kit.nats.streams import dlq_stream_config
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

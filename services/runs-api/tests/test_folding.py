@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api.folding import Change, Known
-from fleet_runs_api.folding import fold as fold_at
+from fleet_runs_api.fold.rules import Change
+from fleet_runs_api.fold.rules import fold as fold_at
+from fleet_runs_api.ledger.known import Known
 
 NOW = 1000.0
 

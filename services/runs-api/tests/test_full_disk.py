@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_kit.disk import DiskLimits
-from fleet_runs_api import disk as ledger_disk
-from fleet_runs_api.disk import LedgerDisk
+from fleet_kit.files.disk import DiskLimits
+from fleet_runs_api.ledger import disk as ledger_disk
+from fleet_runs_api.ledger.disk import LedgerDisk
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.small_disk import SmallDisk
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import Connection, event, text
 
-from fleet_runs_api.database import Database
 from fleet_runs_api.errors import LedgerUnavailable
-from fleet_runs_api.group_commit import GroupCommit
+from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.writer import GroupCommit
 from fleet_testkit.waiting import wait_until
 
 

@@ -19,12 +19,17 @@ from fleet_contracts.job import Job
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger, migrations, outbox, queries
-from fleet_runs_api.counting import settle_counts
-from fleet_runs_api.database import Database
-from fleet_runs_api.dead_letters import queries as dead_letter_queries
-from fleet_runs_api.ledger import Acceptance, NewRun, Observation, Redispatch, Withdrawal
-from fleet_runs_api.outbox import PutOff, Sent, TakeDue
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun, Withdrawal
+from fleet_runs_api.dead_letters import reads as dead_letter_reads
+from fleet_runs_api.fold import recording
+from fleet_runs_api.fold.recording import Observation
+from fleet_runs_api.ledger import documents, migrations, outbox, reads
+from fleet_runs_api.ledger.counting import settle_counts
+from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.outbox import PutOff, Sent, TakeDue
+from fleet_runs_api.repair import lost_runs
+from fleet_runs_api.repair.lost_runs import Redispatch
 from fleet_testkit.filling import fill_ledger
 
 
@@ -37,14 +42,14 @@ def new_run(flow: str = "hello", *, tenant: str | None = None, tag: str = "defau
 
 def accept(database: Database, *runs: NewRun) -> None:
     with database.writer.begin() as connection:
-        ledger.accept(connection, [Acceptance(runs)])
+        acceptance.accept(connection, [Acceptance(runs)])
         settle_counts(connection)
 
 
 def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
     groups = [[Observation(s, revision, s.encode().decode())] for s, revision in seen]
     with database.writer.begin() as connection:
-        changed = ledger.record(connection, groups)
+        changed = recording.record(connection, groups)
         settle_counts(connection)
         return [len(news) == 1 for news in changed]
 
@@ -53,7 +58,7 @@ def take_due(database: Database, now: float) -> list[Any]:
     """What the relay would take at that moment; it is left due as it was."""
     with database.writer.begin() as connection:
         (ids,) = outbox.take_due(connection, [TakeDue(now, until=now, limit=10)])
-    return list(database.read(lambda c: c.execute(queries.outbox_rows(ids)).all()))
+    return list(database.read(lambda c: c.execute(reads.outbox_rows(ids)).all()))
 
 
 def totals(database: Database, tenant: str = "anonymous") -> dict[str, int]:
@@ -148,7 +153,7 @@ def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
     with database.writer.begin() as connection:
         outbox.mark_sent(connection, [Sent(run.job.run_id, 1, 42)])
     assert take_due(database, time.time() + 60) == []
-    [row] = database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all())
+    [row] = database.read(lambda c: c.execute(reads.run_with_documents(run.job.run_id)).all())
     assert row.job_sequence == 42
 
 
@@ -156,10 +161,10 @@ def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Datab
     run = new_run()
     accept(database, run)
     with database.writer.begin() as connection:
-        assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [True]
+        assert acceptance.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [True]
         settle_counts(connection)
     assert totals(database) == {}
-    assert database.read(lambda c: c.execute(queries.run_with_documents(run.job.run_id)).all()) == []
+    assert database.read(lambda c: c.execute(reads.run_with_documents(run.job.run_id)).all()) == []
     [left] = take_due(database, 6.0)
     assert (left.kind, left.run_id) == (outbox.WITHDRAW, run.job.run_id)
     with database.writer.begin() as connection:
@@ -177,7 +182,7 @@ def test_a_run_that_somebody_may_have_sent_is_not_withdrawn(database: Database) 
         outbox.put_off(connection, [PutOff(outbox.DISPATCH, left_to_the_relay.job.run_id, 1, due_at=3.0)])
         outbox.mark_sent(connection, [Sent(sent.job.run_id, 1, 42)])
     with database.writer.begin() as connection:
-        assert ledger.withdraw(connection, [Withdrawal(run.job.run_id, 5.0) for run in runs]) == [False] * 4
+        assert acceptance.withdraw(connection, [Withdrawal(run.job.run_id, 5.0) for run in runs]) == [False] * 4
     assert totals(database) == {"RUNNING": 1, "PENDING": 3}
 
 
@@ -192,19 +197,19 @@ def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database)
             with database.writer.begin() as connection:
                 if step == "take":
                     (ids,) = outbox.take_due(connection, [TakeDue(run.send_at, until=run.send_at, limit=10)])
-                    rows = connection.execute(queries.outbox_rows(ids)).all()
+                    rows = connection.execute(reads.outbox_rows(ids)).all()
                     assert {row.run_id for row in rows if row.kind == outbox.DISPATCH} <= {run_id}
                     may_be_sent |= any(row.kind == outbox.DISPATCH for row in rows)
                 elif step == "leave":
                     outbox.put_off(connection, [PutOff(outbox.DISPATCH, run_id, 1, due_at=run.send_at)])
                     may_be_sent |= not withdrawn
                 else:
-                    [withdrawn] = ledger.withdraw(connection, [Withdrawal(run_id, run.send_at)])
+                    [withdrawn] = acceptance.withdraw(connection, [Withdrawal(run_id, run.send_at)])
             assert withdrawn != may_be_sent or not (withdrawn or may_be_sent), order
         with database.writer.begin() as connection:
             outbox.clear_withdrawn(connection, [run_id])
             outbox.mark_sent(connection, [Sent(run_id, 1, 42)])
-            found = connection.execute(queries.run_with_documents(run_id)).all()
+            found = connection.execute(reads.run_with_documents(run_id)).all()
             assert bool(found) == may_be_sent, order
             assert not connection.execute(text("SELECT * FROM outbox")).all()
 
@@ -212,7 +217,7 @@ def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database)
 def test_counts_of_a_transaction_that_was_rolled_back_are_forgotten(database: Database) -> None:
     run = new_run()
     with database.writer.connect() as connection, connection.begin() as transaction:
-        ledger.accept(connection, [Acceptance([run])])
+        acceptance.accept(connection, [Acceptance([run])])
         transaction.rollback()
     accept(database, new_run())
     assert totals(database) == counted(database) == {"PENDING": 1}
@@ -229,7 +234,7 @@ def test_folding_is_idempotent_and_the_counters_always_agree_with_the_rows(datab
     for tenant in ("anonymous", "acme"):
         assert totals(database, tenant) == counted(database, tenant)
     assert totals(database) == {"COMPLETED": 1}
-    [row] = database.read(lambda c: c.execute(queries.run_with_documents(one.job.run_id)).all())
+    [row] = database.read(lambda c: c.execute(reads.run_with_documents(one.job.run_id)).all())
     assert RunSnapshot.decode(row.snapshot.encode()) == done
     assert row.finished_at == 9.0
 
@@ -240,7 +245,7 @@ def test_a_forgotten_run_is_queued_again_once_and_its_revisions_begin_anew(datab
     observe(database, (running(run), 50))
     again = Redispatch(run.job.run_id, expected_dispatch=1, forgotten=True, now=1.0, reason="job_lost")
     with database.writer.begin() as connection:
-        assert ledger.redispatch(connection, [again, again]) == [True, False]
+        assert lost_runs.redispatch(connection, [again, again]) == [True, False]
     [due] = take_due(database, 2.0)
     assert (due.run_id, due.dispatch, due.attempt) == (run.job.run_id, 2, 1)
     second = running(run).model_copy(update={"attempt": 2})
@@ -252,14 +257,14 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
     accept(database, run)
     observe(database, (running(run).finish(RunStatus.FAILED, now=9.0), 5))
     with database.writer.begin() as connection:
-        assert ledger.redispatch(connection, [Redispatch(run.job.run_id, 1, True, 1.0, "job_lost")]) == [False]
+        assert lost_runs.redispatch(connection, [Redispatch(run.job.run_id, 1, True, 1.0, "job_lost")]) == [False]
 
 
 PAGES = {
-    "held": (queries.held_runs(limit=100), "ix_runs_held_changed"),
-    "heard of longest ago": (queries.heard_of_longest_ago(), "ix_runs_held_changed"),
-    "queued": (queries.queued_runs("default", 5.0, limit=100), "ix_runs_queued"),
-    "unchecked": (queries.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
+    "held": (reads.held_runs(limit=100), "ix_runs_held_changed"),
+    "heard of longest ago": (reads.heard_of_longest_ago(), "ix_runs_held_changed"),
+    "queued": (reads.queued_runs("default", 5.0, limit=100), "ix_runs_queued"),
+    "unchecked": (reads.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
 }
 
 
@@ -274,14 +279,14 @@ def test_with_100000_runs_every_page_is_read_through_an_index(database: Database
             assert "SCAN runs" not in plan.replace("SCAN runs USING INDEX", ""), f"{name}: {plan}"
             assert "Seq Scan on runs" not in plan, f"{name}: {plan}"
             assert "TEMP B-TREE" not in plan, f"{name}: {plan}"
-        for query in (queries.count_due(5.0, most=100), queries.due_longest(), queries.next_due()):
+        for query in (reads.count_due(5.0, most=100), reads.due_longest(), reads.next_due()):
             plan = explain(connection, query)
             assert "ix_outbox_due" in plan or not database.is_sqlite, plan
             assert not re.search(r"SCAN outbox(?! USING)", plan), plan
-        plan = explain(connection, dead_letter_queries.count_open(most=100))
+        plan = explain(connection, dead_letter_reads.count_open(most=100))
         assert "ix_dead_letters_age" in plan or not database.is_sqlite, plan
         assert "dead_letter_groups" not in plan, plan
-        counts = explain(connection, queries.totals_by_status())
+        counts = explain(connection, reads.totals_by_status())
         assert "runs " not in counts.replace("run_counts", ""), counts
     assert totals(database) == {"COMPLETED": 97_990, "FAILED": 2_000}
 
@@ -307,8 +312,8 @@ def test_what_one_relay_has_taken_no_other_takes_until_it_is_due_again(database:
 
 def backlog(database: Database, now: float) -> tuple[int, float]:
     """How many dispatches are due and not sent, and since when the first of them is."""
-    count = database.read(lambda c: c.execute(queries.count_due(now, most=10)).scalar_one())
-    (first,) = database.read(lambda c: c.execute(queries.due_longest()).all())
+    count = database.read(lambda c: c.execute(reads.count_due(now, most=10)).scalar_one())
+    (first,) = database.read(lambda c: c.execute(reads.due_longest()).all())
     return count, min(moment for moment in first if moment is not None)
 
 
@@ -345,7 +350,7 @@ def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: 
 def test_many_rows_in_one_statement_are_found_through_an_index(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/runs.db")
     database.migrate()
-    for statement in (ledger._APPLY_CHANGE, outbox._NOTE_SENT, ledger._KEEP_SNAPSHOT, outbox._DELETE_SENT):
+    for statement in (recording._APPLY_CHANGE, outbox._NOTE_SENT, documents.KEEP_SNAPSHOT, outbox._DELETE_SENT):
         sql = statement._for(8)
         values = [None] * sql.count("?")
         plan = database.read(

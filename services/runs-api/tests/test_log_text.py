@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_contracts.events import EventKind, RunEvent
-from fleet_runs_api.timeline.log_text import LogText
-from fleet_runs_api.timeline.timeline import Entry
+from fleet_runs_api.read.timeline.log_text import LogText
+from fleet_runs_api.read.timeline.timeline import Entry
 
 
 def said(text: str, *, task: str | None = "a", stream: str = "stdout", attempt: int = 1) -> Entry:

@@ -9,13 +9,13 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import OperationalError
 
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger
-from fleet_runs_api.counting import Kind, count, settle_counts
-from fleet_runs_api.database import Database
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun, Withdrawal
+from fleet_runs_api.accept.idempotency import Earlier, KeyUse
 from fleet_runs_api.errors import LedgerUnavailable
-from fleet_runs_api.group_commit import GroupCommit
-from fleet_runs_api.idempotency import Earlier, KeyUse
-from fleet_runs_api.ledger import Acceptance, NewRun, Withdrawal
+from fleet_runs_api.ledger.counting import Kind, count, settle_counts
+from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.writer import GroupCommit
 from fleet_testkit.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"], indirect=True)
@@ -58,7 +58,7 @@ def key_of(run: NewRun) -> KeyUse:
 @pytest.mark.parametrize("keyed", [False, True])
 async def test_a_run_is_accepted_once(database: Database, commits: GroupCommit, new_run: NewRun, keyed: bool) -> None:
     loss = Loss(database)
-    assert await commits.write(ledger.accept, Acceptance([new_run], key_of(new_run) if keyed else None)) is None
+    assert await commits.write(acceptance.accept, Acceptance([new_run], key_of(new_run) if keyed else None)) is None
     assert loss.happened
     assert rows(database, "SELECT run_id FROM runs") == [(new_run.job.run_id,)]
     assert rows(database, "SELECT kind, dispatch FROM outbox") == [("dispatch", 1)]
@@ -73,7 +73,7 @@ async def test_a_first_try_that_is_still_under_way_is_waited_for(
     acceptance = Acceptance([new_run], None)
     under_way = elsewhere.writer.connect()
     first_try = under_way.begin()
-    ledger.accept(under_way, [acceptance])
+    acceptance.accept(under_way, [acceptance])
     under_way.execute(text("SELECT 1"))  # so that it has been sent
 
     tries: list[None] = []
@@ -83,7 +83,7 @@ async def test_a_first_try_that_is_still_under_way_is_waited_for(
         if len(tries) == 1:
             connection.invalidate()
             raise OperationalError(None, None, psycopg.OperationalError("gone"), connection_invalidated=True)
-        return ledger.accept(connection, acceptances)
+        return acceptance.accept(connection, acceptances)
 
     accepting = commits.write_soon(accept, acceptance)
     waiting = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -99,20 +99,20 @@ async def test_a_key_that_another_has_taken_stays_taken(
     database: Database, commits: GroupCommit, new_run: NewRun
 ) -> None:
     use = key_of(new_run)
-    assert await commits.write(ledger.accept, Acceptance([new_run], use)) is None
+    assert await commits.write(acceptance.accept, Acceptance([new_run], use)) is None
     loss = Loss(database)
     job = new_run.job.model_copy(update={"run_id": "another"})
     other = NewRun(job=job, job_text=new_run.job_text, tags_text="[]", send_at=new_run.send_at)
-    earlier = await commits.write(ledger.accept, Acceptance([other], key_of(other)))
+    earlier = await commits.write(acceptance.accept, Acceptance([other], key_of(other)))
     assert loss.happened
     assert earlier == Earlier(use.fingerprint, use.run_ids)
 
 
 async def test_a_run_is_withdrawn_once(database: Database, commits: GroupCommit, new_run: NewRun) -> None:
     use = key_of(new_run)
-    await commits.write(ledger.accept, Acceptance([new_run], use))
+    await commits.write(acceptance.accept, Acceptance([new_run], use))
     loss = Loss(database)
-    assert await commits.write(ledger.withdraw, Withdrawal(new_run.job.run_id, time.time(), use)) is True
+    assert await commits.write(acceptance.withdraw, Withdrawal(new_run.job.run_id, time.time(), use)) is True
     assert loss.happened
     assert rows(database, "SELECT run_id FROM runs") == []
     assert rows(database, "SELECT key FROM idempotency_keys") == []
@@ -123,17 +123,17 @@ async def test_a_run_is_withdrawn_once(database: Database, commits: GroupCommit,
 async def test_a_run_that_a_worker_has_is_not_withdrawn(
     database: Database, commits: GroupCommit, new_run: NewRun
 ) -> None:
-    await commits.write(ledger.accept, Acceptance([new_run]))
+    await commits.write(acceptance.accept, Acceptance([new_run]))
     with database.reader.begin() as connection:
         connection.execute(text("UPDATE runs SET status = 'RUNNING', attempt = 1"))
-    assert await commits.write(ledger.withdraw, Withdrawal(new_run.job.run_id, time.time())) is False
+    assert await commits.write(acceptance.withdraw, Withdrawal(new_run.job.run_id, time.time())) is False
 
 
 async def test_a_process_that_hangs_with_locks_does_not_stop_the_others(
     database: Database, commits: GroupCommit, new_run: NewRun
 ) -> None:
     """A lock that is not let go of is an unavailable ledger for whoever needs it, and soon."""
-    await commits.write(ledger.accept, Acceptance([new_run]))
+    await commits.write(acceptance.accept, Acceptance([new_run]))
 
     def hurry(connection: Connection, items: Sequence[None]) -> Sequence[None]:
         shown = connection.execute(text("SHOW lock_timeout")).scalar_one()
@@ -153,7 +153,7 @@ async def test_what_is_not_looked_at_locks_nothing_before_the_commit(
     database: Database, commits: GroupCommit, new_run: NewRun, postgres_url: str
 ) -> None:
     """A process may be stopped at any moment, and no timer of PostgreSQL's runs in the middle of a pipeline."""
-    await commits.write(ledger.accept, Acceptance([new_run]))
+    await commits.write(acceptance.accept, Acceptance([new_run]))
     elsewhere = Database(postgres_url)
     with elsewhere.writer.connect() as stopped, stopped.begin():
         count(stopped, [(Kind("anonymous", "hello", "default"), RunStatus.PENDING, 1)])

@@ -15,8 +15,8 @@ from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.kv import Bucket
-from fleet_kit.metrics import render
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.telemetry.metrics import render
 from fleet_runs_api.main import build
 from fleet_runs_api.metrics import RunsMetrics
 from fleet_testkit.apps import running

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url
 
 from fleet_kit.settings import SettingsError
-from fleet_runs_api.migrations import HEAD
+from fleet_runs_api.ledger.migrations import HEAD
 from fleet_runs_api.settings import LedgerSettings
 from fleet_testkit.log_check import check_log_lines
 from fleet_testkit.permissions import open_to_others
@@ -19,7 +19,7 @@ from fleet_testkit.programs import run_program
 
 def migrate(**settings: str) -> "subprocess.CompletedProcess[str]":
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-    done = run_program(["fleet_runs_api.migrate:main"], env={**outside, "PYOCO_LOAD_DOTENV": "0", **settings})
+    done = run_program(["fleet_runs_api.ledger.migrate:main"], env={**outside, "PYOCO_LOAD_DOTENV": "0", **settings})
     assert check_log_lines(done.stdout.splitlines(), of="migrate") == 1
     return done
 

@@ -10,16 +10,18 @@ from sqlalchemy import Connection, Select, text
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger
-from fleet_runs_api.counting import settle_counts
-from fleet_runs_api.cursor import Difference, Walk
-from fleet_runs_api.database import Database
-from fleet_runs_api.ledger import Acceptance, NewRun, Observation
-from fleet_runs_api.lists import paging
-from fleet_runs_api.lists import queries as list_queries
-from fleet_runs_api.lists.paging import Found
-from fleet_runs_api.lists.queries import RunFilter
-from fleet_runs_api.shared_secrets import agree
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun
+from fleet_runs_api.fold import recording
+from fleet_runs_api.fold.recording import Observation
+from fleet_runs_api.ledger.counting import settle_counts
+from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.shared_secrets import agree
+from fleet_runs_api.read.cursor import Difference, Walk
+from fleet_runs_api.read.lists import paging
+from fleet_runs_api.read.lists import reads as list_reads
+from fleet_runs_api.read.lists.paging import Found
+from fleet_runs_api.read.lists.reads import RunFilter
 from fleet_testkit.filling import fill_ledger
 
 MINE = RunFilter("anonymous")
@@ -32,7 +34,7 @@ def accept(
     job = Job(run_id=run_id or str(uuid.uuid4()), flow_name=flow, tenant_id=tenant, **fields)
     run = NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", send_at=job.submitted_at)
     with database.writer.begin() as connection:
-        ledger.accept(connection, [Acceptance([run])])
+        acceptance.accept(connection, [Acceptance([run])])
         settle_counts(connection)
     return job.run_id
 
@@ -43,7 +45,7 @@ def fail(database: Database, run_id: str, error: str) -> None:
         pending = RunSnapshot.pending(Job.decode(job.encode()), now=1.0)
         claimed = pending.claim(worker_id="w", worker_instance_id="i", ack_subject=None, now=2.0)
         failed = claimed.finish(RunStatus.FAILED, now=3.0, error=error)
-        ledger.record(connection, [[Observation(failed, 7, failed.encode().decode())]])
+        recording.record(connection, [[Observation(failed, 7, failed.encode().decode())]])
         settle_counts(connection)
 
 
@@ -52,7 +54,7 @@ def found(database: Database, wanted: RunFilter, *, limit: int = 50) -> list[str
 
     def read(connection: Connection) -> list[str]:
         seqs = paging.newest(connection, wanted, None, limit=limit, patient=True, total=None).seqs
-        chosen = list_queries.chosen(wanted, seqs, with_documents=False)
+        chosen = list_reads.chosen(wanted, seqs, with_documents=False)
         rows = {row.seq: row.run_id for row in connection.execute(chosen)}
         return [rows[seq] for seq in seqs]
 
@@ -139,8 +141,8 @@ def test_a_secret_is_the_same_for_all_who_ask(database: Database) -> None:
     again.dispose()
 
 
-def newest(wanted: RunFilter, guide: list_queries.Guide, *, size: int = 51) -> Select[Any]:
-    return list_queries.newest(wanted, guide, before=99_000, lowest=None, size=size)
+def newest(wanted: RunFilter, guide: list_reads.Guide, *, size: int = 51) -> Select[Any]:
+    return list_reads.newest(wanted, guide, before=99_000, lowest=None, size=size)
 
 
 _FAILED = replace(MINE, statuses=(RunStatus.FAILED,))
@@ -155,15 +157,15 @@ PAGES = {
     "by tag": (newest(replace(MINE, tags=("gpu",)), "tag"), "ix_runs_tenant_tag"),
     "by file": (newest(replace(MINE, workflow_yaml_sha256="sha-1"), "workflow_yaml_sha256"), "ix_runs_tenant_yaml"),
     "by text": (newest(replace(MINE, text="number 7"), "tenant_id", size=1000), "ix_runs_tenant"),
-    "changes": (list_queries.changes(MINE, _DIFFERENCE, until=None, size=51), "ix_runs_tenant_changed"),
+    "changes": (list_reads.changes(MINE, _DIFFERENCE, until=None, size=51), "ix_runs_tenant_changed"),
     "filtered changes": (
-        list_queries.changes(_FAILED, _DIFFERENCE, until=_DIFFERENCE.shown_until, size=1000),
+        list_reads.changes(_FAILED, _DIFFERENCE, until=_DIFFERENCE.shown_until, size=1000),
         "ix_runs_tenant_changed",
     ),
     "by labels": (newest(replace(MINE, labels=("a", "b")), "tenant_id", size=1000), "ix_runs_tenant"),
-    "latest change": (list_queries.latest_change("anonymous"), "ix_runs_tenant_changed"),
-    "since": (list_queries.lowest_seq("anonymous", 500.0), "ix_runs_tenant_submitted"),
-    "until": (list_queries.highest_seq("anonymous", 99_000.0), "ix_runs_tenant_submitted"),
+    "latest change": (list_reads.latest_change("anonymous"), "ix_runs_tenant_changed"),
+    "since": (list_reads.lowest_seq("anonymous", 500.0), "ix_runs_tenant_submitted"),
+    "until": (list_reads.highest_seq("anonymous", 99_000.0), "ix_runs_tenant_submitted"),
 }
 
 
@@ -187,13 +189,13 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
             # What is sorted is what was read for this page.
             assert "Sort  (" not in plan, f"{name}: {plan}"
             assert "TEMP B-TREE" not in plan or name.startswith("by flows"), f"{name}: {plan}"
-        by_id = explain(connection, list_queries.with_id_prefix(replace(MINE, text="deadbeef"), "deadbeef"))
+        by_id = explain(connection, list_reads.with_id_prefix(replace(MINE, text="deadbeef"), "deadbeef"))
         assert "sqlite_autoindex_runs_1" in by_id or "runs_run_id_key" in by_id, by_id
-        chosen = list_queries.chosen(_FAILED, list(range(200)), with_documents=True)
+        chosen = list_reads.chosen(_FAILED, list(range(200)), with_documents=True)
         plan = explain(connection, chosen)
         assert "INTEGER PRIMARY KEY" in plan or "using runs_pkey" in plan, plan
         for counted in (MINE, _FAILED, replace(_FAILED, flows=("flow-3",), tags=("gpu",))):
-            assert "runs" not in explain(connection, list_queries.total(counted))
+            assert "runs" not in explain(connection, list_reads.total(counted))
     bounded_work(database)
 
 

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import BigInteger, Column, Connection, Float, Integer, MetaData, String, Table, Text, select, text
 from sqlalchemy.exc import DBAPIError
 
-from fleet_runs_api.database import Database
 from fleet_runs_api.errors import LedgerUnavailable
-from fleet_runs_api.group_commit import GroupCommit
-from fleet_runs_api.prepared import Deleting, Inserting, Updating
+from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.prepared import Deleting, Inserting, Updating
+from fleet_runs_api.ledger.writer import GroupCommit
 
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
 THINGS = Table(

@@ -16,14 +16,18 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.wheel import WheelInUse
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_consumer
-from fleet_kit.streams import stored_message
-from fleet_runs_api import ledger
-from fleet_runs_api.counting import settle_counts
-from fleet_runs_api.database import Database
-from fleet_runs_api.ledger import Acceptance, NewRun, NotReopened, Observation, Reopening
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import stored_message
+from fleet_kit.nats.resources import ensure_consumer
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun
+from fleet_runs_api.dead_letters import reopening
+from fleet_runs_api.dead_letters.reopening import NotReopened, Reopening
+from fleet_runs_api.fold import recording
+from fleet_runs_api.fold.recording import Observation
+from fleet_runs_api.ledger.counting import settle_counts
+from fleet_runs_api.ledger.database import Database
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually, wait_until
@@ -459,17 +463,17 @@ def test_only_a_failed_run_of_the_tenant_is_reopened(database: Database, new_run
 
     def reopen(tenant_id: str = "anonymous") -> Any:
         with database.writer.begin() as connection:
-            (result,) = ledger.reopen(connection, [Reopening(run_id, tenant_id, 20.0, 10.0, "somebody")])
+            (result,) = reopening.reopen(connection, [Reopening(run_id, tenant_id, 20.0, 10.0, "somebody")])
             settle_counts(connection)
         return result
 
     with database.writer.begin() as connection:
-        ledger.accept(connection, [Acceptance([new_run])])
-        ledger.record(connection, [[Observation(running, 5, running.encode().decode())]])
+        acceptance.accept(connection, [Acceptance([new_run])])
+        recording.record(connection, [[Observation(running, 5, running.encode().decode())]])
         settle_counts(connection)
     assert reopen() == NotReopened(RunStatus.RUNNING)
     with database.writer.begin() as connection:
-        ledger.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
+        recording.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
         settle_counts(connection)
     assert reopen("acme") == NotReopened(None)
     reopened = reopen()
@@ -477,7 +481,7 @@ def test_only_a_failed_run_of_the_tenant_is_reopened(database: Database, new_run
     assert reopen() == NotReopened(RunStatus.PENDING)
     # Old news of the end does not end it again.
     with database.writer.begin() as connection:
-        assert ledger.record(connection, [[Observation(failed, 7, failed.encode().decode())]]) == [[]]
+        assert recording.record(connection, [[Observation(failed, 7, failed.encode().decode())]]) == [[]]
         settle_counts(connection)
 
 
@@ -494,7 +498,7 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
 
     def reopen() -> Any:
         with other.writer.begin() as connection:
-            return ledger.reopen(connection, [wanted])[0]
+            return reopening.reopen(connection, [wanted])[0]
 
     def somebody_waits() -> bool:
         waiting = (
@@ -503,11 +507,11 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
         return bool(one.read(lambda connection: connection.execute(text(waiting)).scalar()))
 
     with one.writer.begin() as connection:
-        ledger.accept(connection, [Acceptance([new_run])])
-        ledger.record(connection, [[Observation(running, 5, running.encode().decode())]])
+        acceptance.accept(connection, [Acceptance([new_run])])
+        recording.record(connection, [[Observation(running, 5, running.encode().decode())]])
     with ThreadPoolExecutor(1) as threads:
         with one.writer.begin() as connection:
-            ledger.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
+            recording.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
             reopening = threads.submit(reopen)
             wait_until(somebody_waits, what="the other process waiting for the run")
         assert reopening.result(timeout=60).reopened == 1

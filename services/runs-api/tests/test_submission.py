@@ -13,10 +13,10 @@ from nats.js import api
 
 from fleet_contracts.names import HEADER_SCOPES
 from fleet_contracts.status import RunStatus
-from fleet_runs_api import ledger
-from fleet_runs_api.database import Database
-from fleet_runs_api.jobs import new_run_id
-from fleet_runs_api.ledger import Acceptance, NewRun
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun
+from fleet_runs_api.accept.jobs import new_run_id
+from fleet_runs_api.ledger.database import Database
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -227,7 +227,7 @@ async def test_a_run_accepted_by_a_process_that_died_is_sent_by_the_next(
     database = Database(settings.runs_database_url)
     database.migrate()
     with database.writer.begin() as connection:
-        ledger.accept(connection, [Acceptance([new_run])])
+        acceptance.accept(connection, [Acceptance([new_run])])
     database.dispose()
     async with runs_running(settings) as service:
         assert await eventually(service.jobs) == [new_run.job.run_id]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from fleet_contracts.job import Job
-from fleet_kit.streams import stored_message
+from fleet_kit.nats.messages import stored_message
 from fleet_testkit.nats_server import NatsServer
 
 from .conftest import RunsUnderTest, runs_running, runs_settings

@@ -15,14 +15,14 @@ from fleet_contracts.names import HEADER_TENANT_ID, WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink, WrongRevision
-from fleet_kit.resources import ensure_stream
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.resources import ensure_stream
+from fleet_kit.nats.stream_limits import EventsLimits
+from fleet_kit.nats.streams import events_stream_config
 from fleet_kit.settings import FleetSettings
-from fleet_kit.stream_limits import EventsLimits
-from fleet_kit.wire import events_stream_config
-from fleet_runs_api.timeline.timeline import TimelineReader
-from fleet_runs_api.views import Writer
+from fleet_runs_api.read.timeline.timeline import TimelineReader
+from fleet_runs_api.read.views import Writer
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot

@@ -16,9 +16,9 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.streams import StoredMessage, last_message, stored_message
-from fleet_kit.tracing import current, span
-from fleet_runs_api.relay import Relay
+from fleet_kit.nats.messages import StoredMessage, last_message, stored_message
+from fleet_kit.telemetry.tracing import current, span
+from fleet_runs_api.dispatch.relay import Relay
 from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
 from fleet_testkit.waiting import eventually
 

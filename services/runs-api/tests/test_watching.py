@@ -14,8 +14,8 @@ import pytest
 from fleet_contracts.names import HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink, WrongRevision
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.nats_server import NatsServer

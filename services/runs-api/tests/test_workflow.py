@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fleet_runs_api.accept.workflow import Workflow, read_workflow
 from fleet_runs_api.errors import InvalidWorkflow
-from fleet_runs_api.workflow import Workflow, read_workflow
 
 FILE = """\
 version: 1

@@ -8,7 +8,7 @@ import nats
 import pytest
 
 from fleet_contracts.wheel import WheelAction, WheelEvent
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
 from fleet_testkit.nats_server import NatsServer

@@ -13,9 +13,9 @@ from nats.js import JetStreamContext
 
 from fleet_contracts.wheel import WheelActor, WheelSource
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
-from fleet_kit.object_writing import ObjectWriter
-from fleet_kit.objects import StoredObject
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.object_writing import ObjectWriter
+from fleet_kit.nats.objects import StoredObject
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

@@ -9,8 +9,8 @@ from nats.js.api import StreamConfig
 from fleet_contracts.names import WireNames
 from fleet_contracts.nats_roles import NatsUser, accounts_config, operator, wheels_api
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
-from fleet_kit.nkey_files import make_nkey
+from fleet_kit.files.nkeys import make_nkey
+from fleet_kit.nats.link import NatsLink
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

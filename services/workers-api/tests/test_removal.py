@@ -11,8 +11,8 @@ import pytest
 
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

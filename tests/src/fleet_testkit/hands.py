@@ -15,22 +15,22 @@ from fleet_contracts.control import Control
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats import NatsLink
-from fleet_kit.pull import Puller
-from fleet_worker import claims as claims_module
-from fleet_worker.answers import Answers
-from fleet_worker.claims import Claims
-from fleet_worker.delivery import Delivery
-from fleet_worker.disposition import Outcome
-from fleet_worker.execution import Ending, Execution
-from fleet_worker.frames import Done, Progress, Run, Setup
-from fleet_worker.lease import SnapshotWriter
-from fleet_worker.pool import RunnerPool
-from fleet_worker.registry import Registry
-from fleet_worker.runner_process import RunnerDied, RunnerProcess
-from fleet_worker.services import Services
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.pull import Puller
+from fleet_worker.boundary.frames import Done, Progress, Run, Setup
+from fleet_worker.boundary.wheel_set import NO_WHEELS
+from fleet_worker.job import claims as claims_module
+from fleet_worker.job.answers import Answers
+from fleet_worker.job.claims import Claims
+from fleet_worker.job.delivery import Delivery
+from fleet_worker.job.disposition import Outcome
+from fleet_worker.job.execution import Ending, Execution
+from fleet_worker.job.lease import SnapshotWriter
+from fleet_worker.job.services import Services
+from fleet_worker.pool.pool import RunnerPool
+from fleet_worker.pool.runner_process import RunnerDied, RunnerProcess
+from fleet_worker.presence.record import Registry
 from fleet_worker.settings import WorkerSettings
-from fleet_worker.wheel_set import NO_WHEELS
 
 # How long a step waits for a job, or for the decision about one, before it lets others act.
 _PATIENCE_SECONDS = 0.05

@@ -33,7 +33,7 @@ def _validator() -> Any:
     return jsonschema_rs.validator_for(json.loads(_SCHEMA.read_text()))
 
 
-def complaint_about(line: str) -> str | None:
+def fault_of(line: str) -> str | None:
     """What is wrong with a line; None if nothing is."""
     try:
         fields = json.loads(line)
@@ -73,7 +73,7 @@ def check_log_lines(lines: Iterable[str], *, of: str, also_secret: Iterable[str]
         if not line.strip():
             continue
         looked += 1
-        complaint = complaint_about(line) or next((f"it tells {s[:4]}…" for s in secrets if s in line), None)
+        complaint = fault_of(line) or next((f"it tells {s[:4]}…" for s in secrets if s in line), None)
         if complaint is not None and len(wrong) < _MOST_TOLD:
             wrong.append(f"{of}:{number}: {complaint}\n    {line[:_SHOWN_CHARACTERS]}")
     assert not wrong, "log lines break the contract (observability/log-line.schema.json):\n" + "\n".join(wrong)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import FleetSettings
 
 from .nats_server import NatsServer, free_port

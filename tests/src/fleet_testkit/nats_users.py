@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet_contracts.names import WireNames
-from fleet_launcher.folder import DataFolder
-from fleet_launcher.nats_users import NatsUsers
+from fleet_launcher.data_dir.folder import DataFolder
+from fleet_launcher.data_dir.nats_users import NatsUsers
 
 
 class Door(Protocol):

@@ -5,14 +5,9 @@ from collections.abc import Iterable
 from nats.js import JetStreamContext
 
 from fleet_contracts.names import ConsumerDefaults, WireNames
-from fleet_kit.resources import ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
-from fleet_kit.stream_limits import DlqLimits, EventsLimits
-from fleet_kit.wire import (
-    dlq_stream_config,
-    events_stream_config,
-    work_consumer_config,
-    work_stream_config,
-)
+from fleet_kit.nats.resources import ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
+from fleet_kit.nats.stream_limits import DlqLimits, EventsLimits
+from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
 
 
 async def make_all(

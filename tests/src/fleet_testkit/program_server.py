@@ -23,7 +23,7 @@ PRELOADED = (
     "fleet_auth.main",
     "fleet_launcher.cli",
     "fleet_runs_api.main",
-    "fleet_runs_api.migrate",
+    "fleet_runs_api.ledger.migrate",
     "fleet_wheels_api.main",
     "fleet_worker.cli",
     "fleet_workers_api.main",

@@ -17,7 +17,7 @@ import fleet_wheels_api.settings
 import fleet_workers_api.main
 import fleet_workers_api.settings
 from fleet_contracts.scopes import Scope
-from fleet_kit.identity import CallerWith
+from fleet_kit.http.identity import CallerWith
 
 
 @dataclass(frozen=True, order=True)

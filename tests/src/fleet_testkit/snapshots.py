@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_kit.kv import Bucket
+from fleet_kit.nats.kv import Bucket
 
 
 async def read_snapshot(runs: Bucket, run_id: str) -> RunSnapshot:

@@ -7,8 +7,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fleet_kit.recording import SpanRecorder
-from fleet_kit.tracing import record_with
+from fleet_kit.telemetry.recording import SpanRecorder
+from fleet_kit.telemetry.tracing import record_with
 
 
 class RecordedSpans:

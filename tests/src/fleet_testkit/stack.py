@@ -12,8 +12,8 @@ import httpx
 import psutil
 
 from fleet_contracts.names import HEADER_FROM_GATEWAY
-from fleet_launcher.folder import DataFolder
-from fleet_launcher.status import status_document
+from fleet_launcher.commands.status import status_document
+from fleet_launcher.data_dir.folder import DataFolder
 
 from .log_check import check_log_lines, whole_lines
 from .nats_server import free_port

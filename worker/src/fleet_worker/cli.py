@@ -15,23 +15,23 @@ import uvloop
 from fleet_contracts.log_events import SERVICE_WORKER
 from fleet_contracts.nats_roles import WORKER_API
 from fleet_contracts.problems import Problem
-from fleet_kit.log_events import log_feature_flags
-from fleet_kit.logging import configure_logging, exception_fields
-from fleet_kit.monitor import MonitorUnusable, monitored
-from fleet_kit.nats import NatsLink
-from fleet_kit.nats_metrics import NatsMetrics
-from fleet_kit.sayings import say_failure
+from fleet_kit.logs.command import say_failure
+from fleet_kit.logs.events import log_feature_flags
+from fleet_kit.logs.setup import configure_logging, exception_fields
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.metrics import NatsMetrics
 from fleet_kit.settings import SettingsError
-from fleet_kit.telemetry import configure_tracing
+from fleet_kit.telemetry.monitor import MonitorUnusable, monitored
+from fleet_kit.telemetry.setup import configure_tracing
 
-from .agent import Agent
-from .credentials import NoCredentials, taken_from
-from .metrics import WorkerMetrics
-from .pool import RunnersUnusable
-from .registry import NotOurs
+from .agent.credentials import NoCredentials, taken_from
+from .agent.loop import Agent
+from .boundary.workspace import FolderUnreachable, runs_folder, worker_folder
+from .job.telemetry.metrics import WorkerMetrics
+from .pool.pool import RunnersUnusable
+from .presence.record import NotOurs
 from .settings import WorkerSettings
-from .wheel_home import WheelFolderUnusable, WheelHome
-from .workspace import FolderUnreachable, runs_folder, worker_folder
+from .wheels.home import WheelFolderUnusable, WheelHome
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from pydantic_settings import NoDecode
 from fleet_contracts.names import Tag, WireNames
 from fleet_kit.settings import FleetSettings
 
-from .memory import default_limit_bytes
-from .runner_account import RunnerAccount, RunnerStart
+from .boundary.memory import default_limit_bytes
+from .boundary.runner_account import RunnerAccount, RunnerStart
 
 _DEFAULT_FLOWS_DIR = "examples"
 

@@ -18,14 +18,14 @@ from rich.table import Table
 from fleet_contracts.problems import Problem
 from fleet_contracts.scopes import ALL_SCOPES, Scope
 from fleet_kit.errors import FleetError, NatsUnavailable
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import SettingsError
 
 from .admin_settings import AdminSettings
 from .backup_cli import backup, restore_backup
 from .errors import KeyNotFound
 from .fleet_backup import BadBackup, NotEmpty
-from .issuing import IssuedKey, KeyOffice, Wish
+from .issuing import IssuedKey, KeyIssuer, Wish
 from .keys import Keys
 from .lifetimes import BadLifetime, end_of_life, shown
 from .listing import KeyQuery, select_keys
@@ -79,7 +79,7 @@ def create(
     wish = _wish(tenant, scopes, expires, name)
     settings = _settings(nats_url, data_dir, nkey_file)
 
-    async def issue(keys: Keys, office: KeyOffice) -> IssuedKey:
+    async def issue(keys: Keys, office: KeyIssuer) -> IssuedKey:
         _warn_of_other_peppers(keys.all(), settings)
         return await office.issue(wish)
 
@@ -107,7 +107,7 @@ def list_keys(
 ) -> None:
     """Show the keys, the newest first; never the keys themselves."""
 
-    async def look(keys: Keys, _: KeyOffice) -> list[KeyRecord]:
+    async def look(keys: Keys, _: KeyIssuer) -> list[KeyRecord]:
         query = KeyQuery(tenant, include_revoked=everything, limit=sys.maxsize)
         return select_keys(keys.all(), query).records
 
@@ -131,7 +131,7 @@ def revoke(
 ) -> None:
     """Revoke a key; it opens nothing any more within three seconds. Once more changes nothing."""
 
-    async def end(_: Keys, office: KeyOffice) -> KeyRecord:
+    async def end(_: Keys, office: KeyIssuer) -> KeyRecord:
         return await office.revoke(key_id)
 
     record = _with_keys(_settings(nats_url, data_dir, nkey_file), end)
@@ -202,7 +202,7 @@ def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | Non
     return AdminSettings.find(nats_url=nats_url, data_dir=data_dir, nkey_file=nkey_file)
 
 
-def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyOffice], Awaitable[T]]) -> T:
+def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyIssuer], Awaitable[T]]) -> T:
     """Do something with the keys as auth sees them, over a connection of our own."""
 
     async def connected() -> T:
@@ -213,7 +213,7 @@ def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyOffice], Awaita
         try:
             async with link:
                 await _ready(link, settings)
-                return await work(keys, KeyOffice(link, bucket, keys, pepper=pepper))
+                return await work(keys, KeyIssuer(link, bucket, keys, pepper=pepper))
         finally:
             await keys.stop()
 

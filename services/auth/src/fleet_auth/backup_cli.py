@@ -10,7 +10,7 @@ from typing import IO, Annotated, TypeVar
 import typer
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 
 from .admin_settings import AdminSettings
 from .fleet_backup import Copied, back_up, kept_streams, restore

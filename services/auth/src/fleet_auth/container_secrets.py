@@ -12,9 +12,9 @@ import typer
 from fleet_contracts.log_events import SERVICE_HTTP
 from fleet_contracts.names import WireNames
 from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config, cluster_config, worker
-from fleet_kit.nkey_files import make_nkey, read_nkey
-from fleet_kit.sayings import say, say_failure
-from fleet_kit.secret_files import SecretFileError, read_secret, write_secret
+from fleet_kit.files.nkeys import make_nkey, read_nkey
+from fleet_kit.files.secrets import SecretFileError, read_secret, write_secret
+from fleet_kit.logs.command import say, say_failure
 from fleet_kit.settings import EnvSettings, SettingsError
 
 _PROGRAM = "pyoco-fleet-secrets"

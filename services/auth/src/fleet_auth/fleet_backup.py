@@ -10,8 +10,8 @@ from typing import IO
 import orjson
 
 from fleet_contracts.names import WireNames, kv_stream, object_stream
-from fleet_kit.nats import NatsLink
-from fleet_kit.stream_copies import Description, StreamCopy, StreamRestore, existing_streams
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.stream_copies import Description, StreamCopy, StreamRestore, existing_streams
 
 _FORMAT = 1
 _CONTENTS = "backup.json"

@@ -10,9 +10,9 @@ from pydantic import SecretStr
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.scopes import Scope
-from fleet_kit.kv import Bucket
-from fleet_kit.log_events import service_call
-from fleet_kit.nats import NatsLink, WrongRevision
+from fleet_kit.logs.events import service_call
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink, WrongRevision
 
 from .errors import KeyContested, KeyNotFound
 from .keys import Keys
@@ -43,7 +43,7 @@ class IssuedKey:
     record: KeyRecord
 
 
-class KeyOffice:
+class KeyIssuer:
     def __init__(
         self,
         link: NatsLink,
@@ -90,7 +90,7 @@ class KeyOffice:
             raise KeyNotFound(key_id=key_id)
         self._link.require()
         for _ in range(_MOST_TRIES):
-            entry = await self._bucket.get(key_id, surely=True)
+            entry = await self._bucket.get(key_id, linearizable=True)
             if entry is None:
                 raise KeyNotFound(key_id=key_id)
             try:

@@ -9,11 +9,11 @@ from nats.js.api import StreamInfo
 from pydantic import SecretStr
 
 from fleet_contracts.messages import MalformedMessage
-from fleet_kit.complaints import Complaints
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.kv import Mirror
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_bucket
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.kv import Mirror
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.resources import ensure_bucket
 
 from .records import KeyRecord, key_id_of, pepper_mark
 
@@ -55,7 +55,7 @@ class Keys:
         self._records: dict[str, KeyRecord] = {}
         self._reading = asyncio.Lock()
         self._stop = asyncio.Event()
-        self._complaints = Complaints()
+        self._failures = RateLimitedLog()
         self._looking: asyncio.Task[None] | None = None
         # What the bucket was like when it was read, and when that was last confirmed.
         self._seen: tuple[object, ...] | None = None
@@ -131,11 +131,11 @@ class Keys:
             try:
                 await self._look()
             except Exception as error:
-                level = self._complaints.level(type(error).__name__)
+                level = self._failures.level(type(error).__name__)
                 is_news = level > logging.DEBUG
                 logger.log(level, "could not look at the bucket %s, trying again", self._bucket, exc_info=is_news)
             else:
-                self._complaints.end()
+                self._failures.recovered()
 
     async def _look(self) -> None:
         asked_at = self._clock()

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from fleet_kit.http import create_app
-from fleet_kit.log_events import log_feature_flags
-from fleet_kit.metrics import new_registry
-from fleet_kit.nats import NatsLink
-from fleet_kit.nats_metrics import NatsMetrics
-from fleet_kit.serve import run_service
+from fleet_kit.http.app import create_app
+from fleet_kit.http.serve import run_service
+from fleet_kit.logs.events import log_feature_flags
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.metrics import NatsMetrics
+from fleet_kit.telemetry.metrics import new_registry
 
-from .doors import KeyDoor, OpenDoor
-from .issuing import KeyOffice
+from .authentication import AnonymousAuthenticator, ApiKeyAuthenticator
+from .issuing import KeyIssuer
 from .keys import Keys
 from .metrics import AuthMetrics
 from .routes import key_routes, verify_routes
@@ -31,11 +31,11 @@ def build(settings: Settings) -> FastAPI:
     bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
     keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec, replicas=settings.nats_replicas)
     link.after_connect(keys.load)
-    door = KeyDoor(keys) if settings.http_auth_mode == "api_key" else OpenDoor()
+    authenticator = ApiKeyAuthenticator(keys) if settings.http_auth_mode == "api_key" else AnonymousAuthenticator()
     prometheus = new_registry(COMPONENT, revision=settings.revision)
     NatsMetrics(link, prometheus, component=COMPONENT)
     verifying, express = verify_routes(
-        door, AuthMetrics(prometheus, keys), api_key_header=settings.http_api_key_header
+        authenticator, AuthMetrics(prometheus, keys), api_key_header=settings.http_api_key_header
     )
 
     @asynccontextmanager
@@ -51,7 +51,7 @@ def build(settings: Settings) -> FastAPI:
 
     return create_app(
         component=COMPONENT,
-        routers=[verifying, key_routes(keys, KeyOffice(link, bucket, keys, pepper=pepper))],
+        routers=[verifying, key_routes(keys, KeyIssuer(link, bucket, keys, pepper=pepper))],
         lifespan=lifespan,
         readiness=readiness,
         registry=prometheus,

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, SecretStr, model_validator
 
-from fleet_kit.secret_files import read_secret
+from fleet_kit.files.secrets import read_secret
 
 
 class Pepper(BaseModel):

@@ -6,15 +6,15 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
-from fleet_kit.bodies import read
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.http import Express, JsonResponse, request_id_of
-from fleet_kit.identity import Admin, Identity
-from fleet_kit.openapi import json_body
+from fleet_kit.http.app import Express, JsonResponse, request_id_of
+from fleet_kit.http.bodies import read
+from fleet_kit.http.identity import Admin, Identity
+from fleet_kit.http.openapi import json_body
 
-from .doors import Door
+from .authentication import Authenticator
 from .errors import ApiKeyInvalid, ApiKeyRequired, KeyNotFound, KeysNeedAuthentication
-from .issuing import KeyOffice
+from .issuing import KeyIssuer
 from .keys import Keys
 from .listing import CURSOR_PATTERN, KeyQuery, select_keys
 from .metrics import AuthMetrics, Verdict
@@ -25,7 +25,7 @@ _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 def verify_routes(
-    door: Door, metrics: AuthMetrics, *, api_key_header: str
+    authenticator: Authenticator, metrics: AuthMetrics, *, api_key_header: str
 ) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
     """The route, and the same past the framework: the gateway waits for this answer before anything else."""
     router = APIRouter()
@@ -34,7 +34,7 @@ def verify_routes(
     async def verify(request: Request) -> Response:
         """For the gateway's auth_request: the identity is in the headers of the answer."""
         try:
-            identity = door.identify(request.headers.getlist(api_key_header))
+            identity = authenticator.identify(request.headers.getlist(api_key_header))
         except ApiKeyRequired:
             metrics.count(Verdict.KEY_MISSING)
             raise
@@ -68,7 +68,7 @@ async def _operator(caller: Admin) -> Identity:
 Operator = Annotated[Identity, Depends(_operator)]
 
 
-def key_routes(keys: Keys, office: KeyOffice) -> APIRouter:
+def key_routes(keys: Keys, office: KeyIssuer) -> APIRouter:
     router = APIRouter(prefix="/auth/keys")
 
     @router.post("", status_code=201, response_model=NewKeyView, openapi_extra=json_body(NewKey))

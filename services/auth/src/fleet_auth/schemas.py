@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fleet_contracts.scopes import Scope
-from fleet_kit.bodies import Body
+from fleet_kit.http.bodies import Body
 
 from .issuing import IssuedKey, Wish
 from .records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId

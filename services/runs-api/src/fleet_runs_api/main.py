@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from fleet_kit.http import create_app
-from fleet_kit.serve import run_service
+from fleet_kit.http.app import create_app
+from fleet_kit.http.serve import run_service
 
+from .http.dead_letters import router as dead_letter_router
+from .http.lists import router as list_router
+from .http.runs import router
+from .http.submits import EXPRESS
+from .http.submits import router as submit_router
+from .http.timeline import router as timeline_router
+from .http.workflows import router as workflow_router
 from .metrics import RunsMetrics
-from .routes.dead_letters import router as dead_letter_router
-from .routes.lists import router as list_router
-from .routes.runs import router
-from .routes.submits import EXPRESS
-from .routes.submits import router as submit_router
-from .routes.timeline import router as timeline_router
-from .routes.workflows import router as workflow_router
 from .service import RunsService
 from .settings import RunsSettings
 

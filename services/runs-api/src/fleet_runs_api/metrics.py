@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.metrics import OTHER, BoundedNames, new_registry
+from fleet_kit.telemetry.metrics import OTHER, BoundedNames, new_registry
 
 # Names of samples, as the client library chooses by them. Nothing that one replica counts and another does not:
 # whoever asks through the gateway is answered by any of them.

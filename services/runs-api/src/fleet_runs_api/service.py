@@ -7,43 +7,43 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from fleet_kit.complaints import Complaints
-from fleet_kit.kv import Bucket
-from fleet_kit.nats import NatsLink
-from fleet_kit.nats_metrics import NatsMetrics
-from fleet_kit.resources import ensure_bucket, ensure_stream
-from fleet_kit.wire import dlq_stream_config, events_stream_config, work_stream_config
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.metrics import NatsMetrics
+from fleet_kit.nats.resources import ensure_bucket, ensure_stream
+from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work_stream_config
 
-from . import outbox
-from .accepted import AcceptedRuns
-from .cancellation import Cancellation
-from .counting import settle_counts
-from .database import Database
+from .accept.cancellation import Cancellation
+from .accept.submission import Submission
+from .dead_letters.arrivals import DeadLetterIngest
 from .dead_letters.groups import settle_groups
 from .dead_letters.handling import DeadLetters
-from .dead_letters.ingest import DeadLetterIngest
-from .disk import LedgerDisk
+from .dispatch.queued_jobs import QueuedJobs
+from .dispatch.queues import Queues
+from .dispatch.relay import Relay
 from .errors import LedgerUnavailable
-from .expiry import Expiry
-from .fleet_gauges import FleetGauges
-from .fleet_view import FleetView
-from .group_commit import GroupCommit
-from .ingest import Ingest
-from .lists.listing import Listing
+from .fold.ingest import Ingest
+from .gauges import FleetGauges
+from .ledger import outbox
+from .ledger.accepted import AcceptedRuns
+from .ledger.counting import settle_counts
+from .ledger.database import Database
+from .ledger.disk import LedgerDisk
+from .ledger.shared_secrets import agree
+from .ledger.writer import GroupCommit
 from .metrics import RunsMetrics
-from .queued_jobs import QueuedJobs
-from .queues import Queues
-from .relay import Relay
-from .retention import Retention
+from .read.lists.listing import Listing
+from .read.timeline.following import Following
+from .read.timeline.timeline import Timeline
+from .read.views import RunViews
+from .read.watching import Watching
+from .repair.expiry import Expiry
+from .repair.retention import Retention
+from .repair.sweeper import Sweeper
+from .repair.unclaimed import Unclaimed
 from .settings import RunsSettings
-from .shared_secrets import agree
-from .submission import Submission
-from .sweeper import Sweeper
-from .timeline.following import Following
-from .timeline.timeline import Timeline
-from .unclaimed import Unclaimed
-from .views import RunViews
-from .watching import Watching
+from .workers import FleetView
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class RunsService:
         ]
 
     async def _open_ledger(self) -> None:
-        complaints = Complaints()
+        failures = RateLimitedLog()
         while True:
             try:
                 await asyncio.to_thread(self._database.migrate)
@@ -243,7 +243,7 @@ class RunsService:
                 break
             except LedgerUnavailable as error:
                 self._ledger_missing = str(error.meta.get("reason", error))
-                complaints.tell(logger, "the ledger cannot be opened yet", error)
+                failures.log(logger, "the ledger cannot be opened yet", error)
                 await asyncio.sleep(_LEDGER_RETRY_SECONDS)
         self._commits.start()
         if self._database.is_sqlite:

@@ -8,10 +8,10 @@ from sqlalchemy import make_url
 
 from fleet_contracts.names import ConsumerDefaults, Tag, WireNames
 from fleet_contracts.retry import RetryPolicy
-from fleet_kit.disk import DiskLimits
-from fleet_kit.secret_files import read_secret
+from fleet_kit.files.disk import DiskLimits
+from fleet_kit.files.secrets import read_secret
+from fleet_kit.nats.stream_limits import DlqLimits, EventsLimits
 from fleet_kit.settings import FleetSettings, HttpSettings
-from fleet_kit.stream_limits import DlqLimits, EventsLimits
 
 
 class LedgerSettings(FleetSettings):

@@ -8,8 +8,8 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.http import error_response
-from fleet_kit.objects import ObjectStore, StoredObject
+from fleet_kit.http.app import error_response
+from fleet_kit.nats.objects import ObjectStore, StoredObject
 
 from .errors import WheelNotFound
 

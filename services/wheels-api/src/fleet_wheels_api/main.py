@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from fleet_kit.http import create_app
-from fleet_kit.metrics import new_registry
-from fleet_kit.nats import NatsLink
-from fleet_kit.nats_metrics import NatsMetrics
-from fleet_kit.object_writing import ObjectWriter
-from fleet_kit.serve import run_service
+from fleet_kit.http.app import create_app
+from fleet_kit.http.serve import run_service
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.metrics import NatsMetrics
+from fleet_kit.nats.object_writing import ObjectWriter
+from fleet_kit.telemetry.metrics import new_registry
 
 from .history import History
 from .metrics import Metrics, StoreGauges

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fleet_contracts.names import object_stream
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 
 from .registry import Registry
 

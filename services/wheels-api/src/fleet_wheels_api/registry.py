@@ -19,10 +19,10 @@ from fleet_contracts.wheel import (
     split_tags,
 )
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.log_events import service_call
-from fleet_kit.nats import WrongRevision
-from fleet_kit.object_writing import Draft, ObjectWriter
-from fleet_kit.objects import Listing, StoredObject
+from fleet_kit.logs.events import service_call
+from fleet_kit.nats.link import WrongRevision
+from fleet_kit.nats.object_writing import Draft, ObjectWriter
+from fleet_kit.nats.objects import Listing, StoredObject
 
 from .archive import check_archive
 from .errors import RegistryBusy, WheelNotFound
@@ -60,7 +60,7 @@ class Registry:
 
     async def find(self, name: str) -> StoredObject:
         # Surely: another replica of this service may have stored it a moment ago.
-        stored = await self._store.find(name, surely=True) if is_file_name(name) else None
+        stored = await self._store.find(name, linearizable=True) if is_file_name(name) else None
         if stored is None:
             raise WheelNotFound(wheel_name=name[:255])
         return stored

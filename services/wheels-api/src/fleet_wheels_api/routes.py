@@ -7,10 +7,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from fleet_contracts.wheel import WheelActor, WheelEvent, WheelSource
-from fleet_kit.identity import Identity, WheelsReader, WheelsWriter
-from fleet_kit.nats import NatsLink
-from fleet_kit.objects import ObjectStore
-from fleet_kit.openapi import ErrorBody, form_body
+from fleet_kit.http.identity import Identity, WheelsReader, WheelsWriter
+from fleet_kit.http.openapi import ErrorBody, form_body
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.objects import ObjectStore
 
 from .downloading import send
 from .history import History

@@ -1,7 +1,7 @@
 """Where wheels and their history are kept."""
 
-from fleet_kit.nats import NatsLink
-from fleet_kit.resources import ensure_bucket, ensure_object_store
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.resources import ensure_bucket, ensure_object_store
 
 from .settings import Settings
 

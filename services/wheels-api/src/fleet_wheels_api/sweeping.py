@@ -4,8 +4,8 @@ import asyncio
 import logging
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats import NatsLink
-from fleet_kit.object_writing import ObjectWriter
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.object_writing import ObjectWriter
 
 from .metrics import Metrics
 from .registry import Registry

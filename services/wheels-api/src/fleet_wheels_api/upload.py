@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 
 from fleet_contracts.names import is_tag
 from fleet_contracts.wheel import split_tags
-from fleet_kit.bodies import FORM, require_content_type
+from fleet_kit.http.bodies import FORM, require_content_type
 
 from .errors import InvalidUpload, UploadAbandoned, UploadNotKept, WheelTooLarge, shown
 from .names import WheelName, parse_name

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from fleet_contracts.problems import Problem
-from fleet_kit.http import create_app
-from fleet_kit.metrics import new_registry
-from fleet_kit.nats import NatsLink
-from fleet_kit.nats_metrics import NatsMetrics
-from fleet_kit.serve import run_service
+from fleet_kit.http.app import create_app
+from fleet_kit.http.serve import run_service
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.metrics import NatsMetrics
+from fleet_kit.telemetry.metrics import new_registry
 
 from .metrics import WorkersMetrics
 from .operators import Operators

@@ -6,8 +6,8 @@ from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.names import WireNames
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.log_events import service_call
-from fleet_kit.nats import NatsLink
+from fleet_kit.logs.events import service_call
+from fleet_kit.nats.link import NatsLink
 
 from .registry import Registry
 

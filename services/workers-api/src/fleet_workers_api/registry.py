@@ -7,9 +7,9 @@ from collections.abc import Callable
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.kv import Bucket, Mirror
-from fleet_kit.nats import NatsLink, WrongRevision
-from fleet_kit.resources import ensure_bucket
+from fleet_kit.nats.kv import Bucket, Mirror
+from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.resources import ensure_bucket
 
 from .errors import RecordContended, WorkerNotFound
 
@@ -66,7 +66,7 @@ class Registry:
             found = await self._read(worker_id)
             if found is None or change(found[0]) == found[0]:
                 # Nothing will be written that would be refused if this was an old look.
-                found = await self._read(worker_id, surely=True)
+                found = await self._read(worker_id, linearizable=True)
             if found is None:
                 raise WorkerNotFound(worker_id=worker_id)
             record, revision = found
@@ -99,8 +99,8 @@ class Registry:
     async def erase(self, worker_id: str, *, up_to: int) -> None:
         await self._bucket.erase(worker_id, up_to=up_to)
 
-    async def _read(self, worker_id: str, *, surely: bool = False) -> tuple[WorkerRecord, int] | None:
-        entry = await self._bucket.get(worker_id, surely=surely)
+    async def _read(self, worker_id: str, *, linearizable: bool = False) -> tuple[WorkerRecord, int] | None:
+        entry = await self._bucket.get(worker_id, linearizable=linearizable)
         if entry is None:
             return None
         try:

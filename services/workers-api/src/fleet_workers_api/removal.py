@@ -7,7 +7,7 @@ import time
 
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import FleetError
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 
 from .registry import Registry
 

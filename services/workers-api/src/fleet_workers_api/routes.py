@@ -8,10 +8,10 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from fleet_kit.bodies import read
-from fleet_kit.http import sse_event
-from fleet_kit.identity import WorkersReader, WorkersWriter
-from fleet_kit.openapi import json_body
+from fleet_kit.http.app import sse_event
+from fleet_kit.http.bodies import read
+from fleet_kit.http.identity import WorkersReader, WorkersWriter
+from fleet_kit.http.openapi import json_body
 
 from .listing import select_workers
 from .operators import Operators

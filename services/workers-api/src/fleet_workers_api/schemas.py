@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from fleet_contracts.status import ACTIVE_WORKER_STATES, WorkerState
 from fleet_contracts.worker_record import Machine, WheelSync, WorkerRecord
-from fleet_kit.bodies import Body
+from fleet_kit.http.bodies import Body
 
 from .listing import Selection, WorkerScope
 

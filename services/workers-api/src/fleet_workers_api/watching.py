@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats import NatsLink
+from fleet_kit.nats.link import NatsLink
 
 from .registry import Registry
 from .schemas import essence_json, summary_json

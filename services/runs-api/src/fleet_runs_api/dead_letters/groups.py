@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, Executable, Transaction, case, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ..tables import dead_letter_groups as _groups
+from ..ledger.tables import dead_letter_groups as _groups
 
 
 class GroupKey(NamedTuple):

@@ -14,20 +14,20 @@ from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.identity import Identity
-from fleet_kit.log_events import service_call
-from fleet_kit.logging import failure_fields
-from fleet_kit.nats import NatsLink
+from fleet_kit.http.identity import Identity
+from fleet_kit.logs.events import service_call
+from fleet_kit.logs.setup import failure_fields
+from fleet_kit.nats.link import NatsLink
 
-from ..cursor import CursorSigner, Walk
-from ..database import Database
+from ..dispatch.relay import Relay
 from ..errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
-from ..group_commit import GroupCommit
-from ..relay import Relay
-from . import ledger as dead_letter_ledger
-from . import queries as dead_letter_queries
-from .ledger import Deletion, Refused, Requeued, Requeueing, WhyNot
-from .queries import LetterFilter, LetterPage
+from ..ledger.database import Database
+from ..ledger.writer import GroupCommit
+from ..read.cursor import CursorSigner, Walk
+from . import reads as dead_letter_reads
+from . import writes as dead_letter_writes
+from .reads import LetterFilter, LetterPage
+from .writes import Deletion, Refused, Requeued, Requeueing, WhyNot
 
 logger = logging.getLogger(__name__)
 
@@ -85,16 +85,16 @@ class DeadLetters:
 
     async def find(self, letter_id: int, *, tenant_id: str) -> Row[Any]:
         """The letter and the present state of its run, as the ledger knows it."""
-        rows = await self._database.fetch(dead_letter_queries.letter_with_run(letter_id, tenant_id=tenant_id))
+        rows = await self._database.fetch(dead_letter_reads.letter_with_run(letter_id, tenant_id=tenant_id))
         if not rows:
             raise DeadLetterNotFound(letter_id=letter_id)
         return rows[0]
 
     async def groups(self, tenant_id: str, *, limit: int) -> Sequence[Row[Any]]:
-        return await self._database.fetch(dead_letter_queries.newest_groups(tenant_id, limit=limit))
+        return await self._database.fetch(dead_letter_reads.newest_groups(tenant_id, limit=limit))
 
     async def total_open(self, tenant_id: str) -> int:
-        return int((await self._database.fetch(dead_letter_queries.open_letters(tenant_id)))[0][0])
+        return int((await self._database.fetch(dead_letter_reads.open_letters(tenant_id)))[0][0])
 
     async def requeue(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
         """The run of the letter gets a new attempt, and all its open letters are closed: their ids."""
@@ -162,7 +162,7 @@ class DeadLetters:
                 due_at = done.last_due_at + spacing
         report.next_cursor = self._cursor(position, scope)
         if position is not None:
-            left = dead_letter_queries.count_left(wanted, position=position, most=_MOST_COUNTED)
+            left = dead_letter_reads.count_left(wanted, position=position, most=_MOST_COUNTED)
             report.remaining = (await self._database.fetch(left))[0][0]
         return report
 
@@ -202,7 +202,7 @@ class DeadLetters:
         self, wanted: LetterFilter, *, limit: int, position: int | None, oldest_first: bool
     ) -> LetterPage:
         return await self._database.look(
-            lambda connection: dead_letter_queries.read_page(
+            lambda connection: dead_letter_reads.read_page(
                 connection, wanted, limit=limit, position=position, oldest_first=oldest_first
             )
         )
@@ -223,7 +223,7 @@ class DeadLetters:
         return None if position is None else self._signer.encode(Walk(position), scope=scope)
 
     async def _requeue(self, wanted: Requeueing) -> Requeued:
-        done = await self._commits.write(dead_letter_ledger.requeue, wanted)
+        done = await self._commits.write(dead_letter_writes.requeue, wanted)
         for letter in done.letters:
             letter.tell(LetterMove.REQUEUED)
         await asyncio.gather(*(self._announce(run) for run in done.runs))
@@ -238,7 +238,7 @@ class DeadLetters:
             logger.info("run %s waits again; KV will tell of it later", run.run_id, extra=failure_fields(error))
 
     async def _remove(self, letter_ids: Sequence[int], caller: Identity) -> int:
-        gone = await self._commits.write(dead_letter_ledger.remove, Deletion(letter_ids, caller.tenant_id))
+        gone = await self._commits.write(dead_letter_writes.remove, Deletion(letter_ids, caller.tenant_id))
         for letter in gone:
             letter.tell(LetterMove.DELETED)
         return len(gone)

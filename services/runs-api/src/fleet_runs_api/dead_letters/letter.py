@@ -9,9 +9,9 @@ from enum import StrEnum
 from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
-from fleet_kit.log_events import log_dlq_transition
+from fleet_kit.logs.events import log_dlq_transition
 
-from ..texts import fitting
+from ..ledger.texts import fitting
 
 logger = logging.getLogger(__name__)
 

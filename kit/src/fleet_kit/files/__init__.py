@@ -1,0 +1,1 @@
+"""Files and disks: secrets, nkeys, YAML, free space."""

@@ -1,0 +1,1 @@
+"""The HTTP side of a service: application, bodies, identity, request metrics and spans."""

@@ -1,0 +1,398 @@
+"""The FastAPI application every service is built on: request ids, error envelopes, request lines, readiness."""
+
+import asyncio
+import logging
+import math
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
+
+from fleet_contracts.log_events import ErrorCode
+from fleet_contracts.names import HEADER_REQUEST_ID
+from fleet_contracts.problems import Problem
+
+from ..errors import FleetError, code_of_status, envelope
+from ..logs.events import log_request
+from ..logs.failures import failure_meta, meta_of_code
+from ..logs.setup import elapsed_ms, exception_fields, log_context, problem_fields
+from ..telemetry.metrics import CONTENT_TYPE, render
+from ..telemetry.tracing import UNTRACED
+from .openapi import ERROR_RESPONSES
+from .query_parameters import known_parameters, refuse_parameters_beside, refuse_unknown_parameters
+from .request_metrics import UNCOUNTED_PATHS, RequestMetrics, is_stream
+from .request_spans import RequestSpans
+
+logger = logging.getLogger(__name__)
+
+_READY_LOOK_SECONDS = 0.05
+_REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
+# Asked several times a second while something is away: their answers are no news.
+_PROBES = ("/health", "/ready")
+
+# Where a field may be, besides the body.
+_PLACES = ("query", "path", "header", "cookie")
+_LONGEST_NAME = 64
+
+# What a request is about, by the name of the parameter in its path.
+_ENTITIES = {"run_id": "run", "worker_id": "worker", "wheel_name": "wheel", "key_id": "key", "letter_id": "letter"}
+
+# What a service is not ready for yet: names of parts with a sentence each; empty means ready.
+Readiness = Callable[[], Awaitable[dict[str, str]]]
+Express = Callable[[Request], Awaitable[Response]]
+# Brings what is only known by asking up to date before it is shown.
+Refresh = Callable[[], Awaitable[None]]
+
+
+def create_app(
+    *,
+    component: str,
+    routers: Sequence[APIRouter],
+    lifespan: Lifespan[FastAPI],
+    readiness: Readiness,
+    registry: CollectorRegistry | None = None,
+    refresh: Refresh | None = None,
+    invalid_request: Problem = Problem.INVALID_REQUEST,
+    express: Mapping[tuple[str, str], Express] | None = None,
+    untraced: frozenset[str] = frozenset(),
+) -> FastAPI:
+    """Build a service. `registry` counts its requests and adds GET /metrics for whoever scrapes the inside.
+
+    `express` maps a method and a path of the routers to a function that answers it past the framework: the
+    same answer, for the few requests of which there are thousands a second. Of `untraced` paths no trace tells.
+    """
+    app = _App(
+        title=f"pyoco-fleet {component}",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=ERROR_RESPONSES,
+        # Its own spans would tell the same once more, of every probe, too.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+    )
+    app.readiness = readiness
+    all_routers = [*routers, _health_routes(readiness), *([] if registry is None else [_scraping(registry, refresh)])]
+    for router in all_routers:
+        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+
+    async def on_invalid_request(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        fields = [
+            {"field": ".".join(str(part) for part in e["loc"] if part != "body"), "reason": e["msg"]}
+            for e in error.errors()[:20]
+        ]
+        sentence = "; ".join(f"{f['field'] or 'body'}: {f['reason']}" for f in fields)
+        problem = getattr(request.scope.get("endpoint"), "invalid_request", invalid_request)
+        # The names only: what was sent is nobody's business but the caller's.
+        names = list(dict.fromkeys(_field_name(f["field"]) for f in fields))
+        _note_for_log(request.scope, {"detail": problem.message, "fields": names})
+        return error_response(
+            request, status=problem.http_status or 422, problem=problem, message=sentence, fields=fields
+        )
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        response = error_response(request, status=error.status_code, message=str(error.detail))
+        response.headers.update(error.headers or {})
+        if error.status_code == 405:
+            # The framework names the methods of the first route of this path only.
+            response.headers["allow"] = ", ".join(_methods_of(all_routers, request.url.path))
+        return response
+
+    async def on_fleet_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, FleetError)
+        meta = failure_meta(error, resource=request.scope["path"])
+        _note_for_log(request.scope, meta)
+        if error.http_status >= 500:
+            ids = problem_fields(error.problem) if error.problem else {}
+            # While something is away, the way to where each request has met with that is no news.
+            is_news = error.http_status != 503
+            told = {**ids, **({} if is_news else exception_fields(error)), "meta": {**error.meta, **meta}}
+            logger.error("%s", error.message, exc_info=error if is_news else None, extra=told)
+        return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
+
+    app.add_exception_handler(RequestValidationError, on_invalid_request)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(FleetError, on_fleet_error)
+    if registry is not None:
+        app.open_paths |= {"/metrics"}
+        app.request_metrics = RequestMetrics(registry, component=component)
+    spans = RequestSpans(untraced)
+    app.add_middleware(RequestMiddleware, metrics=app.request_metrics, spans=spans)
+    app.express = {
+        (method, path): RequestMiddleware(
+            ExpressLane(
+                path,
+                answer,
+                {FleetError: on_fleet_error, RequestValidationError: on_invalid_request},
+                parameters=_parameters_of(all_routers, method, path),
+            ),
+            metrics=app.request_metrics,
+            spans=spans,
+        )
+        for (method, path), answer in (express or {}).items()
+    }
+    return app
+
+
+def listen_when_ready(app: FastAPI, *, within_seconds: float) -> None:
+    """Have the service listen when it is ready, or after so long: until then another replica answers."""
+    assert isinstance(app, _App)
+    begin = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def begin_ready(started: FastAPI) -> AsyncIterator[None]:
+        async with begin(started):
+            looks = math.ceil(within_seconds / _READY_LOOK_SECONDS)
+            for _ in range(looks):
+                if not await app.readiness():
+                    break
+                await asyncio.sleep(_READY_LOOK_SECONDS)
+            yield
+
+    app.router.lifespan_context = begin_ready
+
+
+class _App(FastAPI):
+    """FastAPI, but a few busy requests are answered past it: its layers cost as much as the answer itself."""
+
+    express: Mapping[tuple[str, str], ASGIApp] = {}
+    # What whoever runs the process may ask without the gateway: nothing that depends on who asks.
+    open_paths: frozenset[str] = frozenset(_PROBES)
+    request_metrics: RequestMetrics | None = None
+    readiness: Readiness
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self.express.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if answer is None:
+            await super().__call__(scope, receive, send)
+            return
+        scope["app"] = self
+        await answer(scope, receive, send)
+
+
+def open_paths_of(app: FastAPI) -> frozenset[str]:
+    return app.open_paths if isinstance(app, _App) else frozenset()
+
+
+def request_metrics_of(app: FastAPI) -> RequestMetrics | None:
+    return app.request_metrics if isinstance(app, _App) else None
+
+
+class JsonResponse(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
+
+
+def sse_event(kind: str, data: bytes, *, event_id: int | str | None = None) -> bytes:
+    """One server-sent event; `data` is JSON on a single line."""
+    head = b"" if event_id is None else f"id: {event_id}\n".encode()
+    return head + b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+def answers_invalid_requests_with(problem: Problem) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a route whose bad input has a problem id of its own."""
+
+    def mark(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        endpoint.invalid_request = problem  # type: ignore[attr-defined]
+        return endpoint
+
+    return mark
+
+
+def request_id_of(request: Request) -> str | None:
+    return request.scope.get("fleet_request_id")
+
+
+def error_response(
+    request: Request, *, status: int, message: str, problem: Problem | None = None, **meta: Any
+) -> JsonResponse:
+    body = envelope(status=status, message=message, request_id=request_id_of(request), problem=problem, **meta)
+    return JsonResponse(body, status_code=status)
+
+
+class RequestMiddleware:
+    """Gives every request an id, returns it, counts, traces and logs the request, turns a crash into an envelope."""
+
+    def __init__(
+        self, app: ASGIApp, metrics: RequestMetrics | None = None, spans: RequestSpans | None = None
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._spans = spans
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        scope["fleet_request_id"] = request_id
+        begun = time.perf_counter()
+        status = 0
+        streams = False
+        metrics = None if scope["path"] in UNCOUNTED_PATHS else self._metrics
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, streams
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if metrics is not None and is_stream(message):
+                    streams = True
+                    metrics.stream_opened(scope)
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        traced = UNTRACED if self._spans is None else self._spans.begin(scope, request_id)
+        with log_context(request_id=request_id), traced:
+            try:
+                await self._app(scope, receive, send_with_id)
+            except Exception as error:
+                _note_for_log(scope, failure_meta(error))
+                logger.exception("unexpected failure of %s %s", scope["method"], scope["path"])
+                if status == 0:
+                    body = envelope(status=500, message="internal error", request_id=request_id, retryable=False)
+                    await JsonResponse(body, status_code=500)(scope, receive, send_with_id)
+            finally:
+                if metrics is not None:
+                    metrics.answered(scope, status, time.perf_counter() - begun, streamed=streams)
+                    if streams:
+                        metrics.stream_closed(scope)
+                if self._spans is not None:
+                    self._spans.answered(traced, scope, status)
+            level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
+            if scope["path"] in _PROBES:
+                level = logging.DEBUG
+            if logger.isEnabledFor(level):
+                log_request(
+                    logger,
+                    level,
+                    method=scope["method"],
+                    path=scope["path"],
+                    status_code=status,
+                    duration_ms=elapsed_ms(begun),
+                    entity_id=_entity_id(scope),
+                    meta=_failure_meta(scope, status),
+                )
+
+
+class ExpressLane:
+    """Answers one kind of request by one function, its failures as everywhere else."""
+
+    def __init__(
+        self,
+        path: str,
+        answer: Express,
+        on_errors: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]],
+        *,
+        parameters: frozenset[str],
+    ) -> None:
+        self._path = path
+        self._parameters = parameters
+        self._answer = answer
+        self._on_errors = on_errors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["fleet_route"] = self._path
+        request = Request(scope, receive, send)
+        try:
+            if scope["query_string"]:
+                refuse_parameters_beside(self._parameters, request)
+            response = await self._answer(request)
+        except tuple(self._on_errors) as error:
+            handler = next(h for kind, h in self._on_errors.items() if isinstance(error, kind))
+            response = await handler(request, error)
+        await response(scope, receive, send)
+
+
+def _parameters_of(routers: Sequence[APIRouter], method: str, path: str) -> frozenset[str]:
+    every = (route for router in routers for route in router.routes if isinstance(route, APIRoute))
+    return next(known_parameters(route) for route in every if route.path == path and method in (route.methods or ()))
+
+
+def _methods_of(routers: Sequence[APIRouter], path: str) -> list[str]:
+    every = (route for router in routers for route in router.routes if isinstance(route, Route))
+    routes = (route for route in every if route.path_regex.match(path))
+    return sorted({method for route in routes for method in route.methods or ()})
+
+
+def _request_id(scope: Scope) -> str:
+    wanted = HEADER_REQUEST_ID.lower().encode()
+    for name, value in scope["headers"]:
+        if name == wanted:
+            text = str(value, "latin-1")
+            if _REQUEST_ID.match(text):
+                return text
+    return uuid.uuid4().hex
+
+
+def _field_name(place: str) -> str:
+    """`tags` of `tags.0`, and `query.limit` as it is: what is further inside may be made of what was sent."""
+    first, _, rest = place.partition(".")
+    name = f"{first}.{rest.partition('.')[0]}" if first in _PLACES and rest else first
+    return name[:_LONGEST_NAME]
+
+
+def _note_for_log(scope: Scope, meta: dict[str, Any]) -> None:
+    """For the request's own line."""
+    scope["fleet_log_meta"] = meta
+
+
+def _failure_meta(scope: Scope, status: int) -> dict[str, Any]:
+    if status < 400:
+        return {}
+    code = ErrorCode(code_of_status(status))
+    meta = meta_of_code(code, dependency_status=str(status), resource=scope["path"])
+    return {**meta, **scope.get("fleet_log_meta", {})}
+
+
+def _entity_id(scope: Scope) -> str:
+    for name, value in scope.get("path_params", {}).items():
+        if (kind := _ENTITIES.get(name)) is not None:
+            return f"{kind}:{value}"
+    return ""
+
+
+def _health_routes(readiness: Readiness) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> dict[str, Any]:
+        """The process is up; what it still waits for is told, but does not make it unhealthy."""
+        return {"status": "ok", "waiting_for": await readiness()}
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Ready to serve, for whoever starts and watches this process."""
+        missing = await readiness()
+        return JsonResponse(
+            {"status": "waiting" if missing else "ready", "waiting_for": missing},
+            status_code=503 if missing else 200,
+        )
+
+    return router
+
+
+def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        """What this process counts, for a Prometheus on the inside; it is answered whatever is away."""
+        if refresh is not None:
+            await refresh()
+        # In a thread: a few thousand lines are text work of some milliseconds, and requests go on meanwhile.
+        return Response(await asyncio.to_thread(render, registry), media_type=CONTENT_TYPE)
+
+    return router

@@ -1,0 +1,55 @@
+"""Lets in only what came through the gateway: it alone knows the secret that its requests carry."""
+
+import hmac
+import logging
+import time
+
+from fastapi import FastAPI, Request
+from pydantic import SecretStr
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fleet_contracts.names import HEADER_FROM_GATEWAY
+
+from ..errors import NotFromGateway
+from .app import JsonResponse, RequestMiddleware, open_paths_of, request_id_of, request_metrics_of
+
+logger = logging.getLogger(__name__)
+
+_HEADER = HEADER_FROM_GATEWAY.lower().encode()
+_REPEAT_COMPLAINT_SECONDS = 30.0
+
+
+class GatewayOnly:
+    """Stands before everything else of a service, its express lane included.
+
+    Whoever can reach the service's port or socket could write any identity into the headers of a request; without
+    the secret it is refused before anything reads them.
+    """
+
+    def __init__(self, app: FastAPI, secret: SecretStr) -> None:
+        self._app = app
+        self._secret = secret.get_secret_value().encode()
+        self._open_paths = open_paths_of(app)
+        self._refusal: ASGIApp = RequestMiddleware(self._refuse, metrics=request_metrics_of(app))
+        self._complained_at = -_REPEAT_COMPLAINT_SECONDS
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or scope["path"] in self._open_paths or self._is_from_gateway(scope):
+            await self._app(scope, receive, send)
+        else:
+            await self._refusal(scope, receive, send)
+
+    def _is_from_gateway(self, scope: Scope) -> bool:
+        # Of two such headers neither is trusted.
+        given = [value for name, value in scope["headers"] if name == _HEADER]
+        return len(given) == 1 and hmac.compare_digest(given[0], self._secret)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (now := time.monotonic()) - self._complained_at >= _REPEAT_COMPLAINT_SECONDS:
+            self._complained_at = now
+            logger.warning(
+                "refused a request that did not come through the gateway; if it did, they know different secrets"
+            )
+        error = NotFromGateway()
+        response = JsonResponse(error.envelope(request_id_of(Request(scope))), status_code=error.http_status)
+        await response(scope, receive, send)

@@ -1,0 +1,1 @@
+"""JSON Lines logging: the events of the log contract, masking, rate limits."""

@@ -1,0 +1,184 @@
+"""A KV bucket with compare-and-set writes, and a mirror of a small bucket kept in memory."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.js.kv import KeyValue
+
+from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_key, kv_stream, kv_subject
+
+from ..errors import NatsUnavailable
+from .link import Ack, NatsLink, WrongRevision
+from .messages import last_message
+
+logger = logging.getLogger(__name__)
+
+_GONE = {"DEL", "PURGE"}
+_LOAD_TIMEOUT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    value: bytes
+    revision: int
+
+
+class Bucket:
+    """Keys are read with a direct get and written with an expected revision.
+
+    In a cluster a direct get may show what was true a moment ago. A write made from it is refused; a conclusion that
+    nothing else would correct is drawn from a look with `linearizable`, which the bucket's leader answers.
+    """
+
+    def __init__(self, link: NatsLink, name: str) -> None:
+        self.name = name
+        self._link = link
+
+    async def get(self, key: str, *, linearizable: bool = False) -> Entry | None:
+        entry, _ = await self._look_up(key, linearizable=linearizable)
+        return entry
+
+    async def create(self, key: str, value: bytes) -> int:
+        """Write a key that must not exist (a deleted one may be made anew)."""
+        try:
+            return await self.update(key, value, revision=0)
+        except WrongRevision:
+            entry, marker_revision = await self._look_up(key)
+            if entry is not None or marker_revision == 0:
+                raise
+            return await self.update(key, value, revision=marker_revision)
+
+    async def update(self, key: str, value: bytes, *, revision: int) -> int:
+        """Write a key whose latest revision is the one given; WrongRevision if it is not."""
+        return (await self._link.wait_ack(await self.update_nowait(key, value, revision=revision))).sequence
+
+    async def update_nowait(self, key: str, value: bytes, *, revision: int) -> asyncio.Future[Ack]:
+        headers = {NATS_EXPECTED_LAST_SUBJECT_SEQUENCE: str(revision)}
+        return await self._link.publish_nowait(kv_subject(self.name, key), value, headers)
+
+    async def put(self, key: str, value: bytes) -> int:
+        return (await self._link.publish(kv_subject(self.name, key), value)).sequence
+
+    async def delete(self, key: str, *, revision: int | None = None) -> None:
+        """Leave a marker in the place of a key; WrongRevision if a revision is given and it is not the latest.
+
+        A marker and no purge: rollup headers are forbidden (resources.py), and a late `create` must meet something.
+        """
+        headers = {"KV-Operation": "DEL"}
+        if revision is not None:
+            headers[NATS_EXPECTED_LAST_SUBJECT_SEQUENCE] = str(revision)
+        await self._link.publish(kv_subject(self.name, key), b"", headers)
+
+    async def markers(self, *, besides: Container[str]) -> dict[str, int]:
+        """What removed keys have left behind, with its revision; keys of `besides` are known to be there."""
+        try:
+            info = await self._link.jetstream.stream_info(
+                kv_stream(self.name), subjects_filter=kv_subject(self.name, ">")
+            )
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise self._link.unavailable(error) from error
+        found: dict[str, int] = {}
+        for subject in info.state.subjects or ():
+            if (key := kv_key(self.name, subject)) not in besides:
+                entry, revision = await self._look_up(key)
+                if entry is None and revision:
+                    found[key] = revision
+        return found
+
+    async def erase(self, key: str, *, up_to: int) -> None:
+        """Leave nothing of a key up to a revision, and tell nobody; what is newer stays."""
+        wanted = orjson.dumps({"filter": kv_subject(self.name, key), "seq": up_to + 1})
+        answer = orjson.loads((await self._link.request(f"$JS.API.STREAM.PURGE.{kv_stream(self.name)}", wanted)).data)
+        if (error := answer.get("error")) is not None:
+            raise NatsUnavailable(f"JetStream would not erase {key}: {error.get('description', 'no reason given')}")
+
+    async def _look_up(self, key: str, *, linearizable: bool = False) -> tuple[Entry | None, int]:
+        """The living entry if there is one, and the revision of whatever is there (0: nothing ever was)."""
+        found = await last_message(
+            self._link, kv_stream(self.name), kv_subject(self.name, key), linearizable=linearizable
+        )
+        if found is None:
+            return None, 0
+        # Markers that the server leaves for expired keys have a reason header instead of an operation.
+        if found.headers.get("KV-Operation") in _GONE or "Nats-Marker-Reason" in found.headers:
+            return None, found.sequence
+        return Entry(found.data, found.sequence), found.sequence
+
+
+class Mirror:
+    """The latest values of a small bucket, watched; made anew after every reconnect so it cannot go silent."""
+
+    def __init__(
+        self, link: NatsLink, bucket: str, *, on_change: Callable[[str, bytes | None], None] | None = None
+    ) -> None:
+        self._link = link
+        self._bucket = bucket
+        self._on_change = on_change
+        self._values: dict[str, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+        # Every change up to this one has been seen.
+        self.revision = 0
+
+    @property
+    def values(self) -> dict[str, bytes]:
+        return self._values
+
+    async def restart(self) -> None:
+        """Load the whole bucket, then follow it. Register this as a hook of the link."""
+        await self.stop()
+        bucket = await self._link.jetstream.key_value(self._bucket)
+        watcher = await bucket.watchall(inactive_threshold=60.0)
+        fresh: dict[str, bytes] = {}
+        revision = 0
+        loaded = False
+        while not loaded:
+            entry = await watcher.updates(timeout=_LOAD_TIMEOUT_SECONDS)  # type: ignore[no-untyped-call]
+            if entry is None:
+                loaded = True
+            else:
+                self._apply(fresh, entry.key, entry.value, entry.operation)
+                revision = max(revision, entry.revision or 0)
+        gone = self._values.keys() - fresh.keys()
+        self._values, self.revision = fresh, revision
+        if self._on_change is not None:
+            for key in gone:
+                self._on_change(key, None)
+            for key, value in fresh.items():
+                self._on_change(key, value)
+        self._task = asyncio.create_task(self._follow(watcher))
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _follow(self, watcher: KeyValue.KeyWatcher) -> None:
+        try:
+            async for entry in watcher:
+                if entry is None:
+                    continue
+                value = self._apply(self._values, entry.key, entry.value, entry.operation)
+                self.revision = entry.revision or self.revision
+                if self._on_change is not None:
+                    self._on_change(entry.key, value)
+        except (nats.errors.Error, nats.js.errors.Error):
+            logger.warning("the watch of %s broke off", self._bucket, exc_info=True)
+        finally:
+            try:
+                await watcher.stop()  # type: ignore[no-untyped-call]
+            except (nats.errors.Error, nats.js.errors.Error):
+                logger.debug("the watch of %s was already gone", self._bucket)
+
+    @staticmethod
+    def _apply(values: dict[str, bytes], key: str, value: bytes | None, operation: str | None) -> bytes | None:
+        if operation in _GONE or value is None:
+            values.pop(key, None)
+            return None
+        values[key] = value
+        return value

@@ -1,0 +1,459 @@
+"""The connection to NATS: reconnects for ever, knows why it is down, pipelines JetStream publishes."""
+
+import asyncio
+import itertools
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext, api
+
+from fleet_contracts.nats_roles import inbox_prefix
+from fleet_contracts.problems import Problem
+
+from ..errors import NatsUnavailable
+from ..logs.rate_limit import RateLimitedLog
+from ..logs.setup import problem_fields
+from ..settings import FleetSettings
+from ..telemetry.tracing import current
+from .client import HeartbeatJetStream, NotPermitted, ReconnectingClient, denied_subject, explained
+from .outages import OUTAGES, NoSpaceLeft, StorageFull, WriteSilence
+from .timeouts import RequestTimeouts
+
+logger = logging.getLogger(__name__)
+
+_CANCEL_AGAIN_SECONDS = 0.25
+# A server that was cut off does not say so: after three of these without an answer it counts as gone.
+_PING_SECONDS = 2
+# Longer in all than a reload of the users takes (1.5 ms measured); felt only where the likeliest name is wrong.
+_API_NAME_PAUSES_SECONDS = (0.05, 0.15, 0.3)
+_WRONG_LAST_SEQUENCE = (10071, 10164)
+
+Hook = Callable[[], Awaitable[object]]
+
+
+class WrongRevision(Exception):
+    """Somebody else has written this key since we read it."""
+
+
+class NatsSilent(NatsUnavailable):
+    """NATS did not answer in time; try again."""
+
+
+class WriteRefused(NatsUnavailable):
+    """JetStream refused the write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    stream: str
+    sequence: int
+    duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    subject: str
+    ack: asyncio.Future[Ack]
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    subject: str
+    # Waits for its time also when the connection is lost meanwhile: by then NATS is often back, and whoever gave up
+    # at once could not even say so.
+    is_patient: bool
+    messages: list[Msg]
+    is_last: Callable[[Msg], bool]
+    complete: asyncio.Future[None]
+
+
+class NatsLink:
+    """One process's connection. Use it as an async context manager; `hooks` run after every (re)connect.
+
+    The link is `ready` once it is connected and every hook has succeeded since then; hooks that fail
+    are tried again until they succeed or the connection is lost.
+
+    Of several servers it stays with one that JetStream works on: a server that has lost the rest of its cluster is
+    still there for its clients, and no use to them.
+    """
+
+    def __init__(self, settings: FleetSettings, *, name: str, api_prefixes: Sequence[str] = ("$JS.API",)) -> None:
+        """With `api_prefixes`: the names that JetStream's API may have for our user, the likeliest first."""
+        self._settings = settings
+        self._name = name
+        self._api_prefixes = list(api_prefixes)
+        self._client = ReconnectingClient()
+        self._hooks: list[Hook] = []
+        self._prepared = asyncio.Event()
+        self._down_because: str | None = "not connected yet"
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sent: dict[str, _Sent] = {}
+        self._patience = RequestTimeouts(settings.nats_request_timeout_sec, self._end_waiting)
+        self._silence = WriteSilence(settings.nats_request_timeout_sec)
+        self._answers: dict[str, _Answers] = {}
+        self._tokens = itertools.count()
+        self._reply_prefix = ""
+        self._answers_prefix = ""
+        self._failures = RateLimitedLog()
+        self._fullness = StorageFull()
+        self.reconnects = 0
+
+    def after_connect(self, hook: Hook) -> None:
+        self._hooks.append(hook)
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        return HeartbeatJetStream(self._client, timeout=self._settings.nats_request_timeout_sec)
+
+    @property
+    def down_because(self) -> str | None:
+        """Why the link is not ready, in a few words; None when it is."""
+        if self._client.is_connected and self._prepared.is_set():
+            return None
+        return self._down_because or "preparing streams and buckets"
+
+    @property
+    def full_because(self) -> str | None:
+        """Why writes are refused although the link is ready, if it is for want of space."""
+        return "no space is left on the disk of NATS" if self._fullness.is_told else None
+
+    @property
+    def max_payload(self) -> int:
+        return self._client.max_payload
+
+    def require(self) -> None:
+        """Refuse at once, without waiting for a timeout, when NATS is known to be away."""
+        if (reason := self.down_because) is not None:
+            raise NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
+
+    async def wait_ready(self) -> None:
+        await self._prepared.wait()
+
+    async def __aenter__(self) -> "NatsLink":
+        self._spawn(self._connect())
+        # Let it begin: a client that was never told to connect cannot be closed.
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = set(self._tasks)
+        while tasks:
+            # More than once: on Python 3.11 the library's `wait_for` can swallow a cancel, and connecting never ends.
+            for task in tasks:
+                task.cancel()
+            tasks = (await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_SECONDS))[1]
+        self._fail_pending("the process is stopping")
+        self._patience.close()
+        if self._client.is_connected:
+            try:
+                async with asyncio.timeout(2):
+                    await self._client.flush()
+            except OUTAGES:
+                logger.debug("could not flush before closing", exc_info=True)
+        await self._client.close()
+
+    async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> Ack:
+        """Publish to JetStream and wait for its ack."""
+        return await self.wait_ack(await self.publish_nowait(subject, payload, headers))
+
+    async def publish_nowait(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None = None
+    ) -> asyncio.Future[Ack]:
+        """Send now, answer later: many publishes may be in flight. Await the future through `wait_ack`.
+
+        The message carries the current trace on to whoever reads it.
+        """
+        if (trace := current()) is not None:
+            headers = {**(headers or {}), **trace.headers}
+        token = str(next(self._tokens))
+        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self._sent[token] = _Sent(subject, future)
+        try:
+            await self._client.publish(subject, payload, reply=self._reply_prefix + token, headers=headers)
+        except OUTAGES as error:
+            del self._sent[token]
+            raise self.unavailable(error) from error
+        self._patience.watch(token, future)
+        return future
+
+    async def wait_ack(self, future: asyncio.Future[Ack]) -> Ack:
+        """JetStream's ack; NatsSilent if it did not come in time."""
+        return await future
+
+    def _end_waiting(self, token: str, since: float) -> None:
+        """Nobody waits longer than the request timeout."""
+        if (sent := self._sent.pop(token, None)) is not None and not sent.ack.done():
+            self._note_silence(since=since)
+            sent.ack.set_exception(NatsSilent())
+            # Nobody may be waiting any more; asking marks the exception as seen.
+            sent.ack.exception()
+        elif (answers := self._answers.get(token)) is not None and not answers.complete.done():
+            answers.complete.set_exception(TimeoutError())
+
+    async def send(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""
+    ) -> None:
+        """Publish without waiting for anything."""
+        try:
+            await self._client.publish(subject, payload, reply=reply, headers=headers)
+        except OUTAGES as error:
+            raise self.unavailable(error) from error
+
+    async def request(self, subject: str, payload: bytes = b"") -> Msg:
+        try:
+            [answer] = await self._ask(subject, payload, is_last=lambda _: True, is_patient=True)
+            if (answer.headers or {}).get("Status") == "503":
+                raise nats.errors.NoRespondersError
+        except OUTAGES as error:
+            raise self.unavailable(error) from error
+        return answer
+
+    async def request_api(self, what: str, payload: bytes = b"") -> Msg:
+        """Ask JetStream's API under the name that it has for our user; the first name that answers is kept.
+
+        A server that reloads its users has no imports for a few milliseconds, and then nothing answers the right name
+        either. So the next name is tried only after that: our user may not be permitted to use it.
+        """
+        while len(self._api_prefixes) > 1:
+            likeliest, *others = self._api_prefixes
+            for pause_seconds in _API_NAME_PAUSES_SECONDS:
+                try:
+                    answer = await self.request(f"{likeliest}.{what}", payload)
+                except NatsUnavailable as error:
+                    if not isinstance(error.__cause__, nats.errors.NoRespondersError):
+                        raise
+                    await asyncio.sleep(pause_seconds)
+                else:
+                    self._api_prefixes = [likeliest]
+                    return answer
+            self._api_prefixes = others
+        return await self.request(f"{self._api_prefixes[0]}.{what}", payload)
+
+    async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
+        """Every answer to one request, up to and with the one that `is_last`; all of them have to come in time."""
+        try:
+            return await self._ask(subject, payload, is_last=is_last, is_patient=False)
+        except TimeoutError as error:
+            raise NatsSilent() from error
+        except OUTAGES as error:
+            raise self.unavailable(error) from error
+
+    async def _ask(
+        self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool], is_patient: bool
+    ) -> list[Msg]:
+        token = str(next(self._tokens))
+        answers = _Answers(subject, is_patient, [], is_last, asyncio.get_running_loop().create_future())
+        self._answers[token] = answers
+        try:
+            await self._client.publish(subject, payload, reply=self._answers_prefix + token)
+            self._patience.watch(token, answers.complete)
+            await answers.complete
+        finally:
+            del self._answers[token]
+        return answers.messages
+
+    async def stream_info(self, stream: str) -> api.StreamInfo:
+        try:
+            return await self.jetstream.stream_info(stream)
+        except OUTAGES as error:
+            raise self.unavailable(error) from error
+
+    def unavailable(self, error: BaseException) -> NatsUnavailable:
+        """Translate what the library raised into our own failure."""
+        reason = self.down_because or str(error) or type(error).__name__
+        return NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
+
+    async def _connect(self) -> None:
+        settings = self._settings
+        user: dict[str, Any] = {}
+        if (nkey := settings.nats_nkey) is not None:
+            user = {
+                "nkeys_seed_str": nkey.seed.get_secret_value(),
+                "inbox_prefix": inbox_prefix(nkey.public_key),
+            }
+        # Each process begins somewhere else, and goes on to the next one.
+        servers = [url.strip() for url in settings.nats_url.split(",")]
+        random.shuffle(servers)
+        # With max_reconnect_attempts=-1 the first connect, too, tries until it succeeds.
+        await self._client.connect(
+            servers=servers,
+            dont_randomize=True,
+            name=self._name,
+            connect_timeout=settings.nats_connect_timeout_sec,  # type: ignore[arg-type]
+            reconnect_time_wait=0.25,  # type: ignore[arg-type]
+            max_reconnect_attempts=-1,
+            ping_interval=_PING_SECONDS,
+            max_outstanding_pings=2,
+            # No buffering while disconnected: a write that was answered with 503 must not arrive later.
+            pending_size=0,
+            error_cb=self._on_error,
+            disconnected_cb=self._on_disconnected,
+            reconnected_cb=self._on_reconnected,
+            closed_cb=self._on_closed,
+            tls=settings.nats_tls_context(),
+            tls_hostname=settings.nats_tls_hostname,
+            **user,
+        )
+        self._reply_prefix = await self._receive(self._on_ack)
+        # Apart from the acks: many large answers at once must not push out the ack of a write.
+        self._answers_prefix = await self._receive(self._on_answer)
+        self._down_because = None
+        logger.info("connected to NATS", extra={"meta": {"server": self._server()}})
+        self._spawn(self._prepare())
+
+    async def _receive(self, on_message: Callable[[Msg], Awaitable[None]]) -> str:
+        """Listen for answers; where they have to be sent to, less a token of their own."""
+        inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{inbox}.*", cb=on_message)
+        return f"{inbox}."
+
+    async def _prepare(self) -> None:
+        """Run the hooks until all succeed; a newer connection starts its own round."""
+        round_ = self.reconnects
+        delay = 0.05
+        begun = time.monotonic()
+        while self._client.is_connected and round_ == self.reconnects:
+            try:
+                for hook in self._hooks:
+                    await hook()
+            except Exception as error:
+                self._down_because = f"preparing: {error or type(error).__name__}"
+                level = self._failures.level(self._down_because)
+                is_news = level > logging.DEBUG
+                logger.log(level, "could not prepare NATS resources, trying again", exc_info=is_news)
+                if time.monotonic() - begun > self._settings.nats_request_timeout_sec:
+                    await self._move_on(self._down_because)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 2.0)
+                continue
+            self._down_because = None
+            self._prepared.set()
+            return
+
+    def _note_silence(self, *, since: float) -> None:
+        if self._silence.note(since=since, now=asyncio.get_running_loop().time()):
+            self._spawn(self._move_on("JetStream takes nothing at this server"))
+
+    async def _move_on(self, reason: str) -> None:
+        if self._client.is_connected and len(self._client.servers) > 1:
+            logger.warning("trying another NATS server: %s", reason, extra={"meta": {"server": self._server()}})
+            self._down_because = reason
+            await self._client.leave_server(reason)
+
+    async def _on_ack(self, msg: Msg) -> None:
+        sent = self._sent.pop(msg.subject[len(self._reply_prefix) :], None)
+        if sent is None or sent.ack.done():
+            return
+        if msg.headers and msg.headers.get("Status") == "503":
+            self._note_silence(since=asyncio.get_running_loop().time())
+            sent.ack.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
+            return
+        self._silence.end()
+        answer: dict[str, Any] = orjson.loads(msg.data)
+        error = answer.get("error")
+        self._fullness.note(is_full=error is not None and NoSpaceLeft.is_meant_by(error))
+        if error is not None:
+            sent.ack.set_exception(_refusal(error))
+        else:
+            sent.ack.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
+
+    async def _on_answer(self, msg: Msg) -> None:
+        answers = self._answers.get(msg.subject[len(self._answers_prefix) :])
+        if answers is None or answers.complete.done():
+            return
+        answers.messages.append(msg)
+        if answers.is_last(msg):
+            answers.complete.set_result(None)
+
+    async def _on_error(self, error: Exception) -> None:
+        if (subject := denied_subject(error)) is not None:
+            self._deny(subject)
+        self._note_outage(error)
+        text = explained(error)
+        logger.log(
+            self._failures.level(text),
+            "NATS reported an error: %s",
+            text,
+            exc_info=error,
+            extra=problem_fields(Problem.NATS_UNAVAILABLE),
+        )
+
+    async def _on_disconnected(self) -> None:
+        self._prepared.clear()
+        if not self._client.is_closed:
+            self._down_because = self._down_because or "connection lost"
+            logger.warning("disconnected from NATS", extra=problem_fields(Problem.NATS_UNAVAILABLE))
+        self._fail_pending(self._down_because or "connection closed", also_patient=False)
+
+    async def _on_reconnected(self) -> None:
+        self.reconnects += 1
+        self._down_because = None
+        self._silence.end()
+        logger.info("reconnected to NATS", extra={"meta": {"server": self._server()}})
+        self._spawn(self._prepare())
+
+    async def _on_closed(self) -> None:
+        self._prepared.clear()
+        self._down_because = "connection closed"
+        self._fail_pending("connection closed")
+
+    def _note_outage(self, error: Exception) -> None:
+        if not self._client.is_connected:
+            self._down_because = explained(error)
+
+    def _deny(self, denied: str) -> None:
+        """The server does not say which message it refused: every one to this subject is."""
+        self._client.deny(denied)
+        for sent in self._sent.values():
+            if sent.subject.lower() == denied and not sent.ack.done():
+                sent.ack.set_exception(WriteRefused(f"NATS refused the write: {NotPermitted(sent.subject)}"))
+                sent.ack.exception()  # nobody may be waiting any more; asking marks it as seen
+        for answers in self._answers.values():
+            if answers.subject.lower() == denied and not answers.complete.done():
+                answers.complete.set_exception(NotPermitted(answers.subject))
+                answers.complete.exception()
+
+    def _fail_pending(self, reason: str, *, also_patient: bool = True) -> None:
+        waiting: list[asyncio.Future[Any]] = [sent.ack for sent in self._sent.values()]
+        waiting += [a.complete for a in self._answers.values() if also_patient or not a.is_patient]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
+                # Nobody may be waiting any more; asking marks the exception as seen.
+                future.exception()
+
+    def _server(self) -> str:
+        url = self._client.connected_url
+        return url.netloc.rpartition("@")[2] if url else ""
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._down_because = str(error) or type(error).__name__
+            logger.error("a task of the NATS link failed", exc_info=error)
+
+
+def _refusal(error: dict[str, Any]) -> Exception:
+    if error.get("err_code") in _WRONG_LAST_SEQUENCE:
+        return WrongRevision(error.get("description", ""))
+    if NoSpaceLeft.is_meant_by(error):
+        return NoSpaceLeft()
+    return WriteRefused(f"JetStream refused the write: {error.get('description', 'no reason given')}")

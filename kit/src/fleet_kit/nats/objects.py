@@ -1,0 +1,222 @@
+"""Objects of a JetStream object store, found and read without a consumer."""
+
+import base64
+import binascii
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from fleet_contracts.messages import Document, MalformedMessage
+from fleet_contracts.names import object_chunks_subject, object_meta_subject, object_metas_subject, object_stream
+
+from ..errors import NatsUnavailable
+from .link import NatsLink
+from .messages import StoredMessage, last_message, messages_of
+
+logger = logging.getLogger(__name__)
+
+DIGEST_PREFIX = "SHA-256="
+CHUNK_BYTES = 128 * 1024
+# What a reader holds in memory: two pages.
+_PAGE_BYTES = 1024 * 1024
+_METAS_PER_PAGE = 256
+# How often the place of a chunk is guessed before all are read from there on.
+_GUESSES = 16
+
+
+class ObjectDamaged(NatsUnavailable):
+    """An object is not what was once stored."""
+
+
+def _first_values(headers: Any) -> Any:
+    """Some clients write a header as a text, others as a list of texts."""
+    if not isinstance(headers, dict):
+        return {}
+    return {name: value[0] if isinstance(value, list) and value else value for name, value in headers.items()}
+
+
+class ObjectMeta(Document):
+    """What the object store's format writes beside an object."""
+
+    name: str
+    bucket: str = ""
+    nuid: str
+    size: int = 0
+    chunks: int = 0
+    digest: str | None = None
+    mtime: str | None = None
+    deleted: bool | None = None
+    headers: Annotated[dict[str, str], BeforeValidator(_first_values)] = {}
+    options: dict[str, Any] | None = None
+
+    @property
+    def sha256_hex(self) -> str | None:
+        """None if the digest is missing or of another kind."""
+        kind, _, text = (self.digest or "").partition("=")
+        if kind.upper() != "SHA-256":
+            return None
+        try:
+            return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).hex()
+        except (binascii.Error, ValueError):
+            return None
+
+    @property
+    def is_link(self) -> bool:
+        return bool((self.options or {}).get("link"))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """How large every chunk but the last should be; 0 if nobody said so."""
+        size = (self.options or {}).get("max_chunk_size")
+        return size if isinstance(size, int) and size > 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    meta: ObjectMeta
+    # Where its meta message stands in the stream; every change of the object gets a higher one.
+    sequence: int
+    # When JetStream stored that message, in unix seconds.
+    modified: float
+
+    @property
+    def name(self) -> str:
+        return self.meta.name
+
+    @property
+    def nuid(self) -> str:
+        return self.meta.nuid
+
+    @property
+    def size(self) -> int:
+        return self.meta.size
+
+    @property
+    def sha256_hex(self) -> str | None:
+        return self.meta.sha256_hex
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self.meta.headers
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All objects of a store at one moment, the longest unchanged first."""
+
+    objects: list[StoredObject]
+    # Objects that were deleted and are remembered as such.
+    deleted: list[StoredObject]
+    # The sequence of the latest change of any object (0: there was none): what a compare-and-set expects.
+    sequence: int
+
+
+class ObjectStore:
+    """Reads one object store; needs direct gets on its stream and nothing else."""
+
+    def __init__(self, link: NatsLink, bucket: str) -> None:
+        self.bucket = bucket
+        self.stream = object_stream(bucket)
+        self._link = link
+
+    async def list(self) -> Listing:
+        """Every object. What changes meanwhile is seen in its old or its new state, and `sequence` tells."""
+        found: dict[str, StoredObject] = {}
+        sequence = 0
+        subject = object_metas_subject(self.bucket)
+        while page := await messages_of(self._link, self.stream, subject, after=sequence, limit=_METAS_PER_PAGE):
+            sequence = page[-1].sequence
+            found |= {message.subject: stored for message in page if (stored := _stored_object(message)) is not None}
+        by_age = sorted(found.values(), key=lambda stored: stored.sequence)
+        return Listing(
+            objects=[stored for stored in by_age if not stored.meta.deleted],
+            deleted=[stored for stored in by_age if stored.meta.deleted],
+            sequence=sequence,
+        )
+
+    async def find(self, name: str, *, linearizable: bool = False) -> StoredObject | None:
+        """The living object of that name."""
+        stored = await self.look_up(name, linearizable=linearizable)
+        return None if stored is None or stored.meta.deleted else stored
+
+    async def look_up(self, name: str, *, linearizable: bool = False) -> StoredObject | None:
+        """What is known of a name, be the object alive or deleted."""
+        subject = object_meta_subject(self.bucket, name)
+        message = await last_message(self._link, self.stream, subject, linearizable=linearizable)
+        return None if message is None else _stored_object(message)
+
+    async def read(self, stored: StoredObject, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes from `start` up to `stop`, piece by piece; ObjectDamaged if they are not all there.
+
+        The last piece is held back until size and digest (of a whole object) are known to be right, so whoever gets
+        everything got the right thing.
+        """
+        meta = stored.meta
+        stop = meta.size if stop is None else min(stop, meta.size)
+        if start >= stop and meta.size > 0:
+            return
+        whole = hashlib.sha256() if start == 0 and stop == meta.size else None
+        index, after = await self._place_of(meta, start // meta.chunk_bytes if meta.chunk_bytes else 0)
+        position = index * meta.chunk_bytes
+        held = b""
+        subject = object_chunks_subject(self.bucket, meta.nuid)
+        while position < stop:
+            page = await messages_of(self._link, self.stream, subject, after=after, max_bytes=_PAGE_BYTES)
+            if not page:
+                raise ObjectDamaged(f"the object {meta.name} ends after {position} of {meta.size} bytes", at=position)
+            after = page[-1].sequence
+            for chunk in page:
+                if whole is not None:
+                    whole.update(chunk.data)
+                piece = chunk.data[max(start - position, 0) : max(stop - position, 0)]
+                position += len(chunk.data)
+                if index > 0 and position < meta.size and len(chunk.data) != meta.chunk_bytes:
+                    raise ObjectDamaged(f"the object {meta.name} has chunks of several sizes; read it as a whole")
+                if piece:
+                    if held:
+                        yield held
+                    held = piece
+        if stop == meta.size and position != meta.size:
+            raise ObjectDamaged(f"the object {meta.name} has {position} bytes instead of {meta.size}")
+        if whole is not None and meta.sha256_hex is not None and whole.hexdigest() != meta.sha256_hex:
+            raise ObjectDamaged(f"the object {meta.name} is damaged: its digest is not the one that was stored")
+        if held:
+            yield held
+
+    async def _place_of(self, meta: ObjectMeta, wanted: int) -> tuple[int, int]:
+        """The wanted chunk, or one before it: its index, and the sequence after which it comes.
+
+        Chunks of one object stand in the stream one after the other, with those of others in between. The server
+        says how many follow the one it found, hence which one it is; where the wanted one is, is guessed from that.
+        """
+        if wanted <= 0 or meta.chunks != -(-meta.size // meta.chunk_bytes):
+            return 0, 0
+        subject = object_chunks_subject(self.bucket, meta.nuid)
+        best = (0, 0)
+        after = 0
+        for _ in range(_GUESSES):
+            found = await messages_of(self._link, self.stream, subject, after=after, limit=1)
+            following = found[0].headers.get("Nats-Num-Pending") if found else None
+            if following is None or (index := meta.chunks - 1 - int(following)) > wanted:
+                break
+            best = (index, found[0].sequence - 1)
+            if index == wanted:
+                break
+            after = best[1] + wanted - index
+        return best
+
+
+def _stored_object(message: StoredMessage) -> StoredObject | None:
+    """None for what is no object of its own: a link to another one, or what nobody can read."""
+    try:
+        meta = ObjectMeta.decode(message.data)
+    except MalformedMessage as error:
+        logger.warning("an object's meta at %s is not readable: %s", message.subject, error)
+        return None
+    if meta.is_link:
+        return None
+    return StoredObject(meta, message.sequence, message.stored_at)

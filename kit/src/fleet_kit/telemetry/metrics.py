@@ -1,0 +1,53 @@
+"""The Prometheus registry of one process, and what keeps the number of its series small."""
+
+import platform
+
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from ..build import release
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# What no name is left for.
+OTHER = "other"
+
+
+def new_registry(component: str, *, revision: str = "unknown") -> CollectorRegistry:
+    """A registry of our own (not the process-global one), so that tests may build many."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    build = Gauge(
+        "pyoco_build_info",
+        "Which build this is, and what it runs on.",
+        ["component", "version", "revision", "python"],
+        registry=registry,
+    )
+    build.labels(component, release(), revision, platform.python_version()).set(1)
+    return registry
+
+
+def render(registry: Collector) -> bytes:
+    return generate_latest(registry)
+
+
+class BoundedNames:
+    """Names that callers choose, as values of a label: the first known ones as they are, all others as one.
+
+    Every value of a label is a series that is kept for ever, so nobody but us decides how many there are.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: set[str] = set()
+
+    def label(self, name: str, *, known: bool = True) -> str:
+        """A name of which nobody knows yet whether it names anything takes no place; it may have one already."""
+        if name in self._names:
+            return name
+        if known and len(self._names) < self._most:
+            self._names.add(name)
+            return name
+        return OTHER

@@ -1,0 +1,190 @@
+"""Runs a stack in this process from the first check to the last process, whatever ends it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from ..data_dir.folder import DataFolder, remove_sockets
+from ..data_dir.state import PartPhase, PartState, StackState, locked, read_state, write_state
+from ..family import end, family_of, started_at
+from ..stack.stack import StackPlan
+from ..supervise.supervisor import Supervisor, stop_seconds
+from .console import Console
+
+INTERRUPTED_EXIT_CODE = 130
+
+_PATIENCE_BEFORE_A_WORD_SECONDS = 1.0
+_SAVE_AGAIN_SECONDS = 1.0
+
+
+class Interrupted(Exception):
+    """Somebody asked the stack to stop."""
+
+
+def run_stack(plan: StackPlan, *, console: Console, when_ready: Callable[[], None]) -> int:
+    """Start the parts of the plan, follow them, stop them; the exit code of the command."""
+    folder = plan.folder
+    with locked(folder):
+        if stopped := clear_leftovers(folder):
+            console.say(f"stopped what an earlier stack had left running: {', '.join(stopped)}")
+        return asyncio.run(_Launch(plan, console).run(when_ready))
+
+
+def clear_leftovers(folder: DataFolder) -> list[str]:
+    """End what a stack left whose launcher was killed; the names of the parts that still ran.
+
+    Only for the holder of the lock: then nobody else looks after those processes.
+    """
+    state = read_state(folder)
+    if state is None:
+        return []
+    stopped = [
+        part.name
+        for part in state.parts
+        if end(family_of(state.stack, part.name, part.pid, part.started_at), at_once=False)
+    ]
+    _clean_up(folder, state)
+    return stopped
+
+
+class _Launch:
+    def __init__(self, plan: StackPlan, console: Console) -> None:
+        launcher_started_at = started_at(os.getpid())
+        assert launcher_started_at is not None
+        self._plan = plan
+        self._folder = folder = plan.folder
+        self._console = console
+        self._supervisor: Supervisor | None = None
+        self._is_starting = True
+        self._late_save: asyncio.TimerHandle | None = None
+        self._state = StackState(
+            stack=uuid.uuid4().hex,
+            url=plan.url,
+            nats_url=None if plan.with_nats else plan.settings.nats_url,
+            launcher_pid=os.getpid(),
+            launcher_started_at=launcher_started_at,
+            sockets=str(folder.sockets),
+            stop_seconds=0,
+            parts=[],
+        )
+
+    async def run(self, when_ready: Callable[[], None]) -> int:
+        signals = _Signals()
+        write_state(self._folder, self._state)
+        try:
+            with contextlib.suppress(Interrupted):
+                await signals.run(self._start())
+                self._console.show_parts(self._state.parts)
+                self._console.show_invitation(self._state.url, self._state.invitation)
+                when_ready()
+                await signals.interrupted.wait()
+        finally:
+            self._is_starting = False
+            self._console.end_progress()
+            await self._stop(signals.hurry)
+            if self._late_save is not None:
+                self._late_save.cancel()
+            _clean_up(self._folder, self._state)
+        return signals.exit_code
+
+    async def _start(self) -> None:
+        parts = await self._plan.build()
+        self._folder.make_sockets()
+        for part in parts:
+            self._folder.rotate_log(part.name)
+        self._supervisor = Supervisor(
+            parts,
+            stack=self._state.stack,
+            log_of=self._folder.log,
+            log_settings=self._plan.settings,
+            tell=self._on_change,
+        )
+        # The models are the supervisor's own: what it changes is what is written.
+        self._state.parts = self._supervisor.states
+        self._state.stop_seconds = stop_seconds(parts)
+        self._console.say(f"starting {len(parts)} parts in {self._folder.path}")
+        await self._supervisor.start(within_seconds=self._plan.settings.start_timeout_sec)
+        self._state.invitation = await self._plan.invitation()
+        write_state(self._folder, self._state)
+        self._console.end_progress()
+        self._is_starting = False
+
+    async def _stop(self, hurry: asyncio.Event) -> None:
+        if self._supervisor is None:
+            return
+        self._console.say("stopping")
+        explaining = asyncio.create_task(self._explain_waiting(self._supervisor))
+        await self._supervisor.stop(hurry)
+        explaining.cancel()
+        self._console.say("stopped")
+
+    async def _explain_waiting(self, supervisor: Supervisor) -> None:
+        await asyncio.sleep(_PATIENCE_BEFORE_A_WORD_SECONDS)
+        busy = [
+            one for one in supervisor.parts if one.part.finishes_work and one.state.state is not PartPhase.STOPPED
+        ]
+        if busy:
+            workers = "1 worker" if len(busy) == 1 else f"{len(busy)} workers"
+            self._console.say(f"waiting for {workers} to finish; Ctrl-C again to stop at once")
+
+    def _save(self) -> None:
+        """Write the state; on a full disk again until it is written, or `status` would be out of date for ever."""
+        was_late, self._late_save = self._late_save is not None, None
+        try:
+            write_state(self._folder, self._state)
+        except OSError as error:
+            if not was_late:
+                self._console.say(f"cannot write {self._folder.state} ({error.strerror}); `status` is out of date")
+            self._late_save = asyncio.get_running_loop().call_later(_SAVE_AGAIN_SECONDS, self._save)
+
+    def _on_change(self, part: PartState, before: PartPhase) -> None:
+        if self._late_save is not None:
+            self._late_save.cancel()
+        self._save()
+        if self._is_starting and part.state is not PartPhase.RESTARTING:
+            self._console.show_progress(self._state.parts, part if part.state is not before else None)
+        else:
+            self._console.show_change(part, before)
+
+
+class _Signals:
+    """Ctrl-C, SIGTERM and a closed terminal ask for an orderly stop; another Ctrl-C for a quick one."""
+
+    def __init__(self) -> None:
+        self.interrupted = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.exit_code = 0
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._on_ctrl_c)
+        for other in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(other, self.interrupted.set)
+
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work unless somebody interrupts it."""
+        working = asyncio.create_task(work)
+        interrupted = asyncio.create_task(self.interrupted.wait())
+        await asyncio.wait({working, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if working.done():
+            return await working
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+        raise Interrupted
+
+    def _on_ctrl_c(self) -> None:
+        if self.interrupted.is_set():
+            self.hurry.set()
+        else:
+            self.exit_code = INTERRUPTED_EXIT_CODE
+            self.interrupted.set()
+
+
+def _clean_up(folder: DataFolder, state: StackState) -> None:
+    remove_sockets(Path(state.sockets))
+    folder.state.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The data folder of a stack: users, secrets, locks, what it remembers."""

@@ -1,0 +1,37 @@
+"""The secret by which the services of a stack know its gateway: given by the operator, or made once and kept."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from fleet_kit.files.secrets import SecretFileError, read_secret, write_secret
+
+from ..errors import LaunchError
+from ..settings import LauncherSettings
+from .folder import DataFolder
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySecret:
+    value: SecretStr
+    # Set if it is the stack's own. What the operator gave reaches the services the way it reached us.
+    file: Path | None = None
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a service is told: where to read it, for an environment can be seen by others of this user."""
+        return {"PYOCO_GATEWAY_SECRET_FILE": str(self.file)} if self.file is not None else {}
+
+
+def gateway_secret(folder: DataFolder, settings: LauncherSettings) -> GatewaySecret:
+    if settings.gateway_secret is not None:
+        return GatewaySecret(settings.gateway_secret)
+    file = folder.credentials / "gateway.secret"
+    if not file.exists():
+        write_secret(file, secrets.token_urlsafe(32))
+    try:
+        return GatewaySecret(SecretStr(read_secret(file, setting="the secret of the gateway")), file)
+    except SecretFileError as error:
+        raise LaunchError(f"{error}; or remove the file, and the next start makes another") from error

@@ -1,0 +1,189 @@
+"""The NATS users of a stack: a seed for each role and worker, made once, and what NATS is told about them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from fleet_contracts.names import Tag, WireNames
+from fleet_contracts.nats_roles import FLEET_ACCOUNT, SERVICE_ROLES, NatsUser, accounts_config, open_config, worker
+from fleet_kit.files.secrets import SecretFileError, write_secret
+
+from ..errors import LaunchError
+from .folder import DataFolder
+from .state import read_state
+
+_RELOAD_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+_RELOADED = b"Reloaded server configuration"
+_NOT_RELOADED = b"Failed to reload"
+
+
+class WorkerGrant(BaseModel):
+    """A worker that NATS lets in: its public key, and the tags it may take jobs of."""
+
+    worker_id: str
+    tags: list[Tag]
+    public_key: str
+    # Made for a worker that the stack starts itself, or added by somebody.
+    kind: Literal["stack", "added"]
+
+
+class NatsUsers:
+    def __init__(self, folder: DataFolder, names: WireNames) -> None:
+        self._folder = folder
+        self._names = names
+
+    @classmethod
+    def of_stack(cls, folder: DataFolder, otherwise: WireNames) -> "NatsUsers":
+        """With the names that the stack was started with: whoever adds a user may have another environment."""
+        try:
+            names = WireNames.model_validate_json(folder.wire_names.read_bytes())
+        except FileNotFoundError:
+            names = otherwise
+        except (OSError, ValidationError) as error:
+            raise LaunchError(
+                f"{folder.wire_names} cannot be read; start the stack again to write it anew"
+            ) from error
+        return cls(folder, names)
+
+    @property
+    def are_in_force(self) -> bool:
+        return self._folder.wire_names.exists()
+
+    def role_file(self, role: str) -> Path:
+        """The seed of a role; made if there is none."""
+        file = self._folder.credentials / f"{role}.nk"
+        self._public_key(file)
+        return file
+
+    def worker_file(self, worker_id: str) -> Path:
+        return self._workers / f"{worker_id}.nk"
+
+    @property
+    def operator_file(self) -> Path:
+        return self.role_file("operator")
+
+    def grant(
+        self, worker_id: str, tags: Iterable[str], *, kind: Literal["stack", "added"], out: Path | None = None
+    ) -> Path:
+        """Let a worker in; its seed is kept if there is one. Where the seed is."""
+        tags = list(dict.fromkeys(tags))
+        try:
+            worker(self._names, worker_id, tags)
+        except ValueError as error:
+            raise LaunchError(str(error)) from error
+        file = out or self.worker_file(worker_id)
+        granted = WorkerGrant(worker_id=worker_id, tags=tags, public_key=self._public_key(file), kind=kind)
+        write_secret(self._workers / f"{worker_id}.json", granted.model_dump_json())
+        return file
+
+    def revoke(self, worker_id: str) -> None:
+        grant = self._workers / f"{worker_id}.json"
+        if worker_id not in {granted.worker_id for granted in self.grants()}:
+            raise LaunchError(
+                f"no worker {worker_id} has credentials here; `worker-credentials --list` shows who has"
+            )
+        grant.unlink()
+        self.worker_file(worker_id).unlink(missing_ok=True)
+
+    def forget_stack_workers(self, except_for: Iterable[str]) -> None:
+        """Workers that the stack does not start any more need no way in."""
+        kept = set(except_for)
+        for granted in self.grants():
+            if granted.kind == "stack" and granted.worker_id not in kept:
+                self.revoke(granted.worker_id)
+
+    def grants(self) -> list[WorkerGrant]:
+        found = []
+        for file in sorted(self._workers.glob("*.json")):
+            try:
+                found.append(WorkerGrant.model_validate_json(file.read_bytes()))
+            except ValidationError as error:
+                raise LaunchError(
+                    f"{file} is damaged; remove it and make the credentials of that worker anew"
+                ) from error
+        return found
+
+    def config(self) -> str:
+        """The users as a NATS server's configuration; public keys only."""
+        roles = [
+            NatsUser(role, self._public_key(self.role_file(role)), permissions(self._names))
+            for role, permissions in SERVICE_ROLES.items()
+        ]
+        workers = [
+            NatsUser(granted.worker_id, granted.public_key, worker(self._names, granted.worker_id, granted.tags))
+            for granted in self.grants()
+        ]
+        return accounts_config(roles, workers)
+
+    def enforce(self) -> None:
+        """Write what NATS reads at its start, and what whoever adds a user later needs."""
+        names = {name: getattr(self._names, name) for name in WireNames.model_fields}
+        write_secret(self._folder.wire_names, WireNames(**names).model_dump_json())
+        write_secret(self._folder.nats_users, self.config())
+
+    def let_everybody_in(self) -> None:
+        """The opposite: whoever reaches NATS may do everything."""
+        self._folder.wire_names.unlink(missing_ok=True)
+        write_secret(self._folder.nats_users, open_config())
+
+    def keep_out_of_it(self) -> None:
+        """Somebody else runs NATS."""
+        self._folder.wire_names.unlink(missing_ok=True)
+        self._folder.nats_users.unlink(missing_ok=True)
+
+    def adopt_store(self) -> None:
+        """What an earlier version stored without accounts is the fleet's. While NATS does not run."""
+        accounts = self._folder.nats_store / "jetstream"
+        earlier, ours = accounts / "$G", accounts / FLEET_ACCOUNT
+        if earlier.is_dir() and not ours.exists():
+            earlier.rename(ours)
+
+    def tell_running_nats(self) -> bool:
+        """Write the users anew and let a running NATS read them; False if none of this stack runs."""
+        write_secret(self._folder.nats_users, self.config())
+        state = read_state(self._folder)
+        parts = state.corrected().parts if state is not None else []
+        pid = next((part.pid for part in parts if part.name == "nats"), None)
+        if pid is None:
+            return False
+        # Twice: the first time the server learns who a new account is, the second time what it imports.
+        for _ in range(2):
+            self._reload(pid)
+        return True
+
+    def _reload(self, pid: int) -> None:
+        log = self._folder.log("nats")
+        told_before = log.stat().st_size
+        os.kill(pid, signal.SIGHUP)
+        deadline = time.monotonic() + _RELOAD_SECONDS
+        while time.monotonic() < deadline:
+            with log.open("rb") as file:
+                file.seek(told_before)
+                told = file.read()
+            if _RELOADED in told:
+                return
+            if _NOT_RELOADED in told:
+                break
+            time.sleep(_LOOK_SECONDS)
+        raise LaunchError(f"NATS did not take its users anew; see {log}, and start the stack again")
+
+    @property
+    def _workers(self) -> Path:
+        return self._folder.credentials / "workers"
+
+    def _public_key(self, file: Path) -> str:
+        """Of the user whose seed is in the file; one is made if there is none."""
+        # Imported when needed: most commands are quicker without it.
+        from fleet_kit.files.nkeys import make_nkey, read_nkey
+
+        try:
+            nkey = read_nkey(file, setting="a NATS user") if file.exists() else make_nkey(file)
+        except SecretFileError as error:
+            raise LaunchError(f"{error}; or remove the file, and another is made") from error
+        return nkey.public_key

@@ -1,0 +1,141 @@
+"""The lock on a data folder, and the state file that tells others what runs there."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from ..errors import LaunchError
+from ..family import is_alive
+from .folder import DataFolder
+
+
+class PartPhase(StrEnum):
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    RESTARTING = "restarting"
+    STOPPED = "stopped"
+
+
+class PartState(BaseModel):
+    name: str
+    state: PartPhase = PartPhase.STOPPED
+    # Why the state is what it is, when that is worth a word.
+    reason: str | None = None
+    pid: int | None = None
+    # The start time beside the pid tells a process from a later one that got the same number.
+    started_at: float | None = None
+    restarts: int = 0
+    address: str
+    log: str
+    data: str | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.pid is not None and is_alive(self.pid, self.started_at)
+
+
+class StackState(BaseModel):
+    stack: str
+    url: str
+    launcher_pid: int
+    launcher_started_at: float
+    sockets: str
+    # How long an orderly stop may take.
+    stop_seconds: float
+    parts: list[PartState]
+    # What to type next, in lines.
+    invitation: list[str] = []
+    # Of a NATS that the stack did not start.
+    nats_url: str | None = None
+
+    @property
+    def launcher_is_running(self) -> bool:
+        return is_alive(self.launcher_pid, self.launcher_started_at)
+
+    @property
+    def state(self) -> Literal["running", "stopped", "degraded"]:
+        if self.parts and all(part.state is PartPhase.HEALTHY for part in self.parts):
+            return "running"
+        if not self.launcher_is_running and all(part.state is PartPhase.STOPPED for part in self.parts):
+            return "stopped"
+        return "degraded"
+
+    def corrected(self) -> "StackState":
+        """The same as it is now: a process that ended may not have been written down, a killed launcher never is."""
+        launcher_runs = self.launcher_is_running
+        return self.model_copy(update={"parts": [_corrected(part, launcher_runs) for part in self.parts]})
+
+
+def _corrected(part: PartState, launcher_runs: bool) -> PartState:
+    if not part.is_running:
+        phase = part.state if launcher_runs and part.state is PartPhase.RESTARTING else PartPhase.STOPPED
+        return part.model_copy(update={"pid": None, "state": phase})
+    if not launcher_runs:
+        return part.model_copy(update={"state": PartPhase.UNHEALTHY, "reason": "nobody watches it any more"})
+    return part
+
+
+def read_state(folder: DataFolder) -> StackState | None:
+    """What the launcher wrote last; None when no stack was left there."""
+    try:
+        text = folder.state.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise LaunchError(f"cannot read {folder.state} ({error.strerror}); check --data-dir") from error
+    try:
+        return StackState.model_validate_json(text)
+    except ValidationError as error:
+        raise LaunchError(f"{folder.state} is not a state file of this version; remove it") from error
+
+
+def write_state(folder: DataFolder, state: StackState) -> None:
+    """Replace the state file at once, so that a reader never sees half of it."""
+    draft = folder.state.with_suffix(".json.new")
+    draft.write_text(state.model_dump_json(indent=2) + "\n")
+    draft.replace(folder.state)
+
+
+@contextlib.contextmanager
+def locked(folder: DataFolder) -> Iterator[None]:
+    """Hold the folder for one launcher. The kernel lets go of it when the launcher dies, however it dies."""
+    descriptor = _take(folder)
+    try:
+        yield
+    finally:
+        folder.lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _take(folder: DataFolder) -> int:
+    while True:
+        descriptor = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode().strip()
+            os.close(descriptor)
+            raise LaunchError(
+                f"the data dir {folder.path} is in use by the stack with pid {holder or 'unknown'}; "
+                f"stop it with `{folder.command('down')}` or choose another with --data-dir"
+            ) from error
+        if _is_same_file(descriptor, folder.lock):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            return descriptor
+        # The holder removed it between our open and our lock: what we hold is nobody's lock any more.
+        os.close(descriptor)
+
+
+def _is_same_file(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,128 @@
+"""The logs of the parts: their last lines, and following them across rotation and restarts."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet_kit.logs.text import text_line, visible
+
+from ..data_dir.folder import DataFolder
+from ..errors import LaunchError
+from .times import times_of
+
+_TAIL_BYTES = 256 * 1024
+_POLL_SECONDS = 0.2
+_SHOWN_CHARACTERS = 500
+
+
+def last_lines(log: Path, count: int) -> list[str]:
+    """The last lines that are not empty; none when there is no log."""
+    try:
+        with log.open("rb") as source:
+            source.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            text = source.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [line for line in text.split("\n") if line.strip()][-count:] if count else []
+
+
+def last_line(log: Path) -> str:
+    lines = last_lines(log, 1)
+    return readable(lines[0]) if lines else "(empty)"
+
+
+def readable(line: str) -> str:
+    """A line for people: of a JSON line its level, message and exception."""
+    try:
+        fields = json.loads(line)
+        text = f"{fields['level']} {fields['message']}"
+        if "exc_type" in fields:
+            text += f" ({fields['exc_type']}: {fields.get('exc_message', '')})"
+    except (ValueError, KeyError, TypeError):
+        text = line
+    text = visible(text)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + " …"
+
+
+def for_people(part: str, line: str, *, coloured: bool) -> str:
+    """A line of a part's log as the text format would have it; what is no JSON is shown as it is."""
+    try:
+        fields = json.loads(line)
+        # Several workers are all `worker` by themselves.
+        fields["component"] = ".".join((part, *fields["component"].split(".")[1:]))
+        return text_line(fields, coloured=coloured)
+    except (ValueError, KeyError, TypeError):
+        return f"{part} | {visible(line)}"
+
+
+def in_order_of_time(logs: Mapping[str, Path], count: int) -> list[tuple[str, str]]:
+    """The last lines of each log with its part's name, all together by the time at which they were said."""
+    said = []
+    for name, log in logs.items():
+        lines = last_lines(log, count)
+        said += [(at, name, line) for at, line in zip(times_of(lines, before=_written_at(log)), lines, strict=True)]
+    # Those of one moment stay as they are: the lines of a traceback, and logs in which nobody says when.
+    return [(name, line) for _, name, line in sorted(said, key=lambda line: line[0])]
+
+
+def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
+    """The logs by part; a sentence that names the parts when there is none of that name."""
+    found = {log.stem: log for log in sorted(folder.logs.glob("*.log"))}
+    if part is None:
+        return found
+    if part not in found:
+        known = f"the parts are {', '.join(found)}" if found else f"no stack has run in {folder.path} yet"
+        raise LaunchError(f"there is no log of a part '{part}'; {known}")
+    return {part: found[part]}
+
+
+def follow(folder: DataFolder, part: str | None) -> Iterator[tuple[str, str]]:
+    """Lines written from now on, as they come, with the part's name, for ever."""
+    tails = {name: _Tail.at_end(log) for name, log in logs_of(folder, part).items()}
+    return _new_lines(folder, part, tails)
+
+
+def _new_lines(folder: DataFolder, part: str | None, tails: dict[str, "_Tail"]) -> Iterator[tuple[str, str]]:
+    while True:
+        # A part that was started since then has a log by now; one whose log is just being put aside has none.
+        for log in [folder.log(part)] if part else sorted(folder.logs.glob("*.log")):
+            for line in tails.setdefault(log.stem, _Tail(log)).new_lines():
+                yield log.stem, line
+        time.sleep(_POLL_SECONDS)
+
+
+def _written_at(log: Path) -> float:
+    try:
+        return log.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+@dataclass(slots=True)
+class _Tail:
+    log: Path
+    position: int = 0
+    inode: int | None = None
+    unfinished: bytes = b""
+
+    @classmethod
+    def at_end(cls, log: Path) -> "_Tail":
+        status = log.stat()
+        return cls(log, position=status.st_size, inode=status.st_ino)
+
+    def new_lines(self) -> list[str]:
+        try:
+            with self.log.open("rb") as source:
+                status = self.log.stat()
+                if status.st_ino != self.inode or status.st_size < self.position:
+                    # Put aside or emptied: a new file begins at its beginning.
+                    self.position, self.inode, self.unfinished = 0, status.st_ino, b""
+                source.seek(self.position)
+                data = source.read()
+        except FileNotFoundError:
+            return []
+        self.position += len(data)
+        *lines, self.unfinished = (self.unfinished + data).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]

@@ -1,0 +1,1 @@
+"""Which parts a stack has and how each is started and checked."""

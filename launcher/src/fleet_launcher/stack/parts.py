@@ -1,0 +1,205 @@
+"""The part table: what a stack consists of. Adding a part is adding one entry."""
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..data_dir.folder import DataFolder
+from ..data_dir.gateway_secret import GatewaySecret
+from ..errors import LaunchError
+from ..settings import LauncherSettings
+from . import ports
+from .health import Check, gateway_serves, nats_answers, service_is_ready, without_password, worker_is_registered
+from .nats_access import NatsAccess
+
+SERVICES = {
+    "auth": "fleet_auth",
+    "runs-api": "fleet_runs_api",
+    "workers-api": "fleet_workers_api",
+    "wheels-api": "fleet_wheels_api",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StopStep:
+    """Send the signal and wait; after the last step the process is killed."""
+
+    signal: signal.Signals
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    command: Sequence[str]
+    health: Check
+    address: str
+    # A stage starts when the parts of the one before are healthy, and stops when those of the one before are gone.
+    start_stage: int
+    stop_stage: int
+    env: Mapping[str, str] = field(default_factory=dict)
+    stop: Sequence[StopStep] = (StopStep(signal.SIGTERM, 10.0),)
+    data: Path | None = None
+    # What the kernel sends when the launcher dies.
+    death_signal: signal.Signals = signal.SIGKILL
+    # Work that a stop waits for is worth a word.
+    finishes_work: bool = False
+
+    @property
+    def stop_seconds(self) -> float:
+        return sum(step.seconds for step in self.stop)
+
+
+def nats_part(folder: DataFolder, settings: LauncherSettings, port: int) -> Part:
+    url = f"nats://{ports.reachable(settings.nats_host)}:{port}"
+    return Part(
+        name="nats",
+        command=[nats_binary(settings), "-c", str(folder.nats_config)],
+        health=nats_answers(url),
+        address=url,
+        start_stage=0,
+        stop_stage=3,
+        stop=(StopStep(signal.SIGTERM, 15.0),),
+        data=folder.nats_store,
+    )
+
+
+def service_parts(
+    folder: DataFolder, settings: LauncherSettings, nats: NatsAccess, secret: GatewaySecret
+) -> list[Part]:
+    return [
+        Part(
+            name=name,
+            command=[sys.executable, "-m", module],
+            health=service_is_ready(folder.socket(name)),
+            address=f"unix:{folder.socket(name)}",
+            start_stage=1,
+            stop_stage=2,
+            env={
+                "PYOCO_UDS": str(folder.socket(name)),
+                **nats.env(name),
+                **_ledger(name, folder, settings),
+                "PYOCO_HTTP_AUTH_MODE": settings.http_auth_mode,
+                "PYOCO_DASHBOARD_LANG": settings.dashboard_lang,
+                "PYOCO_WORKER_START_COMMAND": folder.command("worker --tags {tag}"),
+                "PYOCO_WHEEL_UPLOAD_DIR": str((settings.wheel_upload_dir or folder.path).absolute()),
+                **secret.env,
+            },
+            data=folder.runs_database if name == "runs-api" and not settings.runs_database_url else None,
+        )
+        for name, module in SERVICES.items()
+    ]
+
+
+def _ledger(service: str, folder: DataFolder, settings: LauncherSettings) -> dict[str, str]:
+    """The address may hold a password: it is for the one service that needs it."""
+    if service != "runs-api":
+        return {}
+    return {"PYOCO_RUNS_DATABASE_URL": settings.runs_database_url or f"sqlite:///{folder.runs_database}"}
+
+
+def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
+    return Part(
+        name="gateway",
+        command=command,
+        health=gateway_serves(url),
+        address=url,
+        # The door opens when everything behind it is there.
+        start_stage=2,
+        stop_stage=1,
+        # Open requests may finish; event streams never would.
+        stop=(StopStep(signal.SIGQUIT, 2.0), StopStep(signal.SIGTERM, 3.0)),
+        data=folder.gateway,
+        # Killed, nginx's master would leave its workers behind; asked, it ends them.
+        death_signal=signal.SIGTERM,
+    )
+
+
+def worker_parts(
+    folder: DataFolder,
+    settings: LauncherSettings,
+    nats: NatsAccess,
+    secret: GatewaySecret,
+    *,
+    count: int,
+    options: Sequence[str],
+) -> list[Part]:
+    parts = []
+    for number in range(1, count + 1):
+        worker_id = stack_worker_id(folder, number)
+        parts.append(
+            Part(
+                name=f"worker-{number}",
+                command=[script("pyoco-worker"), "--worker-id", worker_id, *options],
+                health=worker_is_registered(folder.socket("workers-api"), worker_id, secret.value),
+                address=f"{worker_id} at {without_password(nats.url)}",
+                start_stage=1,
+                stop_stage=0,
+                env={
+                    **worker_folders(folder, settings, worker_id),
+                    **nats.worker_env(worker_id),
+                    **({"PYOCO_MONITOR_PORT": str(settings.metrics_port + number)} if settings.metrics_port else {}),
+                },
+                stop=(StopStep(signal.SIGTERM, settings.worker_stop_grace_sec + 5.0),),
+                data=folder.worker(worker_id),
+                finishes_work=True,
+            )
+        )
+    return parts
+
+
+def worker_folders(folder: DataFolder, settings: LauncherSettings, worker_id: str) -> dict[str, str]:
+    """In the data dir, unless the runners are somebody who cannot get there: then the worker finds a place itself."""
+    if settings.runner_user is not None:
+        return {}
+    own = folder.worker(worker_id)
+    return {"PYOCO_WORKER_DIR": str(own), "PYOCO_WHEEL_SYNC_DIR": str(own / "wheels")}
+
+
+def stack_worker_id(folder: DataFolder, number: int | str) -> str:
+    """The same at every start."""
+    return f"{_host_name()}-{folder.fingerprint[:4]}-{number}"
+
+
+def write_nats_config(folder: DataFolder, settings: LauncherSettings, port: int, *, room: int) -> None:
+    store = json.dumps(str(folder.nats_store), ensure_ascii=False)
+    host = f"[{settings.nats_host}]" if ":" in settings.nats_host else settings.nats_host
+    # The room is fixed here: NATS would take what is free when its process starts, and one that starts on a full disk
+    # would store no message any more, even when there is space again.
+    folder.nats_config.write_text(
+        f"# Written at every start.\n"
+        f"listen: {json.dumps(f'{host}:{port}')}\n"
+        f"jetstream {{ store_dir: {store}, max_file_store: {room}, sync_interval: {settings.nats_sync_interval} }}\n"
+        f"include {folder.nats_users.name}\n"
+    )
+
+
+def nats_binary(settings: LauncherSettings) -> str:
+    if settings.nats_server_bin:
+        if found := shutil.which(settings.nats_server_bin):
+            return found
+        raise LaunchError(
+            f"PYOCO_NATS_SERVER_BIN={settings.nats_server_bin!r} is not a program; correct it or unset it"
+        )
+    return script("nats-server")
+
+
+def script(name: str) -> str:
+    """A program of this environment, else of the PATH."""
+    search = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
+    if found := shutil.which(name, path=search):
+        return found
+    raise LaunchError(f"the program {name} is missing; install the locked packages again (remove .venv, run ./fleet)")
+
+
+def _host_name() -> str:
+    # A worker's id is a key in KV: letters, digits, dash and underscore are safe everywhere.
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", platform.node().partition(".")[0])[:40].strip("-") or "host"

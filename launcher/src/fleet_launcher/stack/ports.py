@@ -1,0 +1,96 @@
+"""Ports and addresses: is one free, which one is free, how does a browser reach it."""
+
+import errno
+import random
+import socket
+from pathlib import Path
+
+from ..errors import LaunchError
+
+# Below the range from which the kernel takes ports of outgoing connections: a client that knocks at a
+# stopped server on such a port can end up connected to itself and so keep the server from coming back.
+_OWN_PORTS = range(20000, 32000)
+
+
+def check_gateway_port(host: str, port: int) -> None:
+    """Refuse, before anything is started, an address that nginx could not listen on."""
+    try:
+        _bind(host, port)
+    except socket.gaierror as error:
+        raise LaunchError(f"the host {host} has no address here; choose another with --host") from error
+    except OSError as error:
+        raise LaunchError(_sentence(error, host, port)) from error
+
+
+def check_metrics_ports(first: int, *, count: int) -> None:
+    """The services share the first one, and each worker has one of its own."""
+    for port in range(first, first + count):
+        if not is_free(port):
+            raise LaunchError(f"port {port} for metrics is taken; free it or choose another with --metrics-port")
+
+
+def nats_port(remembered: Path, *, wanted: int | None) -> int:
+    """The wanted port, else the one used last time, else any free one; kept for the next start."""
+    if wanted is not None:
+        if not is_free(wanted):
+            raise LaunchError(f"port {wanted} for NATS is taken; free it or choose another with PYOCO_NATS_PORT")
+        port = wanted
+    else:
+        port = _last_port(remembered) or _any_port()
+    remembered.write_text(f"{port}\n")
+    return port
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    try:
+        _bind(host, port)
+    except OSError:
+        return False
+    return True
+
+
+def browser_url(host: str, port: int) -> str:
+    """The address to type."""
+    return f"http://{reachable(host)}:{port}"
+
+
+def reachable(host: str) -> str:
+    """As it stands in an address: what listens on every interface is reached on this machine's own."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - not bound here
+    return f"[{name}]" if ":" in name else name
+
+
+def _bind(host: str, port: int) -> None:
+    [(family, kind, _, _, address), *_] = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+
+
+def _sentence(error: OSError, host: str, port: int) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"port {port} on {host} is taken; stop what uses it or choose another with --port"
+        case errno.EACCES:
+            return f"port {port} needs more rights than this user has; choose one above 1023 with --port"
+        case errno.EADDRNOTAVAIL:
+            return f"the host {host} is not an address of this machine; choose another with --host"
+        case _:
+            return f"cannot listen on {host} port {port} ({error.strerror}); choose others with --host and --port"
+
+
+def _last_port(remembered: Path) -> int | None:
+    try:
+        port = int(remembered.read_text())
+    except (OSError, ValueError):
+        return None
+    return port if 0 < port <= 65535 and is_free(port) else None
+
+
+def _any_port() -> int:
+    for port in random.sample(_OWN_PORTS, 200):
+        if is_free(port):
+            return port
+    raise LaunchError("found no free port for NATS; choose one with PYOCO_NATS_PORT")

@@ -1,0 +1,190 @@
+"""Which parts a stack has: decided from the settings, checked before anything is started."""
+
+import asyncio
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fleet_gateway.config import GatewayConfig
+from fleet_gateway.render import GatewayError, nginx_command, render
+
+from ..data_dir.disk import check_disk, check_room, nats_room
+from ..data_dir.folder import DataFolder
+from ..data_dir.gateway_secret import GatewaySecret, gateway_secret
+from ..data_dir.last_start import check_start
+from ..data_dir.nats_users import NatsUsers
+from ..errors import LaunchError
+from ..settings import LauncherSettings
+from . import ports
+from .health import WorkerRegistry, why_nats_is_away, without_password
+from .nats_access import NatsAccess, grant_stack_workers
+from .parts import Part, gateway_part, nats_part, service_parts, stack_worker_id, worker_parts, write_nats_config
+
+_FIRST_EXAMPLE = "hello"
+_NATS_PATIENCE_SECONDS = 5.0
+_NATS_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    folder: DataFolder
+    settings: LauncherSettings
+    with_nats: bool
+    workers: int
+    slots: int | None = None
+
+    @property
+    def url(self) -> str:
+        return ports.browser_url(self.settings.host, self.settings.port)
+
+    def check(self) -> list[str]:
+        """Make the data dir; refuse what would go wrong later or unnoticed, and tell what else should be known."""
+        told = [
+            self.folder.prepare(),
+            *check_start(self.folder, self.settings),
+            check_disk(self.folder, self.settings),
+            check_room(self.folder, self.settings) if self.with_nats else None,
+        ]
+        return [sentence for sentence in told if sentence is not None]
+
+    async def build(self) -> list[Part]:
+        """Check what can be checked, write the configuration files, give the part table."""
+        ports.check_gateway_port(self.settings.host, self.settings.port)
+        if self.settings.metrics_port is not None:
+            ports.check_metrics_ports(self.settings.metrics_port, count=1 + self.workers)
+        nats = []
+        users = self._nats_users()
+        if self.with_nats:
+            port = ports.nats_port(self.folder.nats_port, wanted=self.settings.nats_port)
+            nats = [nats_part(self.folder, self.settings, port)]
+            write_nats_config(self.folder, self.settings, port, room=nats_room(self.folder))
+            access = NatsAccess(nats[0].address, users)
+        else:
+            access = NatsAccess(self.settings.nats_url, users)
+            await reach_nats(access.url)
+        secret = gateway_secret(self.folder, self.settings)
+        return [
+            *nats,
+            *service_parts(self.folder, self.settings, access, secret),
+            gateway_part(self.folder, self._gateway_command(secret), self.url),
+            *worker_parts(
+                self.folder,
+                self.settings,
+                access,
+                secret,
+                count=self.workers,
+                options=worker_options(self.settings, self.slots),
+            ),
+        ]
+
+    async def invitation(self) -> list[str]:
+        """What to type next: a submit that works, if a worker of the stack offers a flow."""
+        curl = ["curl", "-s"]
+        lines = []
+        if self.settings.http_auth_mode == "api_key":
+            curl += ["-H", f"{self.settings.http_api_key_header}: $KEY"]
+            create = self.folder.command(
+                "admin api-key create --tenant acme --scopes runs:read,runs:write,workers:read"
+            )
+            lines.append(f"make a key: KEY=$({create})")
+        flow = await self._some_flow()
+        if flow is None:
+            return [*lines, f"try: {_typed(*curl, f'{self.url}/workers')}"]
+        body: dict[str, object] = {"flow_name": flow}
+        if flow == _FIRST_EXAMPLE and self.settings.flows_dir is None:
+            body["params"] = {"name": "Ada"}
+        if self.settings.default_tag not in self.settings.worker_tags:
+            body["tag"] = self.settings.worker_tags[0]
+        data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+        submit = ["-X", "POST", f"{self.url}/runs", "-H", "content-type: application/json", "-d", data]
+        return [*lines, f"try: {_typed(*curl, *submit)}"]
+
+    async def _some_flow(self) -> str | None:
+        """One that the stack's first worker has said it can run."""
+        if not self.workers:
+            return None
+        registry = WorkerRegistry(self.folder.socket("workers-api"), gateway_secret(self.folder, self.settings).value)
+        worker = await registry.one(stack_worker_id(self.folder, 1))
+        flows = worker.flows if worker is not None else []
+        return _FIRST_EXAMPLE if _FIRST_EXAMPLE in flows else next(iter(flows), None)
+
+    def _nats_users(self) -> NatsUsers | None:
+        """Who the parts are on NATS; in force with the stack's own, for another one the operator sees to that."""
+        users = NatsUsers(self.folder, self.settings)
+        wants_users = (self.settings.nats_auth or ("nkey" if self.with_nats else "off")) == "nkey"
+        if wants_users:
+            worker_ids = [stack_worker_id(self.folder, number) for number in range(1, self.workers + 1)]
+            grant_stack_workers(users, worker_ids, self.settings.worker_tags)
+        if not self.with_nats:
+            users.keep_out_of_it()
+        else:
+            users.adopt_store()
+            if wants_users:
+                users.enforce()
+            else:
+                users.let_everybody_in()
+        return users if wants_users else None
+
+    def _gateway_command(self, secret: GatewaySecret) -> list[str]:
+        """Write nginx's configuration; how to start it in the foreground."""
+        try:
+            config = GatewayConfig(
+                host=self.settings.host,
+                port=self.settings.port,
+                allowed_hosts=tuple(self.settings.allowed_hosts),
+                metrics_port=self.settings.metrics_port,
+                runs_upstream=f"unix:{self.folder.socket('runs-api')}",
+                workers_upstream=f"unix:{self.folder.socket('workers-api')}",
+                wheels_upstream=f"unix:{self.folder.socket('wheels-api')}",
+                auth_upstream=f"unix:{self.folder.socket('auth')}",
+                temp_dir=self.folder.gateway_temp,
+                dashboard_lang=self.settings.dashboard_lang,
+                api_key_header=self.settings.http_api_key_header,
+                secret=secret.value,
+                wheel_max_bytes=self.settings.wheel_max_bytes,
+            )
+            return nginx_command(render(config, self.folder.gateway))
+        except ValidationError as error:
+            raise LaunchError(f"the gateway cannot be set up: {error.errors()[0]['msg']}") from error
+        except GatewayError as error:
+            raise LaunchError(f"the gateway cannot be set up: {error}") from error
+
+
+def _typed(*words: str) -> str:
+    """As a shell wants it; a variable is still one."""
+    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
+
+
+def worker_options(settings: LauncherSettings, slots: int | None) -> Sequence[str]:
+    """How many runs at once, and where a worker's flows come from."""
+    options = ["--slots", str(slots)] if slots is not None else []
+    if settings.flow_resolver:
+        return [*options, "--flow-resolver", settings.flow_resolver]
+    if flows_dir := settings.flows_dir or _examples():
+        return [*options, "--flows-dir", str(flows_dir)]
+    return options
+
+
+async def reach_nats(url: str) -> None:
+    """Wait a little for a NATS that somebody else runs."""
+    deadline = time.monotonic() + _NATS_PATIENCE_SECONDS
+    while (reason := await why_nats_is_away(url)) is not None:
+        if time.monotonic() > deadline:
+            raise LaunchError(
+                f"NATS at {without_password(url)} cannot be reached ({reason}); "
+                "start it, name another with --nats-url, or add --with-nats to start one here"
+            )
+        await asyncio.sleep(_NATS_LOOK_SECONDS)
+
+
+def _examples() -> Path | None:
+    """The flows a newcomer finds: those of the current directory, else those of the repository."""
+    for folder in (Path("examples"), Path(__file__).parents[3] / "examples"):
+        if folder.is_dir():
+            return folder.absolute()
+    return None

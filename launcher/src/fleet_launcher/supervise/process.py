@@ -1,0 +1,112 @@
+"""One process of a part: started with a parent-death signal, ended together with everything it started."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from fleet_kit.settings import FleetSettings
+
+from ..family import MARK, end, family_of, mark_of, started_at
+from ..logs.foreign_lines import ForeignLines
+from ..stack.environment import environment_of
+from ..stack.parts import Part
+from . import parent_death
+
+
+class Child:
+    def __init__(
+        self, part: Part, stack: str, process: asyncio.subprocess.Process, foreign_lines: ForeignLines
+    ) -> None:
+        self._part = part
+        self._foreign_lines = foreign_lines
+        self._stack = stack
+        self._process = process
+        self.pid = process.pid
+        # By the kernel for recognising it again, by the clock for comparing with what it writes.
+        self.started_at = started_at(process.pid)
+        self.started_at_clock = time.time()
+
+    @classmethod
+    async def start(cls, part: Part, *, stack: str, log: Path, log_settings: FleetSettings) -> "Child":
+        environment = {
+            **environment_of(part.name, os.environ),
+            "PYTHONUNBUFFERED": "1",
+            **part.env,
+            MARK: mark_of(stack, part.name),
+        }
+        wrapper = [
+            sys.executable,
+            "-I",
+            "-S",
+            parent_death.__file__,
+            str(os.getpid()),
+            str(int(part.death_signal)),
+        ]
+        # JSON lines go straight into the file; the launcher is in the way of nothing but the rest.
+        foreign_lines, error_output = await ForeignLines.of(part.name, log, log_settings)
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *wrapper,
+                    *part.command,
+                    env=environment,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=error_output,
+                    # A session of its own: Ctrl-C in the terminal reaches the launcher only.
+                    start_new_session=True,
+                )
+        finally:
+            os.close(error_output)
+        return cls(part, stack, process, foreign_lines)
+
+    async def wait(self) -> str:
+        """How the process ended, once it and all it started are gone."""
+        code = await self._process.wait()
+        await self._end_family()
+        return _how(code)
+
+    async def stop(self, hurry: asyncio.Event) -> bool:
+        """Ask the process to stop, step by step, then kill it; whether it went by itself."""
+        for step in self._part.stop:
+            if hurry.is_set() or self._process.returncode is not None:
+                break
+            self._send(step.signal)
+            await self._ended_within(step.seconds, hurry)
+        went_by_itself = self._process.returncode is not None
+        if not went_by_itself:
+            self._send(signal.SIGKILL)
+        await self._process.wait()
+        await self._end_family()
+        return went_by_itself
+
+    async def _ended_within(self, seconds: float, hurry: asyncio.Event) -> None:
+        waits = {asyncio.create_task(self._process.wait()), asyncio.create_task(hurry.wait())}
+        _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+
+    async def _end_family(self) -> None:
+        def sweep() -> None:
+            end(family_of(self._stack, self._part.name, self.pid, self.started_at), at_once=True)
+
+        await asyncio.to_thread(sweep)
+        await self._foreign_lines.end()
+
+    def _send(self, what: signal.Signals) -> None:
+        try:
+            self._process.send_signal(what)
+        except ProcessLookupError:
+            return
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,49 @@
+"""Who a caller is: everybody is anonymous, or callers show an API key."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from fleet_contracts.names import ANONYMOUS_TENANT
+from fleet_contracts.scopes import ALL_SCOPES
+from fleet_kit.http.identity import Identity
+
+from .errors import ApiKeyInvalid, ApiKeyRequired
+from .keys import Keys
+from .records import KeyState
+
+logger = logging.getLogger(__name__)
+
+
+class Authenticator(Protocol):
+    def identify(self, api_keys: Sequence[str]) -> Identity:
+        """Who comes with these keys, or a refusal."""
+
+
+class AnonymousAuthenticator:
+    """Mode `none`: everybody is the same anonymous caller and may do everything."""
+
+    _ANYBODY = Identity(tenant_id=ANONYMOUS_TENANT, api_key_id=None, scopes=ALL_SCOPES)
+
+    def identify(self, api_keys: Sequence[str]) -> Identity:
+        return self._ANYBODY
+
+
+class ApiKeyAuthenticator:
+    """Mode `api_key`: only who holds one key that is known, not revoked and not expired."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+
+    def identify(self, api_keys: Sequence[str]) -> Identity:
+        if not any(api_keys):
+            raise ApiKeyRequired()
+        # Of several keys none is trusted: who knows which one somebody else looked at.
+        record = self._keys.find(api_keys[0]) if len(api_keys) == 1 else None
+        if record is None:
+            raise ApiKeyInvalid()
+        if (state := record.state_at(time.time())) is not KeyState.ACTIVE:
+            logger.info("key %s is %s", record.key_id, state, extra={"meta": {"key_id": record.key_id}})
+            raise ApiKeyInvalid()
+        return Identity(tenant_id=record.tenant_id, api_key_id=record.key_id, scopes=frozenset(record.scopes))

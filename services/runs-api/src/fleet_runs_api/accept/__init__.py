@@ -1,0 +1,1 @@
+"""Accepting what callers ask for: submits, workflows, cancels."""

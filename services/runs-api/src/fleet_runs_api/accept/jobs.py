@@ -1,0 +1,99 @@
+"""From what a caller wants to the job that a worker gets: defaults filled in, times made absolute."""
+
+import hashlib
+import json
+import os
+import time
+import uuid
+from typing import Any
+
+from fleet_contracts.job import Job
+from fleet_kit.http.identity import Identity
+from fleet_kit.logs.setup import current_request_id
+from fleet_kit.telemetry.tracing import current
+
+from ..errors import InvalidTimes
+from ..settings import RunsSettings
+from .requests import SubmitRun
+from .workflow import Workflow
+
+
+def new_run_id() -> str:
+    """A version 7 UUID: it begins with the time, so that the ledger's indexes grow at one end only.
+
+    With random ids every insert goes somewhere else, and an accept costs more the more runs there are.
+    """
+    milliseconds = time.time_ns() // 1_000_000
+    chance = int.from_bytes(os.urandom(10), "big")
+    high = (milliseconds << 16) | (7 << 12) | (chance >> 68)
+    low = (0b10 << 62) | (chance & ((1 << 62) - 1))
+    return str(uuid.UUID(int=(high << 64) | low))
+
+
+def new_job(wanted: SubmitRun, caller: Identity, settings: RunsSettings, *, now: float) -> Job:
+    tag = wanted.tag or settings.default_tag
+    not_before = now + wanted.delay_sec if wanted.delay_sec is not None else wanted.not_before
+    deadline_at = wanted.deadline_at
+    if wanted.timeout_sec is not None:
+        deadline_at = max(now, not_before or now) + wanted.timeout_sec
+    if deadline_at is not None and deadline_at <= max(now, not_before or now):
+        raise InvalidTimes("the run's deadline lies before it could begin; give a later deadline_at")
+    return Job(
+        run_id=new_run_id(),
+        flow_name=wanted.flow_name,
+        tag=tag,
+        tags=wanted.tags if wanted.tags is not None else [tag],
+        params=wanted.params,
+        submitted_at=now,
+        tenant_id=None if caller.is_anonymous else caller.tenant_id,
+        api_key_id=caller.api_key_id,
+        retry=wanted.retry or settings.retry_defaults.get(tag),
+        not_before=not_before if not_before is not None and not_before > now else None,
+        deadline_at=deadline_at,
+        **_trace(),
+        request_id=current_request_id(),
+    )
+
+
+def with_workflow(job: Job, workflow: Workflow) -> Job:
+    """The params of a workflow are its own defaults."""
+    return job.model_copy(
+        update={
+            "params": workflow.defaults,
+            "workflow_yaml": workflow.text,
+            "workflow_yaml_sha256": workflow.sha256,
+            "workflow_yaml_bytes": workflow.size_bytes,
+        }
+    )
+
+
+def job_again(job: Job, caller: Identity, *, now: float) -> Job:
+    """The same input as a new run of its own; the times of the first one are past."""
+    return job.model_copy(
+        update={
+            "run_id": new_run_id(),
+            "submitted_at": now,
+            "api_key_id": caller.api_key_id,
+            "not_before": None,
+            "deadline_at": now + (job.deadline_at - (job.not_before or job.submitted_at))
+            if job.deadline_at
+            else None,
+            "rerun_of": job.run_id,
+            "idempotency_key": None,
+            **_trace(),
+            "request_id": current_request_id(),
+        }
+    )
+
+
+def _trace() -> dict[str, str | None]:
+    """Where the run begins: whatever is done for it later, by whomever, is told in the trace of this request."""
+    trace = current()
+    if trace is None:
+        return {"traceparent": None, "tracestate": None}
+    return {"traceparent": trace.traceparent, "tracestate": trace.tracestate}
+
+
+def fingerprint(*asked: Any) -> str:
+    """The same for the same request, whatever the order of its keys. Whole numbers may have any size."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

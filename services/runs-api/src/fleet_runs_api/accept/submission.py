@@ -1,0 +1,278 @@
+"""Submitting runs: accepted in the ledger first, sent to JetStream second, answered third."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import orjson
+from pydantic_core import to_json
+
+from fleet_contracts import spans
+from fleet_contracts.job import Job
+from fleet_contracts.problems import Problem
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.http.identity import Identity
+from fleet_kit.logs.events import service_call
+from fleet_kit.logs.setup import failure_fields, problem_fields
+from fleet_kit.nats.link import NatsLink, NatsSilent
+from fleet_kit.telemetry.tracing import span
+
+from ..dispatch.relay import Dispatch, Relay
+from ..errors import (
+    AcceptanceUnknown,
+    IdempotencyConflict,
+    InvalidTimes,
+    LedgerUnavailable,
+    SubmissionTooLarge,
+    SubmitUndecided,
+)
+from ..ledger import reads
+from ..ledger.accepted import AcceptedRuns
+from ..ledger.database import Database
+from ..ledger.disk import LedgerDisk
+from ..ledger.writer import GroupCommit
+from ..metrics import RunsMetrics
+from ..settings import RunsSettings
+from . import acceptance
+from .acceptance import Acceptance, NewRun, Withdrawal
+from .idempotency import Earlier, KeyUse
+from .jobs import fingerprint, job_again, new_job, with_workflow
+from .requests import SubmitRun
+from .workflow import Workflow
+
+logger = logging.getLogger(__name__)
+
+# Headers, the fields a claim adds: what a message needs besides the snapshot itself.
+_HEADROOM_BYTES = 4096
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    run_ids: Sequence[str]
+    # The runs were accepted by an earlier request with the same key.
+    replayed: bool = False
+
+    @property
+    def run_id(self) -> str:
+        return self.run_ids[0]
+
+
+class _Fate(Enum):
+    """Of the run that was accepted earlier under the same key."""
+
+    UNDECIDED = auto()
+    DECIDED = auto()
+    GONE = auto()
+
+
+class Submission:
+    def __init__(
+        self,
+        *,
+        settings: RunsSettings,
+        link: NatsLink,
+        database: Database,
+        accepted: AcceptedRuns,
+        commits: GroupCommit,
+        relay: Relay,
+        disk: LedgerDisk,
+        metrics: RunsMetrics,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._link = link
+        self._database = database
+        self._accepted = accepted
+        self._commits = commits
+        self._relay = relay
+        self._disk = disk
+        self._metrics = metrics
+        self._clock = clock
+
+    async def submit(
+        self,
+        wanted: SubmitRun,
+        caller: Identity,
+        *,
+        workflow: Workflow | None = None,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Accept a run and send it on its way. When NATS is away nothing is left behind."""
+        job = new_job(wanted, caller, self._settings, now=self._clock())
+        if workflow is not None:
+            job = with_workflow(job, workflow)
+        use = None
+        if idempotency_key is not None:
+            asked = fingerprint(wanted.model_dump(mode="json"), workflow.sha256 if workflow else None)
+            use = KeyUse(caller.tenant_id, idempotency_key, asked, (job.run_id,), job.submitted_at)
+        # At DEBUG: the gateway has a line for each of thousands, and the ledger tells what came of it.
+        with service_call(logger, "runs", "submit", level=logging.DEBUG, entity_id=f"run:{job.run_id}"):
+            return await self._submit(job, use)
+
+    async def rerun(self, job: Job, caller: Identity, *, idempotency_key: str | None = None) -> Receipt:
+        """Submit the job of a run once more, as a new run."""
+        again = job_again(job, caller, now=self._clock())
+        use = None
+        if idempotency_key is not None:
+            asked = fingerprint("rerun", job.run_id)
+            use = KeyUse(caller.tenant_id, idempotency_key, asked, (again.run_id,), again.submitted_at)
+        with service_call(logger, "runs", "rerun", entity_id=f"run:{again.run_id}"):
+            return await self._submit(again, use)
+
+    async def submit_batch(
+        self, wanted: Sequence[SubmitRun], caller: Identity, *, idempotency_key: str | None = None
+    ) -> Receipt:
+        """Accept all of them in one transaction. From then on the relay sends them, now or when NATS is back."""
+        self._link.require()
+        self._disk.require()
+        now = self._clock()
+        # In a thread: a thousand runs take a tenth of a second, and others are answered meanwhile.
+        new, use = await asyncio.to_thread(self._prepare_many, wanted, caller, idempotency_key, now)
+        run_ids = tuple(one.job.run_id for one in new)
+        with service_call(logger, "runs", "submit_batch") as told:
+            told["runs"] = len(run_ids)
+            if (replay := await self._accept(new, use, send_at=now)) is not None:
+                return replay
+            self._relay.wake()
+            return Receipt(run_ids)
+
+    async def _submit(self, job: Job, use: KeyUse | None) -> Receipt:
+        self._link.require()
+        self._disk.require()
+        if use is not None:
+            job = job.model_copy(update={"idempotency_key": use.key})
+        new = self._prepare(job)
+        # The relay sends it if this process does not come to it.
+        send_at = job.submitted_at + self._settings.relay_retry_sec
+        if (replay := await self._accept([new], use, send_at=send_at)) is not None:
+            return replay
+        if job.not_before is not None:
+            await self._announce(new)
+            return Receipt([job.run_id])
+        try:
+            sequence = await self._relay.send(new)
+        except NatsUnavailable as error:
+            await self._withdraw(job, use, error)
+        else:
+            if sequence is None:
+                await self._relay.send_soon(job.run_id)
+            else:
+                self._relay.sent(job.run_id, dispatch=1, job_sequence=sequence)
+            self._accepted.note(job, size=len(new.payload))
+        return Receipt([job.run_id])
+
+    def _prepare_many(
+        self, wanted: Sequence[SubmitRun], caller: Identity, idempotency_key: str | None, now: float
+    ) -> tuple[list[Dispatch], KeyUse | None]:
+        new = [self._prepare_one_of_many(index, one, caller, now) for index, one in enumerate(wanted)]
+        if idempotency_key is None:
+            return new, None
+        asked = fingerprint([one.model_dump(mode="json") for one in wanted])
+        run_ids = tuple(one.job.run_id for one in new)
+        return new, KeyUse(caller.tenant_id, idempotency_key, asked, run_ids, now)
+
+    def _prepare_one_of_many(self, index: int, wanted: SubmitRun, caller: Identity, now: float) -> Dispatch:
+        try:
+            return self._prepare(new_job(wanted, caller, self._settings, now=now))
+        except (InvalidTimes, SubmissionTooLarge) as error:
+            place = f"run {index} of the batch"
+            raise type(error)(f"{place}: {error.message}", index=index, **error.meta) from error
+
+    def _prepare(self, job: Job) -> Dispatch:
+        payload = job.encode()
+        self._refuse_if_too_large(job, len(payload))
+        return Dispatch(job, payload, RunSnapshot.pending(job, now=job.submitted_at))
+
+    async def _accept(self, new: Sequence[Dispatch], use: KeyUse | None, *, send_at: float) -> Receipt | None:
+        """Accept the runs; or, if their key was used before, the receipt of that time."""
+        runs = [
+            NewRun(
+                job=one.job,
+                job_text=one.payload.decode(),
+                tags_text=orjson.dumps(one.job.tags).decode(),
+                send_at=one.job.not_before or send_at,
+            )
+            for one in new
+        ]
+        acceptance = Acceptance(runs, use)
+        begun = time.perf_counter()
+        with span(spans.RUN_ACCEPT, spans.about_run(runs[0].job) if len(runs) == 1 else {spans.RUN_COUNT: len(runs)}):
+            try:
+                earlier = await self._commits.write(acceptance.accept, acceptance)
+            except LedgerUnavailable as error:
+                if error.may_be_written:
+                    raise AcceptanceUnknown() from error
+                raise
+        self._metrics.accept_seconds.observe(time.perf_counter() - begun)
+        if earlier is None or use is None:
+            return None
+        deadline = time.monotonic() + self._settings.nats_request_timeout_sec
+        while (fate := await self._fate_of(earlier)) is not _Fate.DECIDED:
+            if time.monotonic() > deadline:
+                raise SubmitUndecided()
+            if fate is _Fate.UNDECIDED:
+                await asyncio.sleep(_LOOK_SECONDS)
+            before = earlier
+            if (earlier := await self._commits.write(acceptance.accept, acceptance)) is None:
+                return None  # the first request was withdrawn: this one takes its place
+            if fate is _Fate.GONE and earlier == before:
+                break  # it was not withdrawn, or its key would be free: it has ended, and that was long ago
+        if earlier.fingerprint != use.fingerprint:
+            raise IdempotencyConflict(
+                f"the idempotency key {use.key} was used for another request; use a new key for a new request",
+                run_id=earlier.run_ids[0],
+                run_ids=list(earlier.run_ids),
+            )
+        return Receipt(earlier.run_ids, replayed=True)
+
+    async def _fate_of(self, earlier: Earlier) -> "_Fate":
+        """The first request may still be withdrawn if it was accepted a moment ago, not sent and not taken to be."""
+        if len(earlier.run_ids) > 1:
+            return _Fate.DECIDED  # a batch is never withdrawn
+        rows = await self._database.fetch(reads.first_dispatch(earlier.run_ids[0]))
+        if not rows:
+            return _Fate.GONE
+        return _Fate.UNDECIDED if rows[0].unsent else _Fate.DECIDED
+
+    async def _announce(self, new: Dispatch) -> None:
+        """A run that waits for its time is accepted, whatever NATS says: it is announced now or when it is due."""
+        try:
+            await self._relay.announce(new.snapshot)
+        except NatsUnavailable as error:
+            logger.info("run %s will be announced when it is due: %s", new.job.run_id, error)
+        self._relay.wake()
+
+    def _refuse_if_too_large(self, job: Job, job_bytes: int) -> None:
+        # The workflow's text has a limit of its own and never goes into the snapshot.
+        input_bytes = job_bytes - (len(to_json(job.workflow_yaml)) if job.workflow_yaml is not None else 0)
+        most = min(self._settings.max_run_snapshot_bytes, self._link.max_payload) - _HEADROOM_BYTES
+        if input_bytes > most or job_bytes > self._link.max_payload - _HEADROOM_BYTES:
+            raise SubmissionTooLarge(
+                f"the run's input has {input_bytes} bytes, at most {most} are allowed; "
+                "keep big data elsewhere and pass a reference to it",
+                limit_bytes=most,
+            )
+
+    async def _withdraw(self, job: Job, use: KeyUse | None, error: NatsUnavailable) -> None:
+        """Take the run back and tell the caller, unless the relay has taken it to be sent: then it is accepted."""
+        try:
+            withdrawn = await self._commits.write(acceptance.withdraw, Withdrawal(job.run_id, self._clock(), use))
+        except LedgerUnavailable as away:
+            logger.error(
+                "could not withdraw run %s, which could not be sent either; unless it was withdrawn after all, "
+                "the relay sends it later",
+                job.run_id,
+                extra={"run_id": job.run_id, **failure_fields(away), **problem_fields(Problem.ORPHAN_RUN)},
+            )
+            raise AcceptanceUnknown() from error
+        if withdrawn:
+            self._metrics.withdrawn.inc()
+            # A NATS that hangs would only keep the caller waiting longer: the outbox does it later.
+            if not isinstance(error, NatsSilent):
+                await self._relay.remove_traces(job.run_id)
+            raise error

@@ -1,0 +1,196 @@
+"""The ingest of dead letters: every message of their stream becomes a letter in the ledger, once."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from nats.aio.msg import Msg
+from nats.js import api
+from sqlalchemy.exc import DataError, IntegrityError
+
+from fleet_contracts import spans
+from fleet_contracts.log_events import LetterMove
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import NATS_MSG_ID
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_contracts.trace_context import TraceContext
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.kv import Bucket, Entry
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.pull import Puller, stored_at_of, stream_sequence_of
+from fleet_kit.nats.resources import ensure_consumer
+from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
+
+from ..fold import recording
+from ..fold.recording import Observation
+from ..ledger.database import Database
+from ..ledger.writer import GroupCommit
+from ..metrics import RunsMetrics
+from ..settings import RunsSettings
+from . import reads as dead_letter_reads
+from . import writes as dead_letter_writes
+from .letter import Arrived, Letter, Moved, Unfounded, read_letter
+from .writes import TooOld
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 200
+_PAUSE_SECONDS = 0.5
+_FORGET_EVERY_SECONDS = 60.0
+_FORGET_PAGE = 500
+
+
+class DeadLetterIngest:
+    """Replicas share one durable consumer. A message is acked when its letter is on disk."""
+
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        commits: GroupCommit,
+        settings: RunsSettings,
+        metrics: RunsMetrics,
+    ) -> None:
+        self._metrics = metrics
+        self._link = link
+        self._runs = runs
+        self._database = database
+        self._commits = commits
+        self._settings = settings
+        self._puller = Puller(
+            link, stream=settings.dlq_stream, durables=[settings.dlq_durable()], expires_seconds=5.0
+        )
+        self._forgotten_at = 0.0
+        self._failures = RateLimitedLog()
+
+    async def prepare(self) -> None:
+        """Make the consumer if it is not there; a hook of the link."""
+        await ensure_consumer(
+            self._link.jetstream,
+            self._settings.dlq_stream,
+            api.ConsumerConfig(
+                durable_name=self._settings.dlq_durable(),
+                # Also what was published before anybody listened.
+                deliver_policy=api.DeliverPolicy.ALL,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=30,
+                max_ack_pending=20 * _BATCH,
+            ),
+        )
+        await self._puller.start()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        messages: list[Msg] = []
+        while not stop.is_set():
+            try:
+                # What could not be written is still in hand: entering a letter twice changes nothing.
+                messages = messages or await self._puller.take(_BATCH)
+                await self._enter(messages)
+                messages = []
+                await self._forget_old()
+            except NatsUnavailable:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except Exception as error:  # noqa: BLE001 - told; it is tried again
+                self._failures.log(logger, "dead letters are taken in later", error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+            else:
+                self._failures.recovered()
+
+    async def stop(self) -> None:
+        await self._puller.stop()
+
+    async def _enter(self, messages: list[Msg]) -> None:
+        begun_at = time.time()
+        letters = [self._read(msg) for msg in messages]
+        await self._catch_up(letters)
+        # One by one into the same commit: there, a letter that the database refuses fails alone.
+        writes = [self._commits.write_soon(dead_letter_writes.enter, letter) for letter in letters]
+        outcomes = await asyncio.gather(*writes, return_exceptions=True)
+        for msg, outcome in zip(messages, outcomes, strict=True):
+            if isinstance(outcome, Moved):
+                with _in_trace_of(msg):
+                    outcome.tell(LetterMove.ENTERED)
+                self._metrics.count_letter(outcome.reason)
+            elif isinstance(outcome, Unfounded):
+                with _in_trace_of(msg):
+                    logger.warning(
+                        "a dead letter on %s is left out: the run it names has not failed there",
+                        msg.subject,
+                        extra={"meta": {"stream_sequence": stream_sequence_of(msg)}},
+                    )
+        for msg, letter, outcome in zip(messages, letters, outcomes, strict=True):
+            if isinstance(outcome, DataError | IntegrityError):
+                with _in_trace_of(msg):
+                    logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        if is_recording():
+            for msg, letter in zip(messages, letters, strict=True):
+                _tell_trace(msg, letter, begun_at)
+        for msg in messages:
+            await self._link.send(msg.reply, b"+ACK")
+
+    async def _catch_up(self, letters: Sequence[Letter]) -> None:
+        """A worker writes that a run has failed before it sends the letter; the ledger may not know it yet."""
+        named = {letter.run_id for letter in letters if letter.run_id is not None}
+        rows = await self._database.fetch(dead_letter_reads.unfinished(named)) if named else []
+        for row in rows:
+            entry = await self._runs.get(row.run_id, linearizable=True)
+            if entry is not None and (failed := _failed(row.run_id, entry)) is not None:
+                seen = Observation(failed, entry.revision, entry.value.decode())
+                changed = await self._commits.write(recording.record, [seen])
+                self._metrics.note_changes(observation.snapshot for observation in changed)
+
+    def _read(self, msg: Msg) -> Letter:
+        arrived = Arrived(
+            data=msg.data,
+            subject=msg.subject,
+            sequence=stream_sequence_of(msg),
+            stored_at=stored_at_of(msg),
+            given_id=(msg.headers or {}).get(NATS_MSG_ID),
+        )
+        return read_letter(arrived, tag=msg.subject.removeprefix(self._settings.dlq_subject("")))
+
+    async def _forget_old(self) -> None:
+        """Letters that nobody needs any more: closed ones once the stream has dropped its message, too.
+
+        Before, the row is what tells a letter apart from a new one if the stream should deliver it again.
+        """
+        if time.monotonic() - self._forgotten_at < _FORGET_EVERY_SECONDS:
+            return
+        settings = self._settings
+        now = time.time()
+        kept_sec = max(settings.runs_retention_sec, settings.dlq_max_age_sec) if settings.runs_retention_sec else None
+        wanted = TooOld(
+            closed_before=now - settings.dlq_max_age_sec,
+            open_before=None if kept_sec is None else now - kept_sec,
+            limit=_FORGET_PAGE,
+        )
+        # A full page means that there may be more: the next round goes on.
+        if await self._commits.write(dead_letter_writes.forget, wanted) < _FORGET_PAGE:
+            self._forgotten_at = time.monotonic()
+
+
+def _failed(run_id: str, entry: Entry) -> RunSnapshot | None:
+    try:
+        snapshot = RunSnapshot.decode_of(run_id, entry.value)
+    except MalformedMessage:
+        return None
+    return snapshot if snapshot.status is RunStatus.FAILED else None
+
+
+def _in_trace_of(msg: Msg) -> Span:
+    """Lines about a letter are those of the run that it is about."""
+    return Span(TraceContext.of_headers(msg.headers))
+
+
+def _tell_trace(msg: Msg, letter: Letter, begun_at: float) -> None:
+    if (trace := TraceContext.of_headers(msg.headers)) is not None:
+        span(
+            spans.DEAD_LETTER_INGEST, spans.about_letter(letter), kind=Kind.CONSUMER, parent=trace, begun_at=begun_at
+        ).end()

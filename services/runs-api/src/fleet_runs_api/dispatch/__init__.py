@@ -1,0 +1,1 @@
+"""From the ledger to JetStream: outbox relay, queues per tag."""

@@ -1,0 +1,89 @@
+"""The jobs of single runs in the work stream: is it there, and away with it."""
+
+import logging
+
+import nats.js.errors
+import orjson
+
+from fleet_contracts.names import NATS_MSG_ID, WireNames
+from fleet_kit.errors import FleetError
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import stored_message
+from fleet_kit.nats.outages import OUTAGES
+from fleet_kit.nats.pull import ack_tokens
+
+from ..ledger import reads
+from ..ledger.database import Database
+
+logger = logging.getLogger(__name__)
+
+
+class QueuedJobs:
+    def __init__(self, *, link: NatsLink, database: Database, names: WireNames) -> None:
+        self._link = link
+        self._database = database
+        self._names = names
+
+    async def has(self, run_id: str, sequence: int | None) -> bool:
+        """Does the job of this run lie at that place? After a wipe of the stream it may be another one's."""
+        if not sequence:
+            return False
+        message = await stored_message(self._link, self._names.work_stream, sequence, linearizable=True)
+        if message is None:
+            return False
+        message_id = message.headers.get(NATS_MSG_ID, "")
+        return message_id.startswith(f"{run_id}:") or _run_id_of(message.data) == run_id
+
+    async def place_of(self, run_id: str) -> int | None:
+        """Where the latest job of a run lies; None if it does not, or nobody can tell."""
+        try:
+            rows = await self._database.fetch(reads.job_place(run_id))
+            if rows and await self.has(run_id, rows[0].job_sequence):
+                return int(rows[0].job_sequence)
+        except FleetError as error:
+            logger.debug("the job of run %s stays where it is: %s", run_id, error)
+        return None
+
+    async def answer(self, run_id: str, ack_subject: str, answer: bytes) -> None:
+        """Answer the delivery of this run's job in the place of a holder that is gone.
+
+        The snapshot names the subject, and whoever wrote it may have named any: nothing else is ever sent to.
+        """
+        rows = await self._database.fetch(reads.job_place(run_id))
+        if rows and self._is_answer_to(ack_subject, rows[0].tag, rows[0].job_sequence):
+            await self._link.send(ack_subject, answer)
+        else:
+            logger.warning(
+                "run %s names no delivery of its job to be answered; nothing is sent",
+                run_id,
+                extra={"run_id": run_id},
+            )
+
+    def _is_answer_to(self, subject: str, tag: str, sequence: int | None) -> bool:
+        """`sequence`: where the job lies; None if that is not known yet."""
+        tokens = subject.split(".")
+        if tokens[:2] != ["$JS", "ACK"]:
+            return False
+        stream, durable, _, found, *_ = [*ack_tokens(subject), *("",) * 4]
+        queue = [self._names.work_stream, self._names.work_durable(tag)]
+        return [stream, durable] == queue and (sequence is None or found == str(sequence))
+
+    async def remove_of_ended(self, run_id: str) -> None:
+        """Nobody is to wait for a worker that would only drop it. What stays all the same, a worker does drop."""
+        if (sequence := await self.place_of(run_id)) is not None:
+            await self.remove(sequence)
+
+    async def remove(self, sequence: int) -> None:
+        try:
+            await self._link.jetstream.delete_msg(self._names.work_stream, sequence)
+        except (*OUTAGES, nats.js.errors.Error):
+            logger.debug("job %d could not be removed", sequence, exc_info=True)
+
+
+def _run_id_of(data: bytes) -> str | None:
+    """A peer's job has no message id; whatever else may lie there has no run id."""
+    try:
+        job = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    return job.get("run_id") if isinstance(job, dict) else None

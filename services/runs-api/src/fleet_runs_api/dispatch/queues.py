@@ -1,0 +1,87 @@
+"""The queue of each tag: its durable consumer is made as soon as a worker says that it serves the tag."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+import nats.errors
+import nats.js.errors
+
+from fleet_contracts.names import is_tag
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.resources import ensure_consumer
+from fleet_kit.nats.streams import work_consumer_config
+
+from ..settings import RunsSettings
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RETRY_SECONDS = 0.25
+_LONGEST_RETRY_SECONDS = 5.0
+# Somebody may have removed one.
+_LOOK_AGAIN_SECONDS = 30.0
+
+
+class Queues:
+    """A worker makes nothing on NATS: it announces itself and waits. What exists already is used as it is."""
+
+    def __init__(self, link: NatsLink, settings: RunsSettings) -> None:
+        self._link = link
+        self._settings = settings
+        self._wanted: set[str] = set()
+        self._made: set[str] = set()
+        self._news = asyncio.Event()
+        self._complaint = ""
+
+    @property
+    def tags(self) -> set[str]:
+        """Those whose queues exist."""
+        return self._made
+
+    def want(self, tags: Iterable[str]) -> None:
+        """Some worker takes jobs of these tags."""
+        # At every heartbeat of every worker: nearly always there is nothing new.
+        new = [tag for tag in tags if tag not in self._wanted and is_tag(tag)]
+        if new:
+            self._wanted.update(new)
+            self._news.set()
+
+    async def look_again(self) -> None:
+        """What was made may be gone: NATS may have lost its disk. A hook of the link."""
+        self._made.clear()
+        self._news.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        delay = _FIRST_RETRY_SECONDS
+        while not stop.is_set():
+            try:
+                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
+                    await self._news.wait()
+            except TimeoutError:
+                self._made.clear()
+            self._news.clear()
+            if await self._make_missing():
+                delay = _FIRST_RETRY_SECONDS
+                continue
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_RETRY_SECONDS)
+            self._news.set()
+
+    async def _make_missing(self) -> bool:
+        """One that cannot be made does not keep the others waiting; False if there was one."""
+        all_made = True
+        for tag in sorted(self._wanted - self._made):
+            config = work_consumer_config(self._settings, self._settings, tag)
+            try:
+                await ensure_consumer(self._link.jetstream, self._settings.work_stream, config)
+            except (nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError) as error:
+                all_made = False
+                self._complain(tag, str(error) or type(error).__name__)
+            else:
+                self._made.add(tag)
+        return all_made
+
+    def _complain(self, tag: str, reason: str) -> None:
+        if reason != self._complaint:
+            self._complaint = reason
+            logger.warning("the queue of tag %s cannot be made yet: %s", tag, reason, extra={"tag": tag})

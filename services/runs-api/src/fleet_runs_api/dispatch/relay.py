@@ -1,0 +1,333 @@
+"""The relay: carries what the ledger has accepted to JetStream, when it is due and as often as it takes."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fleet_contracts import spans
+from fleet_contracts.job import Job
+from fleet_contracts.log_events import LogEvent
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import NATS_MSG_ID, WireNames, job_message_id
+from fleet_contracts.problems import Problem
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.logs.setup import problem_fields
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import Ack, NatsLink, WriteRefused, WrongRevision
+from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
+
+from ..errors import LedgerUnavailable
+from ..ledger import outbox, reads
+from ..ledger.database import Database
+from ..ledger.documents import waiting_snapshot_of, with_facts_of
+from ..ledger.outbox import PutOff, Sent, TakeDue
+from ..ledger.writer import GroupCommit
+from ..metrics import RunsMetrics
+
+logger = logging.getLogger(__name__)
+
+_PAGE = 500
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A job and the snapshot that must be there before it."""
+
+    job: Job
+    payload: bytes
+    snapshot: RunSnapshot
+
+
+class Relay:
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        commits: GroupCommit,
+        names: WireNames,
+        retry_sec: float,
+        metrics: RunsMetrics,
+    ) -> None:
+        self._link = link
+        self._runs = runs
+        self._database = database
+        self._commits = commits
+        self._names = names
+        self._retry_sec = retry_sec
+        self._metrics = metrics
+        self._awake = asyncio.Event()
+        self._failures = RateLimitedLog()
+
+    async def send(self, new: Dispatch) -> int | None:
+        """Write the first snapshot, then queue the job; the job's place in the stream, None if NATS has not told it.
+
+        The job leaves this process only after NATS has acknowledged the snapshot. A failure before that is raised,
+        and a job that JetStream refuses: then no job of this run is anywhere, and none can arrive later. A job that
+        was sent and not answered may arrive at any time: such a run can no longer be withdrawn.
+        """
+        begun = time.perf_counter()
+        job = new.job
+        with self._sending(job, dispatch=1):
+            written = await self._runs.update_nowait(job.run_id, new.snapshot.encode(), revision=0)
+            await self._confirm_snapshot(new, written)
+            try:
+                queued = await self._queue_nowait(job, new.payload, dispatch=1)
+                sequence = (await self._link.wait_ack(queued)).sequence
+            except WriteRefused:
+                raise
+            except NatsUnavailable as error:
+                logger.info("the job of run %s may not have arrived and is sent again: %s", job.run_id, error)
+                return None
+        self._metrics.relay_seconds.observe(time.perf_counter() - begun)
+        return sequence
+
+    def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
+        """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
+        future = self._commits.write_soon(outbox.mark_sent, Sent(run_id, dispatch, job_sequence), patient=True)
+        future.add_done_callback(self._marked)
+
+    def _marked(self, future: "asyncio.Future[None]") -> None:
+        if not future.cancelled() and (error := future.exception()) is not None:
+            self._failures.log(logger, "something that was sent could not be noted; it will be sent again", error)
+
+    async def send_soon(self, run_id: str) -> None:
+        """Send the first dispatch of a run as soon as NATS takes it; from now on nobody can withdraw the run."""
+        try:
+            await self._commits.write(outbox.put_off, PutOff(outbox.DISPATCH, run_id, dispatch=1, due_at=time.time()))
+        except LedgerUnavailable as error:
+            self._failures.log(logger, "a dispatch is sent again later than it could be", error)
+        self.wake()
+
+    async def announce(self, snapshot: RunSnapshot) -> tuple[RunSnapshot, int]:
+        """Have KV know what the ledger knows; what it has then, and its revision.
+
+        A snapshot that is there knows more of the run, except that it was asked to be tried once more, or to end.
+        """
+        run_id = snapshot.run_id
+        while True:
+            entry = await self._runs.get(run_id)
+            try:
+                if entry is None:
+                    return snapshot, await self._runs.create(run_id, snapshot.encode())
+                there = _readable(run_id, entry.value)
+                wanted = snapshot if there is None else _with_what_was_asked(there, snapshot)
+                if wanted is there:
+                    return with_facts_of(snapshot, there), entry.revision
+                wanted = with_facts_of(snapshot, wanted)
+                return wanted, await self._runs.update(run_id, wanted.encode(), revision=entry.revision)
+            except WrongRevision:
+                continue
+
+    def cancel_carried(self, run_id: str) -> None:
+        """Note in the ledger that KV knows of a cancel; nobody needs to wait for it."""
+        future = self._commits.write_soon(outbox.clear_cancelled, run_id, patient=True)
+        future.add_done_callback(self._marked)
+
+    async def remove_traces(self, run_id: str) -> None:
+        """Remove what a withdrawn run may have left in KV: now if NATS answers, else when it is back."""
+        try:
+            self._link.require()
+            await self._purge(run_id)
+        except NatsUnavailable:
+            logger.info("traces of withdrawn run %s will be removed when NATS is back", run_id)
+
+    def wake(self) -> None:
+        """Something may be due sooner than was known."""
+        self._awake.set()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            seconds = _LONGEST_PAUSE_SECONDS
+            try:
+                if self._link.down_because is None:
+                    seconds = await self._work()
+                    self._failures.recovered()
+            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+                self._failures.log(logger, "sending was interrupted", error)
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._awake.wait()
+            except TimeoutError:
+                continue
+            self._awake.clear()
+
+    async def _work(self) -> float:
+        """Send all that is due; how many seconds until the next row is."""
+        while True:
+            (row,) = await self._database.fetch(reads.next_due())
+            if row.due_at is None:
+                return _LONGEST_PAUSE_SECONDS
+            if (left := float(row.due_at) - time.time()) > 0:
+                return min(left, _LONGEST_PAUSE_SECONDS)
+            await self.send_due()
+
+    async def send_due(self) -> None:
+        """Take a page of what is due and send it. What cannot be sent is due again later."""
+        now = time.time()
+        taken = await self._commits.write(outbox.take_due, TakeDue(now, until=now + self._retry_sec, limit=_PAGE))
+        if taken and logger.isEnabledFor(logging.DEBUG):
+            meta = {"queue": "outbox", "priority": 0, "leased_count": len(taken)}
+            logger.debug("%d rows are due", len(taken), extra={"event": LogEvent.SCHEDULER, "meta": meta})
+        rows = await self._database.fetch(reads.outbox_rows(taken))
+        fresh = [row for row in rows if _is_fresh(row)]
+        rest = [row for row in rows if not _is_fresh(row)]
+        await asyncio.gather(self._send_fresh(fresh), *(self._deal_with(row) for row in rest))
+
+    async def _send_fresh(self, rows: Sequence[Any]) -> None:
+        """First dispatches, all in flight at once: nobody can withdraw what the relay has taken.
+
+        The server takes them in the order sent; a worker that is faster all the same waits for the snapshot.
+        """
+        flying: list[tuple[float, Any, Span, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
+        try:
+            for row in rows:
+                begun = time.perf_counter()
+                job = Job.decode(payload := row.job.encode())
+                new = Dispatch(job, payload, RunSnapshot.pending(job, now=row.updated_at))
+                sending = self._sending(job, dispatch=1)
+                try:
+                    with sending.active():
+                        flying.append((begun, row, sending, new, *await self._send_nowait(new)))
+                except NatsUnavailable as error:
+                    sending.fail(type(error).__name__, str(error))
+                    sending.end()
+                    raise
+        except NatsUnavailable as error:
+            self._say_later(rows[len(flying)], error)
+            self._put_off(rows[len(flying) :], error)
+        marks = []
+        for begun, row, sending, new, written, queued in flying:
+            try:
+                with sending:
+                    sequence = await self._confirm(new, written, queued)
+            except NatsUnavailable as error:
+                self._say_later(row, error)
+                self._put_off([row], error)
+            else:
+                self._metrics.relay_seconds.observe(time.perf_counter() - begun)
+                marks.append(self._commits.write_soon(outbox.mark_sent, Sent(row.run_id, 1, sequence)))
+        await asyncio.gather(*marks)
+
+    async def _send_nowait(self, new: Dispatch) -> tuple["asyncio.Future[Ack]", "asyncio.Future[Ack]"]:
+        written = await self._runs.update_nowait(new.job.run_id, new.snapshot.encode(), revision=0)
+        return written, await self._queue_nowait(new.job, new.payload, dispatch=1)
+
+    async def _queue_nowait(self, job: Job, payload: bytes, *, dispatch: int) -> "asyncio.Future[Ack]":
+        return await self._link.publish_nowait(
+            self._names.work_subject(job.tag), payload, {NATS_MSG_ID: job_message_id(job.run_id, dispatch)}
+        )
+
+    async def _confirm(self, new: Dispatch, written: "asyncio.Future[Ack]", queued: "asyncio.Future[Ack]") -> int:
+        try:
+            await self._confirm_snapshot(new, written)
+        except NatsUnavailable:
+            queued.cancel()
+            raise
+        return (await self._link.wait_ack(queued)).sequence
+
+    async def _confirm_snapshot(self, new: Dispatch, written: "asyncio.Future[Ack]") -> None:
+        try:
+            await self._link.wait_ack(written)
+        except WrongRevision:
+            # It is there already (this is a repeated send), or there is the marker of a purged one.
+            await self.announce(new.snapshot)
+
+    async def _deal_with(self, row: Any) -> None:
+        try:
+            if row.kind == outbox.WITHDRAW:
+                await self._purge(row.run_id)
+                return
+            if row.kind == outbox.CANCEL:
+                if row.job is not None and not RunStatus(row.status).is_terminal:
+                    await self.announce(waiting_snapshot_of(row))
+                self.cancel_carried(row.run_id)
+                return
+            sequence = 0  # withdrawn or ended meanwhile: there is nothing to send
+            if row.job is not None and not RunStatus(row.status).is_terminal:
+                begun = time.perf_counter()
+                job = Job.decode(payload := row.job.encode())
+                with self._sending(job, dispatch=row.dispatch):
+                    # One after the other: a job that comes before a reopened snapshot would be taken for done.
+                    await self.announce(waiting_snapshot_of(row))
+                    queued = await self._queue_nowait(job, payload, dispatch=row.dispatch)
+                    sequence = (await self._link.wait_ack(queued)).sequence
+                self._metrics.relay_seconds.observe(time.perf_counter() - begun)
+            await self._commits.write(outbox.mark_sent, Sent(row.run_id, row.dispatch, sequence))
+        except NatsUnavailable as error:
+            self._say_later(row, error)
+            self._put_off([row], error)
+
+    def _sending(self, job: Job, *, dispatch: int) -> Span:
+        """In the trace of the request that asked for the run, however long ago and whoever took it."""
+        if not is_recording():
+            return span(spans.RUN_RELAY, parent=job.trace_context)
+        about = {
+            **spans.about_run(job),
+            **spans.about_message(self._names.work_subject(job.tag), "send"),
+            spans.DISPATCH: dispatch,
+        }
+        return span(spans.RUN_RELAY, about, kind=Kind.PRODUCER, parent=job.trace_context)
+
+    def _say_later(self, row: Any, error: NatsUnavailable) -> None:
+        if row.job is not None:  # else it is only about the traces of a withdrawn run
+            self._metrics.relay_failures.inc()
+        trace = None if row.job is None else Job.decode(row.job.encode()).trace_context
+        with Span(trace):
+            logger.warning(
+                "could not send run %s, trying again: %s",
+                row.run_id,
+                error,
+                extra={"run_id": row.run_id, **problem_fields(Problem.NATS_UNAVAILABLE)},
+            )
+
+    def _put_off(self, rows: Sequence[Any], error: NatsUnavailable) -> None:
+        """Send what met with an outage as soon as it is over; what JetStream refused is due again later."""
+        if isinstance(error, WriteRefused):
+            return
+        due_at = time.time() + _LONGEST_PAUSE_SECONDS
+        for row in rows:
+            later = PutOff(row.kind, row.run_id, row.dispatch, due_at)
+            self._commits.write_soon(outbox.put_off, later, patient=True).add_done_callback(self._marked)
+
+    async def _purge(self, run_id: str) -> None:
+        await self._runs.delete(run_id)
+        await self._commits.write(outbox.clear_withdrawn, run_id)
+
+
+def _with_what_was_asked(there: RunSnapshot, snapshot: RunSnapshot) -> RunSnapshot:
+    if there.reopened < snapshot.reopened:
+        return snapshot
+    if snapshot.status is not RunStatus.CANCELLING or snapshot.reopened < there.reopened:
+        return there
+    assert snapshot.cancel_requested_at is not None
+    return there.request_cancel(
+        by=snapshot.cancel_requested_by, now=snapshot.cancel_requested_at, reason=snapshot.cancel_reason
+    )
+
+
+def _readable(run_id: str, stored: bytes) -> RunSnapshot | None:
+    """What lies under the run's key; None if it is no snapshot of it, and so in nobody's way."""
+    try:
+        return RunSnapshot.decode_of(run_id, stored)
+    except MalformedMessage:
+        return None
+
+
+def _is_fresh(row: Any) -> bool:
+    """A run that was never sent, as far as the ledger knows."""
+    return bool(
+        row.kind == outbox.DISPATCH
+        and row.dispatch == 1
+        and row.snapshot is None
+        and row.job is not None
+        and not RunStatus(row.status).is_terminal
+    )

@@ -1,0 +1,114 @@
+"""What happened to a run besides its state: earlier attempts, and what was decided and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import TypeAdapter
+from sqlalchemy import Connection
+from sqlalchemy.dialects import postgresql, sqlite
+
+from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_contracts.wheel import WheelInUse
+
+from ..ledger.prepared import Inserting
+from ..ledger.tables import attempts as _attempts
+from ..ledger.tables import decisions as _decisions
+from ..ledger.texts import fitting, iso
+
+
+class DecisionKind(StrEnum):
+    RETRY = "retry"
+    GIVE_UP = "give_up"
+    HAND_OVER = "hand_over"
+    REDISPATCH = "redispatch"
+    REQUEUE = "requeue"
+    EXPIRE = "expire"
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    run_id: str
+    at: float
+    kind: DecisionKind
+    attempt: int
+    reason: str
+
+
+_LONGEST_NAME = 255
+_LONGEST_TEXT = 4000
+_WHEELS = TypeAdapter(list[WheelInUse])
+_INSERT_DECISION = Inserting(_decisions, ("run_id", "at", "kind", "attempt", "reason"))
+_INSERT_ATTEMPT = {
+    "sqlite": sqlite.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
+    "postgresql": postgresql.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
+}
+
+
+def decide(connection: Connection, decided: Sequence[Decided]) -> Sequence[None]:
+    """The same as a batch of the group commit."""
+    note_decisions(connection, decided)
+    return [None] * len(decided)
+
+
+def note_decisions(connection: Connection, decided: Sequence[Decided]) -> None:
+    rows = [(d.run_id, d.at, d.kind.value, d.attempt, fitting(d.reason, _LONGEST_TEXT)) for d in decided]
+    _INSERT_DECISION.execute(connection, rows)
+
+
+def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
+    """Record the attempts that a snapshot tells of, and what was decided after each one that is news."""
+    decided = []
+    for record in snapshot.earlier_attempts:
+        added = connection.execute(
+            _INSERT_ATTEMPT[connection.dialect.name].values(
+                run_id=snapshot.run_id,
+                attempt=record.attempt,
+                outcome=record.outcome.value,
+                worker_id=fitting(record.worker_id, _LONGEST_NAME),
+                started_at=record.start_time,
+                ended_at=record.end_time,
+                error=fitting(record.error, _LONGEST_TEXT),
+                wheels=_WHEELS.dump_json(record.wheels).decode() if record.wheels else None,
+            )
+        ).first()
+        if added is not None and (decision := _decision_after(snapshot, record)) is not None:
+            decided.append(decision)
+    if _has_used_up_its_retries(snapshot):
+        assert snapshot.retry is not None
+        reason = f"failure {snapshot.failures} of {snapshot.retry.max_attempts} allowed: {snapshot.error}"
+        at = snapshot.end_time or snapshot.updated_at
+        decided.append(Decided(snapshot.run_id, at, DecisionKind.GIVE_UP, snapshot.attempt, reason))
+    note_decisions(connection, decided)
+
+
+def _decision_after(snapshot: RunSnapshot, record: AttemptRecord) -> Decided | None:
+    match record.outcome:
+        case AttemptOutcome.INTERRUPTED:
+            reason = f"worker {record.worker_id} or its runner died in mid-run; another attempt may begin"
+            kind = DecisionKind.HAND_OVER
+        case AttemptOutcome.HANDED_BACK:
+            reason = f"worker {record.worker_id} stopped and gave the run back"
+            kind = DecisionKind.HAND_OVER
+        case AttemptOutcome.FAILED if record is snapshot.earlier_attempts[-1] and snapshot.retry is not None:
+            when = (
+                f"; the next attempt begins at {iso(snapshot.not_before, timespec='milliseconds')}"
+                if snapshot.not_before
+                else ""
+            )
+            most = snapshot.retry.max_attempts
+            reason = f"failure {snapshot.failures} of {most} allowed: {record.error}{when}"
+            kind = DecisionKind.RETRY
+        case _:
+            return None
+    return Decided(snapshot.run_id, record.end_time, kind, record.attempt, reason)
+
+
+def _has_used_up_its_retries(snapshot: RunSnapshot) -> bool:
+    return (
+        snapshot.status is RunStatus.FAILED
+        and snapshot.retry is not None
+        and snapshot.retry.max_attempts > 1
+        and not snapshot.retry.allows_another(snapshot.failures)
+    )

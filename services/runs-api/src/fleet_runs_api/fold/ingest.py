@@ -1,0 +1,166 @@
+"""The ingest: folds every change of a snapshot in KV into the ledger, in batches, resuming where it was."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from nats.aio.msg import Msg
+from nats.js import api
+
+from fleet_contracts import spans
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import WireNames, kv_key, kv_stream
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_contracts.trace_context import TraceContext
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.pull import Puller, stored_at_of, stream_sequence_of
+from fleet_kit.nats.resources import ensure_consumer
+from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
+
+from ..dispatch.relay import Relay
+from ..errors import LedgerUnavailable
+from ..ledger.writer import GroupCommit
+from ..metrics import RunsMetrics
+from . import recording
+from .recording import Observation
+
+logger = logging.getLogger(__name__)
+
+_BATCH = 256
+_PAUSE_SECONDS = 0.2
+# How far the ledger may lag behind KV. A snapshot that is replaced meanwhile is never even delivered: of a tiny
+# run only the end is.
+_GATHER_SECONDS = 0.03
+
+
+class Ingest:
+    """Replicas share one durable consumer on the bucket's stream, so each change is folded once."""
+
+    def __init__(
+        self, *, link: NatsLink, commits: GroupCommit, relay: Relay, names: WireNames, metrics: RunsMetrics
+    ) -> None:
+        self._link = link
+        self._commits = commits
+        self._relay = relay
+        self._names = names
+        self._metrics = metrics
+        self._failures = RateLimitedLog()
+        self._puller = Puller(
+            link, stream=kv_stream(names.runs_kv_bucket), durables=[names.ingest_durable()], expires_seconds=5.0
+        )
+
+    async def prepare(self) -> None:
+        """Make the consumer if it is not there; a hook of the link."""
+        await ensure_consumer(
+            self._link.jetstream,
+            kv_stream(self._names.runs_kv_bucket),
+            api.ConsumerConfig(
+                durable_name=self._names.ingest_durable(),
+                deliver_policy=api.DeliverPolicy.ALL,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=30,
+                max_ack_pending=20 * _BATCH,
+            ),
+        )
+        await self._puller.start()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            try:
+                await self._follow(stop)
+            except NatsUnavailable:
+                await asyncio.sleep(_PAUSE_SECONDS)
+            except Exception as error:  # noqa: BLE001 - told; they will come again
+                self._failures.log(logger, "snapshots are folded in later", error)
+                await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _follow(self, stop: asyncio.Event) -> None:
+        """Wait for a first change, then gather and fold until there are no more."""
+        messages = await self._puller.take(1)
+        while messages and not stop.is_set():
+            if len(messages) < _BATCH:
+                await asyncio.sleep(_GATHER_SECONDS)
+                messages += await self._puller.take_now(_BATCH)
+            await self._fold(messages)
+            messages = await self._puller.take_now(_BATCH)
+
+    async def stop(self) -> None:
+        await self._puller.stop()
+
+    async def _fold(self, messages: list[Msg]) -> None:
+        # Of several changes of one run the last one tells all.
+        latest = {msg.subject: msg for msg in messages}
+        begun_at = time.time()
+        observations = [seen for msg in latest.values() if (seen := self._observation(msg)) is not None]
+        if observations:
+            changed, refused = await self._record(observations)
+            self._failures.recovered()
+            self._metrics.note_changes(seen.snapshot for seen in changed)
+            for seen in observations:
+                self._metrics.snapshot_bytes.observe(len(seen.text))
+            self._metrics.ingest_lag.observe(max(time.time() - stored_at_of(messages[0]), 0.0))
+            if any(seen.snapshot.not_before is not None for seen in observations):
+                self._relay.wake()
+            if is_recording():
+                _tell_traces(observations, refused, begun_at)
+        for msg in messages:
+            await self._link.send(msg.reply, b"+ACK")
+
+    def _observation(self, msg: Msg) -> Observation | None:
+        if not msg.data:
+            return None  # a deletion: KV has let go of the run, the ledger keeps it
+        try:
+            snapshot = RunSnapshot.decode_of(kv_key(self._names.runs_kv_bucket, msg.subject), msg.data)
+        except MalformedMessage as error:
+            with Span(TraceContext.of_headers(msg.headers)):
+                logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
+            return None
+        if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
+            return None  # our own first word about the run: the ledger said it before KV did
+        return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), TraceContext.of_headers(msg.headers))
+
+    async def _record(self, observations: Sequence[Observation]) -> tuple[Sequence[Observation], dict[str, str]]:
+        """Together; if that fails one by one, so that one that the ledger cannot take does not hold up the others.
+
+        Says what was news, and of which runs it was refused, with the kind of the error.
+        """
+        try:
+            return await self._commits.write(recording.record, observations), {}
+        except LedgerUnavailable:
+            raise
+        except Exception:
+            logger.warning("%d snapshots could not be folded in together", len(observations), exc_info=True)
+        changed: list[Observation] = []
+        refused: dict[str, str] = {}
+        for seen in observations:
+            try:
+                changed += await self._commits.write(recording.record, [seen])
+            except LedgerUnavailable:
+                raise
+            except Exception as error:
+                run_id = seen.snapshot.run_id
+                refused[run_id] = type(error).__name__
+                with Span(seen.trace):
+                    logger.exception("a snapshot of run %s cannot be folded in", run_id, extra={"run_id": run_id})
+        return changed, refused
+
+
+def _tell_traces(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:
+    """A span for each change that somebody wrote inside a trace; heartbeats are written outside of any."""
+    for seen in observations:
+        if seen.trace is not None:
+            about = {
+                **spans.about_run(seen.snapshot),
+                spans.ATTEMPT: seen.snapshot.attempt,
+                spans.RUN_STATUS: seen.snapshot.status.value,
+                spans.SNAPSHOT_REVISION: seen.revision,
+            }
+            traced = span(spans.RUN_INGEST, about, kind=Kind.CONSUMER, parent=seen.trace, begun_at=begun_at)
+            if (error_type := refused.get(seen.snapshot.run_id)) is not None:
+                # What the database says quotes what it was given.
+                traced.fail(error_type)
+            traced.end()

@@ -1,0 +1,171 @@
+"""What is only known by asking the ledger and JetStream, shown to whoever scrapes."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import nats.errors
+import nats.js.errors
+
+from fleet_contracts.names import kv_stream, kv_subject
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import FleetError
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import messages_of
+from fleet_kit.telemetry.metrics import OTHER
+
+from .dead_letters import reads as dead_letter_reads
+from .ledger import reads
+from .ledger.database import Database
+from .metrics import RunsMetrics
+from .settings import RunsSettings
+from .workers import NOBODY, FleetView
+
+logger = logging.getLogger(__name__)
+
+# However many scrape: so often are ledger and JetStream asked.
+_FRESH_SECONDS = 2.0
+# Whoever scrapes waits no longer; what has not answered by then is away.
+_PATIENCE_SECONDS = 3.0
+_MOST_TAGS = 100
+# Where the help of a gauge says so.
+_MOST_COUNTED = 10_000
+_AWAY = (FleetError, nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError)
+
+
+class FleetGauges:
+    def __init__(
+        self,
+        *,
+        settings: RunsSettings,
+        link: NatsLink,
+        database: Database,
+        workers: FleetView,
+        metrics: RunsMetrics,
+    ) -> None:
+        self._settings = settings
+        self._link = link
+        self._database = database
+        self._workers = workers
+        self._metrics = metrics
+        self._asking = asyncio.Lock()
+        self._asked_at = float("-inf")
+
+    async def show_fleet(self) -> None:
+        """Bring the spec's series up to date; NatsUnavailable or LedgerUnavailable if one of them is away."""
+        self._link.require()
+        await self._show_totals()
+        await self._show_streams()
+
+    async def refresh(self) -> None:
+        """Bring everything up to date that can be; what cannot be known is not shown."""
+        async with self._asking:
+            if time.monotonic() - self._asked_at < _FRESH_SECONDS:
+                return
+            ledger_answers, streams_answer = await asyncio.gather(
+                self._try(self._show_totals, self._show_backlog),
+                self._try(self._show_streams, self._show_ingest, self._show_queues),
+            )
+            self._metrics.ledger_up.set(float(ledger_answers))
+            if not ledger_answers:
+                self._metrics.forget_ledger()
+            if not streams_answer:
+                self._metrics.forget_streams()
+            self._asked_at = time.monotonic()
+
+    async def _try(self, *looks: Callable[[], Awaitable[None]]) -> bool:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                for look in looks:
+                    await look()
+        except _AWAY as error:
+            logger.debug("metrics could not be brought up to date: %s", error)
+            return False
+        return True
+
+    # From the ledger ----------------------------------------------------------------------------
+
+    async def _show_totals(self) -> None:
+        totals: Counter[RunStatus] = Counter()
+        for row in await self._database.fetch(reads.totals_by_status()):
+            totals[RunStatus(row.status)] += row.total
+        self._metrics.show_totals(totals)
+        (letters,) = await self._database.fetch(dead_letter_reads.count_open(most=_MOST_COUNTED))
+        self._metrics.open_letters.set(letters[0])
+
+    async def _show_backlog(self) -> None:
+        now = time.time()
+        held = await self._database.fetch(reads.heard_of_longest_ago())
+        self._metrics.oldest_heartbeat.set(max(now - held[0].changed_at, 0.0) if held else 0.0)
+        (due,) = await self._database.fetch(reads.count_due(now, most=_MOST_COUNTED))
+        self._metrics.outbox_due.set(due[0])
+        (first,) = await self._database.fetch(reads.due_longest())
+        since = min((moment for moment in first if moment is not None), default=now)
+        self._metrics.outbox_oldest.set(max(now - since, 0.0))
+
+    # From JetStream -----------------------------------------------------------------------------
+
+    async def _show_streams(self) -> None:
+        self._link.require()
+        self._metrics.workers_alive.set(self._workers.alive_count(now=time.time()))
+        stream = await self._link.stream_info(self._settings.dlq_stream)
+        self._metrics.dead_letters.set(stream.state.messages)
+
+    async def _show_ingest(self) -> None:
+        stream = kv_stream(self._settings.runs_kv_bucket)
+        consumer = await self._link.jetstream.consumer_info(stream, self._settings.ingest_durable())
+        pending = (consumer.num_pending or 0) + (consumer.num_ack_pending or 0)
+        self._metrics.ingest_pending.set(pending)
+        known = consumer.ack_floor.stream_seq if consumer.ack_floor is not None else 0
+        age = (
+            await self._age(stream, kv_subject(self._settings.runs_kv_bucket, ">"), after=known) if pending else None
+        )
+        self._metrics.ingest_oldest.set(age or 0.0)
+
+    async def _show_queues(self) -> None:
+        """The subjects of the stream tell which tags have work, also those that no worker serves."""
+        names, now = self._settings, time.time()
+        info = await self._link.jetstream.stream_info(names.work_stream, subjects_filter=names.work_subject("*"))
+        prefix = names.work_subject("")
+        in_stream = {subject.removeprefix(prefix): count for subject, count in (info.state.subjects or {}).items()}
+        served = self._workers.capacities(now=now)
+        # Chosen anew each time: whoever invents tags must not push out those that somebody serves.
+        tags = sorted({*in_stream, *served}, key=lambda tag: (tag not in served, -in_stream.get(tag, 0), tag))
+        named, rest = tags[:_MOST_TAGS], tags[_MOST_TAGS:]
+        looked = await asyncio.gather(
+            *(self._look_at(tag, in_stream.get(tag, 0), held=served.get(tag, NOBODY).held) for tag in named)
+        )
+        metrics = self._metrics
+        metrics.forget_tags()
+        for tag, (waiting, taken, age) in zip(named, looked, strict=True):
+            metrics.queue_jobs.labels(tag, "waiting").set(waiting)
+            metrics.queue_jobs.labels(tag, "taken").set(taken)
+            metrics.queue_oldest.labels(tag).set(age)
+            metrics.queue_workers.labels(tag).set(served.get(tag, NOBODY).workers)
+            metrics.queue_free_slots.labels(tag).set(served.get(tag, NOBODY).free_slots)
+        if rest:
+            # Who takes them is not known one by one; that they are there is, and whether one of them has nobody.
+            metrics.queue_jobs.labels(OTHER, "waiting").set(sum(in_stream.get(tag, 0) for tag in rest))
+            metrics.queue_workers.labels(OTHER).set(min(served.get(tag, NOBODY).workers for tag in rest))
+
+    async def _look_at(self, tag: str, jobs: int, *, held: int) -> tuple[int, int, float]:
+        """How many jobs of a tag wait, how many are in some worker's hands, how long the oldest has waited."""
+        names = self._settings
+        try:
+            queue = await self._link.jetstream.consumer_info(names.work_stream, names.work_durable(tag))
+        except nats.js.errors.NotFoundError:
+            taken, delivered = 0, 0  # no worker has ever served it
+        else:
+            # JetStream counts what was handed back among what is out, until somebody gets it again.
+            taken = min(queue.num_ack_pending or 0, held)
+            delivered = queue.delivered.stream_seq if queue.delivered is not None and taken else 0
+        waiting = max(jobs - taken, 0)
+        age = await self._age(names.work_stream, names.work_subject(tag), after=delivered) if waiting else None
+        return waiting, taken, age or 0.0
+
+    async def _age(self, stream: str, subject: str, *, after: int) -> float | None:
+        """How long ago the next message after a place of a stream was stored; None if there is none."""
+        messages = await messages_of(self._link, stream, subject, after=after, limit=1)
+        return max(time.time() - messages[0].stored_at, 0.0) if messages else None

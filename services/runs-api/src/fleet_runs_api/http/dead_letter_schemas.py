@@ -1,0 +1,157 @@
+"""What comes in and goes out over HTTP about dead letters."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from fleet_contracts.status import RunStatus
+from fleet_kit.http.bodies import Body
+from fleet_kit.http.query_parameters import Moment
+
+from ..accept.requests import Name
+
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+Cursor = Annotated[str, StringConstraints(max_length=500)]
+StateFilter = Literal["open", "requeued", "all"]
+
+MOST_AT_ONCE = 1000
+
+
+class Criteria(Body):
+    """Which letters are meant. A criterion that nobody knows is refused: it would have chosen too many."""
+
+    reason: Name | None = None
+    flow: Name | None = None
+    tag: Name | None = None
+    run_id: Name | None = None
+    fingerprint: Fingerprint | None = None
+    since: Moment | None = Field(None, description="letters of this moment or later")
+    until: Moment | None = Field(None, description="letters before this moment")
+
+
+class LetterQuery(Criteria):
+    state: StateFilter = "open"
+    limit: int = Field(50, ge=1, le=200)
+    cursor: Cursor | None = None
+
+
+class DeletionQuery(Criteria):
+    state: StateFilter = "open"
+    all: bool = False
+    limit: int = Field(MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE)
+    cursor: Cursor | None = None
+
+    @model_validator(mode="after")
+    def _be_explicit(self) -> Self:
+        _require_criteria(self, self.all)
+        return self
+
+
+class RequeueLetters(Body):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"filter": {"reason": "execution_error"}, "rate_per_sec": 10}]},
+    )
+
+    filter: Criteria = Criteria()
+    all: bool = False
+    rate_per_sec: float = Field(10.0, ge=0.01, le=10_000, allow_inf_nan=False)
+    limit: int = Field(MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE)
+    start_at: Moment | None = Field(None, description="when the first run may begin; now if it is not given")
+    cursor: Cursor | None = None
+
+    @model_validator(mode="after")
+    def _be_explicit(self) -> Self:
+        _require_criteria(self.filter, self.all)
+        return self
+
+
+class LetterView(BaseModel):
+    id: int
+    run_id: str | None
+    flow_name: str | None
+    tag: str | None
+    reason: str
+    error: str | None
+    error_type: str
+    fingerprint: str
+    worker_id: str | None
+    attempt: int | None
+    num_delivered: int | None
+    subject: str | None
+    at: float
+    state: str
+    requeued_at: float | None
+    requeued_by: str | None
+
+
+class LetterList(BaseModel):
+    items: list[LetterView]
+    next_cursor: str | None
+    total_open: int
+
+
+class RunNow(BaseModel):
+    status: RunStatus
+    attempt: int
+    updated_at: float
+
+
+class LetterInFull(LetterView):
+    # None: the letter belongs to no run, or the run is no longer kept.
+    run: RunNow | None
+
+
+class GroupView(BaseModel):
+    fingerprint: str
+    reason: str
+    flow_name: str | None
+    error_type: str
+    error: str | None
+    total: int
+    first_at: float
+    last_at: float
+
+
+class GroupList(BaseModel):
+    items: list[GroupView]
+    total_open: int
+
+
+class LetterRequeued(BaseModel):
+    id: int
+    run_id: str
+    status: RunStatus
+    attempt: int
+    # Every letter of the run that was open.
+    letters: list[int]
+
+
+class LetterSkipped(BaseModel):
+    id: int
+    reason: str
+    detail: str
+    run_status: RunStatus | None
+
+
+class LettersRequeued(BaseModel):
+    requeued: int
+    skipped: list[LetterSkipped]
+    remaining: int
+    last_due_at: float | None
+    next_cursor: str | None
+
+
+class LetterDeleted(BaseModel):
+    id: int
+    deleted: bool
+
+
+class LettersDeleted(BaseModel):
+    deleted: int
+    more: bool
+    next_cursor: str | None
+
+
+def _require_criteria(chosen: Criteria, everything: bool) -> None:
+    if not everything and all(getattr(chosen, name) is None for name in Criteria.model_fields):
+        raise ValueError("name at least one criterion, or say with all=true that every letter is meant")

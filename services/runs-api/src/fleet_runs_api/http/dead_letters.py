@@ -1,0 +1,160 @@
+"""Dead letters over HTTP: parse at the door, call the use case, answer. No logic here."""
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from sqlalchemy import Row
+
+from fleet_contracts.problems import Problem
+from fleet_kit.http.app import answers_invalid_requests_with
+from fleet_kit.http.bodies import read
+from fleet_kit.http.identity import RunsReader, RunsWriter
+from fleet_kit.http.openapi import json_body
+
+from ..dead_letters.handling import why_not
+from ..dead_letters.letter import LetterState
+from ..dead_letters.reads import LetterFilter
+from ..errors import DeadLetterNotFound
+from .dead_letter_schemas import (
+    Criteria,
+    DeletionQuery,
+    GroupList,
+    GroupView,
+    LetterDeleted,
+    LetterInFull,
+    LetterList,
+    LetterQuery,
+    LetterRequeued,
+    LettersDeleted,
+    LetterSkipped,
+    LettersRequeued,
+    LetterView,
+    RequeueLetters,
+    RunNow,
+    StateFilter,
+)
+from .dependencies import Service
+
+router = APIRouter()
+
+_LETTER_ID = re.compile(r"[0-9]{1,18}")
+_STATES = {
+    "open": (LetterState.OPEN,),
+    "requeued": (LetterState.REQUEUED,),
+    "all": (LetterState.OPEN, LetterState.REQUEUED),
+}
+
+
+@router.get("/dlq", response_model=LetterList)
+@answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
+async def list_letters(caller: RunsReader, service: Service, query: Annotated[LetterQuery, Query()]) -> LetterList:
+    """The newest letters first. A page may be short and yet not be the last: `next_cursor` decides."""
+    wanted = _filter(query, caller.tenant_id, query.state)
+    rows, next_cursor = await service.dead_letters.newest(wanted, limit=query.limit, cursor=query.cursor)
+    return LetterList(
+        items=[LetterView.model_validate(row._mapping) for row in rows],
+        next_cursor=next_cursor,
+        total_open=await service.dead_letters.total_open(caller.tenant_id),
+    )
+
+
+@router.delete("/dlq", response_model=LettersDeleted)
+@answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
+async def delete_letters(
+    caller: RunsWriter, service: Service, query: Annotated[DeletionQuery, Query()]
+) -> LettersDeleted:
+    wanted = _filter(query, caller.tenant_id, query.state)
+    done = await service.dead_letters.delete_all(wanted, caller, limit=query.limit, cursor=query.cursor)
+    return LettersDeleted(deleted=done.deleted, more=done.next_cursor is not None, next_cursor=done.next_cursor)
+
+
+@router.get("/dlq/groups", response_model=GroupList)
+@answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
+async def list_groups(
+    caller: RunsReader, service: Service, limit: Annotated[int, Query(ge=1, le=200)] = 50
+) -> GroupList:
+    """Open letters by kind, the kind that was seen last first."""
+    rows = await service.dead_letters.groups(caller.tenant_id, limit=limit)
+    return GroupList(
+        items=[GroupView.model_validate(row._mapping) for row in rows],
+        total_open=await service.dead_letters.total_open(caller.tenant_id),
+    )
+
+
+@router.post(
+    "/dlq/requeue",
+    response_model=LettersRequeued,
+    openapi_extra=json_body(RequeueLetters),
+)
+async def requeue_letters(request: Request, caller: RunsWriter, service: Service) -> LettersRequeued:
+    """New attempts for the runs of many letters, the oldest first, at a rate that the fleet can take."""
+    body = await read(RequeueLetters, request)
+    done = await service.dead_letters.requeue_all(
+        _filter(body.filter, caller.tenant_id, "open"),
+        caller,
+        rate_per_sec=body.rate_per_sec,
+        limit=body.limit,
+        start_at=body.start_at,
+        cursor=body.cursor,
+    )
+    return LettersRequeued(
+        requeued=done.requeued,
+        skipped=[
+            LetterSkipped(id=no.letter_id, reason=no.why.value, detail=why_not(no), run_status=no.run_status)
+            for no in done.refused
+        ],
+        remaining=done.remaining,
+        last_due_at=done.last_due_at,
+        next_cursor=done.next_cursor,
+    )
+
+
+@router.get("/dlq/{letter_id}", response_model=LetterInFull)
+async def read_letter(letter_id: str, caller: RunsReader, service: Service) -> LetterInFull:
+    row = await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
+    return LetterInFull.model_validate({**row._mapping, "run": _run_now(row)})
+
+
+@router.post("/dlq/{letter_id}/requeue", response_model=LetterRequeued)
+async def requeue_letter(letter_id: str, caller: RunsWriter, service: Service) -> LetterRequeued:
+    """A new attempt for the run of this letter."""
+    number = _number(letter_id)
+    run, letters = await service.dead_letters.requeue(number, caller)
+    return LetterRequeued(
+        id=number, run_id=run.run_id, status=run.status, attempt=run.attempt, letters=sorted(letters)
+    )
+
+
+@router.delete("/dlq/{letter_id}", response_model=LetterDeleted)
+async def delete_letter(letter_id: str, caller: RunsWriter, service: Service) -> LetterDeleted:
+    number = _number(letter_id)
+    await service.dead_letters.delete(number, caller)
+    return LetterDeleted(id=number, deleted=True)
+
+
+def _filter(criteria: Criteria, tenant_id: str, state: StateFilter) -> LetterFilter:
+    return LetterFilter(
+        tenant_id=tenant_id,
+        states=_STATES[state],
+        reason=criteria.reason,
+        flow_name=criteria.flow,
+        tag=criteria.tag,
+        run_id=criteria.run_id,
+        fingerprint=criteria.fingerprint,
+        since=criteria.since,
+        until=criteria.until,
+    )
+
+
+def _number(letter_id: str) -> int:
+    """What is no number is no letter's id."""
+    if _LETTER_ID.fullmatch(letter_id) is None:
+        raise DeadLetterNotFound(letter_id=letter_id)
+    return int(letter_id)
+
+
+def _run_now(row: Row[Any]) -> RunNow | None:
+    if row.run_status is None:
+        return None
+    return RunNow(status=row.run_status, attempt=row.run_attempt, updated_at=row.run_updated_at)

@@ -1,0 +1,95 @@
+"""HTTP in and out: parse at the door, call the use case, answer. No logic here."""
+
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import Response, StreamingResponse
+
+from fleet_kit.http.app import sse_event
+from fleet_kit.http.bodies import read
+from fleet_kit.http.identity import MetricsReader, RunsReader, RunsWriter
+from fleet_kit.http.openapi import json_body
+from fleet_kit.http.query_parameters import Moment
+from fleet_kit.telemetry.metrics import CONTENT_TYPE, render
+
+from ..accept.requests import CancelRun
+from ..read.event_ids import EventId
+from ..read.schemas import Attempts, Include, RunInFull
+from .bodies import json_answer
+from .dependencies import Service
+
+router = APIRouter()
+
+Includes = Annotated[list[Include], Query(description="records, full or all: with the task records")]
+
+
+@router.get("/runs/{run_id}", response_model=RunInFull)
+async def read_run(run_id: str, caller: RunsReader, service: Service, include: Includes = []) -> Response:  # noqa: B006
+    snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
+    return json_answer(service.views.public(snapshot, with_records=bool(include)))
+
+
+@router.get("/runs/{run_id}/tasks")
+async def read_tasks(run_id: str, caller: RunsReader, service: Service) -> Response:
+    snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
+    shown = {"run_id", "flow_name", "status", "tasks", "task_records", "task_records_truncated", "attempt"}
+    return json_answer(snapshot.model_dump_json(include=shown).encode())
+
+
+@router.get("/runs/{run_id}/attempts", response_model=Attempts)
+async def read_attempts(run_id: str, caller: RunsReader, service: Service) -> Response:
+    """Every attempt of the run, and what was decided about it and why."""
+    attempts = await service.views.attempts(run_id, tenant_id=caller.tenant_id)
+    return json_answer(attempts.model_dump_json().encode())
+
+
+@router.post(
+    "/runs/{run_id}/cancel",
+    response_model=RunInFull,
+    openapi_extra=json_body(CancelRun, required=False),
+)
+async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
+    """Ask a run to end: CANCELLING until it has. A run that has ended stays as it is."""
+    wanted = await read(CancelRun, request, or_else=CancelRun())
+    snapshot = await service.cancellation.cancel(run_id, caller, reason=wanted.reason)
+    return json_answer(service.views.public(snapshot, with_records=False))
+
+
+@router.get("/runs/{run_id}/watch", response_class=StreamingResponse)
+async def watch_run(
+    run_id: str,
+    caller: RunsReader,
+    service: Service,
+    include: Includes = [],  # noqa: B006
+    since: Annotated[Moment, Query(description="only states changed after this moment")] = 0.0,
+    timeout_sec: Annotated[int, Query(ge=1, le=600)] = 600,
+    last_event_id: Annotated[str, Header(max_length=100)] = "",
+) -> Response:
+    """Server-sent events: the run's state whenever it changes, until it has ended."""
+    states = await service.watching.open(
+        run_id, tenant_id=caller.tenant_id, after=EventId.parse(last_event_id), since=since, seconds=timeout_sec
+    )
+
+    async def events() -> AsyncIterator[bytes]:
+        async for state in states:
+            now = time.time()
+            if state is None:
+                yield sse_event("heartbeat", b'{"run_id":"%b","ts":%f}' % (run_id.encode(), now))
+            else:
+                shown = service.views.public(state.snapshot, with_records=bool(include))
+                data = b'{"run_id":"%b","snapshot":%b,"ts":%f}' % (run_id.encode(), shown, now)
+                yield sse_event("snapshot", data, event_id=str(state.id))
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+@router.get("/fleet/metrics")
+async def read_fleet_metrics(_: MetricsReader, service: Service) -> Response:
+    """The gateway's /metrics: what holds for the whole fleet, without a word of whose flows there are.
+
+    Its cost does not depend on the number of runs.
+    """
+    await service.gauges.show_fleet()
+    return Response(render(service.metrics.of_fleet()), media_type=CONTENT_TYPE)

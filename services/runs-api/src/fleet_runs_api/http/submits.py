@@ -1,0 +1,66 @@
+"""Submitting over HTTP: one run, many at once, one once more."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from fleet_contracts.scopes import Scope
+from fleet_contracts.status import RunStatus
+from fleet_kit.http.bodies import read
+from fleet_kit.http.identity import RunsWriter, identity_of
+from fleet_kit.http.openapi import json_body
+
+from ..accept.requests import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
+from ..accept.submission import Receipt
+from .bodies import idempotency_key_of, json_answer
+from .dependencies import Service, service_of
+
+router = APIRouter()
+
+_REPLAYED = {"Idempotency-Replayed": "true"}
+
+
+@router.post("/runs", response_model=Submitted, openapi_extra=json_body(SubmitRun))
+async def submit_run(request: Request, caller: RunsWriter, service: Service) -> Response:
+    """Submit a run. It is on disk before the answer is sent."""
+    wanted = await read(SubmitRun, request)
+    receipt = await service.submission.submit(wanted, caller, idempotency_key=idempotency_key_of(request))
+    service.metrics.submitted.inc(0 if receipt.replayed else 1)
+    return answer_one(receipt)
+
+
+async def submit_run_express(request: Request) -> Response:
+    """The same past the framework: see EXPRESS."""
+    caller = await identity_of(request)
+    caller.require(Scope.RUNS_WRITE)
+    return await submit_run(request, caller, await service_of(request))
+
+
+@router.post("/runs/batch", response_model=SubmittedBatch, openapi_extra=json_body(SubmitBatch))
+async def submit_batch(request: Request, caller: RunsWriter, service: Service) -> Response:
+    """Submit up to 1,000 runs: all of them are accepted, or none."""
+    wanted = await read(SubmitBatch, request)
+    receipt = await service.submission.submit_batch(wanted.runs, caller, idempotency_key=idempotency_key_of(request))
+    service.metrics.submitted.inc(0 if receipt.replayed else len(receipt.run_ids))
+    items = b",".join(_submitted(run_id) for run_id in receipt.run_ids)
+    return json_answer(b'{"runs":[%b]}' % items, _REPLAYED if receipt.replayed else None)
+
+
+@router.post("/runs/{run_id}/rerun", response_model=Submitted)
+async def rerun(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
+    """Submit the same input as a new run, which names the first one in `rerun_of`."""
+    job = await service.views.job(run_id, tenant_id=caller.tenant_id)
+    receipt = await service.submission.rerun(job, caller, idempotency_key=idempotency_key_of(request))
+    service.metrics.submitted.inc(0 if receipt.replayed else 1)
+    return answer_one(receipt)
+
+
+def answer_one(receipt: Receipt) -> Response:
+    return json_answer(_submitted(receipt.run_id), _REPLAYED if receipt.replayed else None)
+
+
+def _submitted(run_id: str) -> bytes:
+    return b'{"run_id":"%b","status":"%b"}' % (run_id.encode(), RunStatus.PENDING.value.encode())
+
+
+# Half of what the framework does for a submit is not needed for it, and submits come by the thousand.
+EXPRESS = {("POST", "/runs"): submit_run_express}

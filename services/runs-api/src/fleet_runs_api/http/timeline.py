@@ -1,0 +1,136 @@
+"""HTTP in and out for what a run did, said and returned."""
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
+from pydantic_core import to_json
+
+from fleet_kit.http.app import JsonResponse, sse_event
+from fleet_kit.http.identity import RunsReader
+
+from ..read.event_ids import EventId
+from ..read.results import result_of
+from ..read.timeline.following import End, Output
+from ..read.timeline.log_text import LogText
+from ..read.timeline.timeline import Entry, LogFilter
+from .dependencies import Service
+
+router = APIRouter()
+
+# A position in the stream fits into what JetStream counts with.
+_LARGEST_POSITION = 2**63 - 1
+
+Attempt = Annotated[int | None, Query(ge=1)]
+
+
+@router.get("/runs/{run_id}/events")
+async def read_events(
+    run_id: str,
+    caller: RunsReader,
+    service: Service,
+    attempt: Attempt = None,
+    after: Annotated[int, Query(ge=0, le=_LARGEST_POSITION, description="`next` of a page, or an event's `id`")] = 0,
+    limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
+) -> Response:
+    """The run's timeline in order: its states, those of its tasks, and their output."""
+    page = await service.timeline.page(run_id, tenant_id=caller.tenant_id, attempt=attempt, after=after, limit=limit)
+    return JsonResponse(
+        {
+            "run_id": run_id,
+            "events": [_event(entry) for entry in page.entries],
+            "next": page.next,
+            "truncated": page.truncated,
+            "missing_batches": page.missing_batches,
+        }
+    )
+
+
+@router.get("/runs/{run_id}/logs", response_class=PlainTextResponse)
+async def read_logs(
+    run_id: str,
+    caller: RunsReader,
+    service: Service,
+    task: Annotated[str | None, Query(max_length=1000)] = None,
+    stream: Literal["stdout", "stderr"] | None = None,
+    attempt: Attempt = None,
+    prefix: Annotated[bool, Query(description="say in every line which task it is from")] = False,
+    follow: Annotated[bool, Query(description="server-sent events until the run has ended")] = False,
+    last_event_id: Annotated[str, Header(max_length=100)] = "",
+) -> Response:
+    """What the run's tasks have said, as text; with `follow` as events while they say it."""
+    wanted = LogFilter(task=task, stream=stream, attempt=attempt)
+    if follow:
+        after = EventId.parse(last_event_id)
+        news = await service.following.open(run_id, tenant_id=caller.tenant_id, wanted=wanted, after=after)
+        return StreamingResponse(
+            _log_events(run_id, news), media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
+        )
+    pages = await service.timeline.log(run_id, tenant_id=caller.tenant_id, wanted=wanted)
+    return StreamingResponse(_log_text(pages, LogText(prefixed=prefix)), media_type="text/plain")
+
+
+@router.get("/runs/{run_id}/result")
+async def read_result(
+    run_id: str,
+    caller: RunsReader,
+    service: Service,
+    partial: Annotated[bool, Query(description="also while the run goes on")] = False,
+) -> Response:
+    """What the flow and its tasks returned; 409 while the run goes on."""
+    snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
+    # Like a snapshot's own JSON: whole numbers of any size, no NaN.
+    body = to_json(result_of(snapshot, partial=partial), inf_nan_mode="null")
+    return Response(body, media_type="application/json")
+
+
+async def _log_text(pages: AsyncIterator[list[Entry]], text: LogText) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield "".join(text.add(entry) for entry in page).encode()
+    yield text.finish().encode()
+
+
+async def _log_events(run_id: str, news: AsyncGenerator[Output | End | None]) -> AsyncIterator[bytes]:
+    async with aclosing(news):
+        async for said in news:
+            match said:
+                case None:
+                    yield sse_event("heartbeat", orjson.dumps({"run_id": run_id, "ts": time.time()}))
+                case End(status, attempt, error):
+                    end = {"run_id": run_id, "status": status, "attempt": attempt, "error": error}
+                    yield sse_event("end", orjson.dumps(end))
+                case Output(store, entries):
+                    yield b"".join(
+                        sse_event("log", orjson.dumps(_output(entry)), event_id=str(EventId(store, entry.position)))
+                        for entry in entries
+                    )
+
+
+def _event(entry: Entry) -> dict[str, Any]:
+    event = entry.event
+    return {
+        "id": entry.position,
+        "at": event.at,
+        "kind": event.kind,
+        "status": event.status,
+        "task": event.task,
+        "stream": event.stream,
+        "text": event.text,
+        "attempt": entry.attempt,
+        "worker_id": entry.worker_id,
+    }
+
+
+def _output(entry: Entry) -> dict[str, Any]:
+    event = entry.event
+    return {
+        "at": event.at,
+        "task": event.task,
+        "stream": event.stream,
+        "text": event.text,
+        "attempt": entry.attempt,
+    }

@@ -1,0 +1,1 @@
+"""The ledger: tables, connection, group commit, reads, migrations."""

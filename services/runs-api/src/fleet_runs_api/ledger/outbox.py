@@ -1,0 +1,114 @@
+"""The ledger's outbox: what is still to be sent, who has taken it, and when the rest is due."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from .prepared import Deleting, Inserting, Updating
+from .tables import outbox as _outbox
+from .tables import runs as _runs
+
+DISPATCH = "dispatch"
+WITHDRAW = "withdraw"
+CANCEL = "cancel"
+
+INSERT_OUTBOX = Inserting(_outbox, ("kind", "run_id", "dispatch", "due_at"))
+_DELETE_SENT = Deleting(_outbox, ("run_id", "dispatch", "kind"))
+_NOTE_SENT = Updating(_runs, ("job_sequence",), keys=("run_id", "dispatch"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    run_id: str
+    dispatch: int
+    job_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDue:
+    now: float
+    until: float
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    kind: str
+    run_id: str
+    dispatch: int
+    due_at: float
+
+
+def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequence[int]]:
+    """Take outbox rows that are due; nobody else takes them until then, by when they are sent or due again."""
+    taken = []
+    for item in wanted:
+        due = (
+            select(_outbox.c.id)
+            .where(_outbox.c.due_at <= item.now)
+            .order_by(_outbox.c.due_at)
+            .limit(item.limit)
+            .with_for_update(skip_locked=True)
+        )
+        rows = connection.execute(
+            update(_outbox)
+            .where(_outbox.c.id.in_(due))
+            .values(due_at=item.until, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
+            .returning(_outbox.c.id)
+        )
+        taken.append(sorted(row.id for row in rows))
+    return taken
+
+
+def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
+    """The dispatch has reached JetStream: nothing is left to send."""
+    sent = sorted(sent, key=lambda s: s.run_id)
+    _DELETE_SENT.execute(connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
+    _NOTE_SENT.execute(connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
+    return [None] * len(sent)
+
+
+def put_off(connection: Connection, wanted: Sequence[PutOff]) -> Sequence[None]:
+    """Have the relay deal with these at another time; from now on they count as taken."""
+    for item in wanted:
+        same = (_outbox.c.run_id == item.run_id, _outbox.c.kind == item.kind, _outbox.c.dispatch == item.dispatch)
+        connection.execute(
+            update(_outbox)
+            .where(*same)
+            .values(due_at=item.due_at, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
+        )
+    return [None] * len(wanted)
+
+
+def clear_withdrawn(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
+    """The traces of withdrawn runs are gone from JetStream."""
+    connection.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == WITHDRAW))
+    return [None] * len(run_ids)
+
+
+def clear_cancelled(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
+    """KV knows that these runs are to be cancelled."""
+    connection.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == CANCEL))
+    return [None] * len(run_ids)
+
+
+def hasten_outbox(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
+    """Make first dispatches due that wait for no time of their own: the process that meant to send them is gone."""
+    scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
+    now = max(moments)
+    connection.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
+    return [None] * len(moments)
+
+
+def queue_again(connection: Connection, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:
+    """A new dispatch of the run, sent by the relay when it is due; an older one is not sent any more."""
+    dispatch: int = connection.execute(
+        update(_runs)
+        .where(_runs.c.run_id == run_id)
+        .values(dispatch=_runs.c.dispatch + 1, job_sequence=None, checked_at=now, **changes)
+        .returning(_runs.c.dispatch)
+    ).scalar_one()
+    connection.execute(delete(_outbox).where(_outbox.c.run_id == run_id, _outbox.c.kind == DISPATCH))
+    connection.execute(insert(_outbox).values(kind=DISPATCH, run_id=run_id, dispatch=dispatch, due_at=due_at))

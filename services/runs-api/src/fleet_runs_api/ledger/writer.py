@@ -1,0 +1,281 @@
+"""One thread owns the write connection; everything that waits for it shares one transaction and one fsync."""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from ..errors import LedgerUnavailable
+from .commit_retries import note_retry
+from .database import unavailable_if_away
+
+logger = logging.getLogger(__name__)
+
+I = TypeVar("I")  # noqa: E741
+R = TypeVar("R")
+
+# Writes many items of one kind in one go; the results come in the order of the items.
+Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
+
+_MOST_PER_COMMIT = 1000
+_PATIENCE_SECONDS = 0.02
+# So many in one commit are a crowd, and this is how long it is worth waiting for the rest of it.
+_CROWD = 3
+_LINGER_SECONDS = 0.001
+_MANY_PATIENT = 64
+_ATTEMPTS = 3
+# So long are the members of a group tried one by one after somebody else's lock has failed them together.
+_APART_SECONDS = 15.0
+# PostgreSQL's words for transactions that wait for each other, or for too long, or that cannot both be right.
+_WORTH_ANOTHER_TRY = ("40P01", "40001", "55P03")
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[I, R]):
+    batch: Batch[I, R]
+    item: I
+    future: "asyncio.Future[R]"
+    result: R | None = None
+    error: BaseException | None = None
+    # Tried before on a connection that died: nobody knows whether that was committed.
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Nudge:
+    """There is a patient item, since then."""
+
+    at: float
+
+
+class GroupCommit:
+    """Items handed to the same batch function while a commit is under way are written together by the next."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        before_commit: Callable[[Connection], None] | None = None,
+        on_commit: Callable[[int, float], None] = lambda *_: None,
+    ) -> None:
+        """`on_commit` is told of each transaction how many writes it had and how many seconds it took."""
+        self._on_commit = on_commit
+        self._engine = engine
+        self._before_commit = before_commit
+        self._queue: queue.SimpleQueue[_Waiting[Any, Any] | _Nudge | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = False
+        self._connection: Connection | None = None
+        self._patient: deque[_Waiting[Any, Any]] = deque()
+        self._crowded = False
+        self._patient_until = 0.0
+        # When the transaction in hand began.
+        self._begun_at: float | None = None
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Write what is waiting, then end."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    async def write(self, batch: Batch[I, R], item: I) -> R:
+        """Hand over an item and wait until it is on disk."""
+        return await self.write_soon(batch, item)
+
+    def write_soon(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> "asyncio.Future[R]":
+        """Nobody waits for a patient item: it goes with many others, or after a moment."""
+        if self._loop is None:
+            raise LedgerUnavailable(reason="the ledger is not open yet")
+        future: asyncio.Future[R] = self._loop.create_future()
+        waiting = _Waiting(batch, item, future)
+        if patient:
+            self._patient.append(waiting)
+            # The first one tells the thread; the others only lie down beside it.
+            if len(self._patient) in (1, _MANY_PATIENT):
+                self._queue.put(_Nudge(time.monotonic()))
+        else:
+            self._queue.put(waiting)
+        return future
+
+    def settled_until(self) -> float:
+        """Everything that this process has written with a time up to this one can be read by now.
+
+        Holds for times that a batch has taken from the clock itself.
+        """
+        now = time.time()  # looked at first: what begins later has later times
+        begun_at = self._begun_at
+        return now if begun_at is None else min(now, begun_at)
+
+    def _work(self) -> None:
+        try:
+            while (groups := self._gather()) or not self._ended:
+                for group in groups:
+                    self._commit(group)
+                    assert self._loop is not None
+                    if not self._loop.is_closed():
+                        self._loop.call_soon_threadsafe(_resolve, group)
+        finally:
+            self._disconnect()
+
+    def _gather(self) -> list[list[_Waiting[Any, Any]]]:
+        """What is to be written now: all that somebody waits for, with patient items when they are due or many.
+
+        One transaction on SQLite. On PostgreSQL patient items have their own: both lock rows of runs, each kind in
+        order, and together two processes might wait for each other in a circle.
+        """
+        group: list[_Waiting[Any, Any]] = []
+        while not group and not self._ended and not self._patient_are_due():
+            self._take(group, wait=True)
+        if group and self._crowded:
+            # Many ask at once: those who are about to ask had better share this commit than wait for the next.
+            time.sleep(_LINGER_SECONDS)
+        while len(group) < _MOST_PER_COMMIT and self._take(group, wait=False):
+            pass
+        self._crowded = len(group) >= _CROWD
+        patient: list[_Waiting[Any, Any]] = []
+        if self._ended or self._patient_are_due():
+            patient = [self._patient.popleft() for _ in range(len(self._patient))]
+        groups = [group + patient] if self._engine.dialect.name == "sqlite" else [group, patient]
+        return [group for group in groups if group]
+
+    def _patient_are_due(self) -> bool:
+        count = len(self._patient)
+        return count >= _MANY_PATIENT or (count > 0 and time.monotonic() >= self._patient_until)
+
+    def _take(self, group: list[_Waiting[Any, Any]], *, wait: bool) -> bool:
+        """Take the next item from the queue, if there is one."""
+        try:
+            if not wait:
+                waiting = self._queue.get_nowait()
+            elif self._patient:
+                waiting = self._queue.get(timeout=max(self._patient_until - time.monotonic(), 0.0))
+            else:
+                waiting = self._queue.get()
+        except queue.Empty:
+            return False
+        if waiting is None:
+            self._ended = True
+        elif isinstance(waiting, _Nudge):
+            self._patient_until = waiting.at + _PATIENCE_SECONDS
+        else:
+            group.append(waiting)
+        return True
+
+    def _commit(self, group: list[_Waiting[Any, Any]], *, attempts: int = _ATTEMPTS) -> None:
+        try:
+            self._transact(group, attempts=attempts)
+        except Exception as error:
+            if len(group) == 1 or _is_away(error):
+                if isinstance(error, LedgerUnavailable):
+                    error.may_be_written = any(waiting.unsure for waiting in group)
+                for waiting in group:
+                    waiting.error = error
+                return
+            # One bad item must not fail its neighbours: each gets a transaction of its own.
+            logger.warning("a shared commit of %d writes failed; trying them one by one", len(group), exc_info=True)
+            self._commit_apart(group, error)
+
+    def _commit_apart(self, group: list[_Waiting[Any, Any]], error: Exception) -> None:
+        """If it is a lock of something that all of them want, nobody waits for it as often as there are members."""
+        held_up = isinstance(error, LedgerUnavailable)
+        ends_at = time.monotonic() + _APART_SECONDS if held_up else float("inf")
+        for waiting in group:
+            if time.monotonic() > ends_at:
+                waiting.error = error
+            else:
+                self._commit([waiting], attempts=1 if held_up else _ATTEMPTS)
+
+    def _transact(self, group: list[_Waiting[Any, Any]], *, attempts: int) -> None:
+        for attempt in range(1, attempts + 1):
+            self._begun_at = time.time()
+            begun = time.perf_counter()
+            try:
+                self._write_all(group)
+                self._on_commit(len(group), time.perf_counter() - begun)
+                return
+            except LedgerUnavailable as error:
+                if _has_lost_connection(error):
+                    for waiting in group:
+                        waiting.unsure = True
+                if not _is_worth_another_try(error) or attempt == attempts:
+                    raise
+                logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
+            except IntegrityError:
+                # Perhaps an earlier try, whose answer was lost, was committed only while this one was under way.
+                if attempt == attempts or not any(waiting.unsure for waiting in group):
+                    raise
+                logger.info("a commit of %d writes is tried again: it may be there already", len(group))
+            finally:
+                self._begun_at = None
+
+    @contextmanager
+    def _connect(self) -> Iterator[Connection]:
+        """The connection stays open from commit to commit; after a failure the next one begins afresh."""
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        try:
+            yield self._connection
+        except Exception:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _write_all(self, group: list[_Waiting[Any, Any]]) -> None:
+        by_batch: dict[Batch[Any, Any], list[_Waiting[Any, Any]]] = {}
+        for waiting in group:
+            by_batch.setdefault(waiting.batch, []).append(waiting)
+        with unavailable_if_away(), self._connect() as connection, connection.begin():
+            note_retry(connection, unsure=any(waiting.unsure for waiting in group))
+            for batch, members in by_batch.items():
+                results = batch(connection, [member.item for member in members])
+                for member, result in zip(members, results, strict=True):
+                    member.result = result
+            if self._before_commit is not None:
+                self._before_commit(connection)
+
+
+def _has_lost_connection(error: LedgerUnavailable) -> bool:
+    return isinstance(error.__cause__, DBAPIError) and error.__cause__.connection_invalidated
+
+
+def _gave_way(error: LedgerUnavailable) -> bool:
+    """To another process's transaction, which may concern only some of the writes."""
+    cause = error.__cause__
+    return isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) in _WORTH_ANOTHER_TRY
+
+
+def _is_away(error: Exception) -> bool:
+    return isinstance(error, LedgerUnavailable) and not _gave_way(error)
+
+
+def _is_worth_another_try(error: LedgerUnavailable) -> bool:
+    """It gave way, or the connection had died since the commit before."""
+    return _has_lost_connection(error) or _gave_way(error)
+
+
+def _resolve(group: list[_Waiting[Any, Any]]) -> None:
+    for waiting in group:
+        if waiting.future.done():
+            continue
+        if waiting.error is not None:
+            waiting.future.set_exception(waiting.error)
+        else:
+            waiting.future.set_result(waiting.result)

@@ -1,0 +1,1 @@
+"""Reads: one run, lists, timeline."""

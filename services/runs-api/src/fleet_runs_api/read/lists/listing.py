@@ -1,0 +1,165 @@
+"""Listing runs: the newest, a walk through all of them, or what has changed. A page costs a page."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field
+from functools import cache
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection
+
+from fleet_contracts.status import RunStatus
+
+from ...errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
+from ...ledger.database import Database
+from ...ledger.documents import snapshot_of
+from ...ledger.writer import GroupCommit
+from ...repair.unclaimed import Unclaimed
+from ...workers import FleetView
+from ..cursor import CursorSigner, Difference, Position
+from ..schemas import RunSummary
+from ..views import RunViews
+from ..waiting import Waiting, why_waiting
+from . import paging
+from . import reads as list_reads
+from .reads import RunFilter
+
+# By how much the clocks of replicas may differ: the next difference begins so far before the present.
+_SETTLING_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    """What a caller asks for. An empty cursor begins a walk through everything; None is a plain list."""
+
+    wanted: RunFilter
+    limit: int
+    in_full: bool = False
+    cursor: str | None = None
+    updated_after: float | None = None
+
+    @property
+    def in_pages(self) -> bool:
+        """The caller means to go on from page to page."""
+        return self.cursor is not None or self.updated_after is not None
+
+
+@dataclass(slots=True)
+class Page:
+    # Each a JSON object.
+    items: list[bytes] = field(default_factory=list)
+    next_cursor: str | None = None
+    # How many runs fit the filter, if there are counters for it.
+    total: int | None = None
+    # Of a difference: where the next one begins.
+    updated_until: float | None = None
+
+
+class Listing:
+    def __init__(
+        self,
+        *,
+        database: Database,
+        commits: GroupCommit,
+        views: RunViews,
+        workers: FleetView,
+        unclaimed: Unclaimed,
+    ) -> None:
+        self._database = database
+        self._commits = commits
+        self._views = views
+        self._workers = workers
+        self._unclaimed = unclaimed
+        self._signer: CursorSigner | None = None
+
+    def sign_with(self, secret: str) -> None:
+        self._signer = CursorSigner(secret.encode())
+
+    async def page(self, query: ListQuery) -> Page:
+        wanted = query.wanted
+        if wanted.since is not None and wanted.until is not None and wanted.since > wanted.until:
+            raise InvalidListQuery("since is later than until; exchange them")
+        if self._signer is None:
+            raise LedgerUnavailable(reason="the ledger is not open yet")
+        scope = _scope(wanted)
+        start = self._signer.decode(query.cursor, scope=scope) if query.cursor else None
+        if not _goes_with(start, query.updated_after):
+            raise InvalidCursor()
+
+        page = Page()
+        rows, following = await self._database.look(lambda connection: self._read(connection, query, start, page))
+        page.items = self._in_full(rows) if query.in_full else self._summaries(rows)
+        page.next_cursor = self._signer.encode(following, scope=scope) if following else None
+        return page
+
+    def _read(
+        self, connection: Connection, query: ListQuery, start: Position | None, page: Page
+    ) -> tuple[list[Any], Position | None]:
+        wanted = query.wanted
+        if start is None and query.updated_after is not None:
+            # Looked at first: what is committed while the rows are read has a later time than this.
+            settled_until = self._settled_until(connection)
+            start = paging.difference(connection, wanted, query.updated_after, settled_until=settled_until)
+        if isinstance(start, Difference):
+            page.updated_until = start.settled_until
+            found = paging.changes(connection, wanted, start, limit=query.limit)
+        else:
+            if wanted.is_counted:
+                page.total = int(connection.execute(list_reads.total(wanted)).scalar_one())
+            found = paging.newest(
+                connection, wanted, start, limit=query.limit, patient=not query.in_pages, total=page.total
+            )
+        if not found.seqs:
+            return [], found.following
+        chosen = list_reads.chosen(wanted, found.seqs, with_documents=query.in_full)
+        rows = {row.seq: row for row in connection.execute(chosen) if row.fits}
+        return [rows[seq] for seq in found.seqs if seq in rows], found.following
+
+    def _settled_until(self, connection: Connection) -> float:
+        """No change that is yet to be committed, here or by a replica, has a time before this one."""
+        settled = self._commits.settled_until()
+        if not self._database.is_sqlite:
+            settled -= float(connection.execute(list_reads.oldest_write_age()).scalar_one())
+        return settled - _SETTLING_SECONDS
+
+    def _summaries(self, rows: Sequence[Any]) -> list[bytes]:
+        now = time.time()
+
+        @cache  # most of a page's runs wait for the same thing
+        def waiting(**known: Any) -> Waiting | None:
+            return why_waiting(**known, workers=self._workers, now=now)
+
+        items = []
+        for row in rows:
+            why = waiting(
+                status=RunStatus(row.status),
+                tag=row.tag,
+                held=row.worker_id is not None,
+                not_before=row.not_before,
+                deadline_at=row.deadline_at,
+                failures=row.failures,
+                unclaimed=self._unclaimed.has(row.run_id, row.tag),
+            )
+            more = {
+                "tags": orjson.loads(row.tags),
+                "waiting_reason": why and why.reason,
+                "waiting_detail": why and why.detail,
+            }
+            items.append(RunSummary.model_validate({**row._mapping, **more}).model_dump_json().encode())
+        return items
+
+    def _in_full(self, rows: Sequence[Any]) -> list[bytes]:
+        return [self._views.public(snapshot_of(row), with_records=True) for row in rows]
+
+
+def _scope(wanted: RunFilter) -> bytes:
+    """Tenant and filters, the same whatever order values were named in."""
+    return orjson.dumps(["runs", *(sorted(part) if isinstance(part, tuple) else part for part in astuple(wanted))])
+
+
+def _goes_with(start: Position | None, updated_after: float | None) -> bool:
+    """A cursor of a difference needs no `updated_after`, but may not be given another one."""
+    if start is None or updated_after is None:
+        return True
+    return isinstance(start, Difference) and start.updated_after == updated_after

@@ -1,0 +1,153 @@
+"""Which runs are on a page: read through one index, window by window, and never more than a bounded number."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from ..cursor import Difference, Position, Walk
+from . import reads as list_reads
+from .reads import Guide, RunFilter
+
+# A page that is not full after so many windows is given as it is, and its cursor goes on. Whoever has no cursor
+# waits a little longer.
+_WINDOW_ROWS = 1_000
+_MOST_WINDOWS = 5
+_MOST_WINDOWS_IF_PATIENT = 20
+
+# Larger than the number of any run.
+_BEYOND_ALL = 2**63 - 1
+
+_ID_PREFIX = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,28}")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The numbers of the runs in their order, and where the next page begins, if there may be one."""
+
+    seqs: list[int]
+    following: Position | None = None
+
+
+def difference(
+    connection: Connection, wanted: RunFilter, updated_after: float, *, settled_until: float
+) -> Difference:
+    """The beginning of a difference: behind every run that changed at `updated_after` itself."""
+    latest = connection.execute(list_reads.latest_change(wanted.tenant_id)).scalar()
+    return Difference(
+        updated_after,
+        settled_until=max(settled_until, updated_after),
+        shown_until=updated_after if latest is None else latest,
+        changed_at=updated_after,
+        seq=_BEYOND_ALL,
+    )
+
+
+def changes(connection: Connection, wanted: RunFilter, start: Difference, *, limit: int) -> Found:
+    """The first page has no upper bound: a run that changes once more while it is read does not drop out of it."""
+    size = _WINDOW_ROWS if list_reads.has_conditions(wanted) else limit + 1
+    until = None if start.seq == _BEYOND_ALL else start.shown_until
+
+    def read(last: Any) -> Sequence[Any]:
+        position = start if last is None else replace(start, changed_at=last.changed_at, seq=last.seq)
+        return connection.execute(list_reads.changes(wanted, position, until=until, size=size)).all()
+
+    seqs, last = _gather(read, limit=limit, size=size, most=_MOST_WINDOWS)
+    if last is None or last.changed_at > start.shown_until:
+        return Found(seqs)
+    return Found(seqs, replace(start, changed_at=last.changed_at, seq=last.seq))
+
+
+def newest(
+    connection: Connection, wanted: RunFilter, start: Walk | None, *, limit: int, patient: bool, total: int | None
+) -> Found:
+    """The runs accepted before `start`, the newest first.
+
+    Somebody patient has no cursor to go on with. `total` is how many runs fit, if that is known.
+    """
+    if total == 0:
+        return Found([])
+    before = start.before_seq if start else None
+    if by_id := _by_id(connection, wanted):
+        seqs = [seq for seq in by_id if before is None or seq < before]
+        return Found(seqs[:limit], Walk(seqs[limit - 1]) if len(seqs) > limit else None)
+
+    lowest: int | None = None
+    if wanted.since is not None:
+        lowest = connection.execute(list_reads.lowest_seq(wanted.tenant_id, wanted.since)).scalar()
+        if lowest is None:
+            return Found([])
+    if wanted.until is not None and before is None:
+        highest = connection.execute(list_reads.highest_seq(wanted.tenant_id, wanted.until)).scalar()
+        if highest is None:
+            return Found([])
+        before = highest + 1
+
+    guide = _guide(connection, wanted)
+    size = limit + 1
+    if list_reads.has_conditions(wanted, apart_from=guide):
+        size = max(size, _WINDOW_ROWS // list_reads.breadth(wanted, guide))
+
+    def read(last: Any) -> Sequence[Any]:
+        below = before if last is None else last.seq
+        return connection.execute(list_reads.newest(wanted, guide, before=below, lowest=lowest, size=size)).all()
+
+    seqs, last = _gather(
+        read,
+        limit=limit,
+        size=size,
+        most=_MOST_WINDOWS_IF_PATIENT if patient else _MOST_WINDOWS,
+        enough=total if patient else None,
+    )
+    return Found(seqs, last and Walk(last.seq))
+
+
+def _gather(
+    read: Callable[[Any], Sequence[Any]], *, limit: int, size: int, most: int, enough: int | None = None
+) -> tuple[list[int], Any]:
+    """The numbers of fitting rows, and the row after which to go on; None at the end.
+
+    `read` gives the window of `size` rows after a row; `enough` is the number of rows that fit in all.
+    """
+    fitting: list[int] = []
+    shown_last = last = None
+    for _ in range(most):
+        rows = read(last)
+        for row in rows:
+            if not row.fits:
+                continue
+            if len(fitting) == limit:
+                return fitting, shown_last
+            fitting.append(row.seq)
+            shown_last = row
+        if len(rows) < size or (enough is not None and len(fitting) >= enough):
+            return fitting, None
+        last = rows[-1]
+    return fitting, last
+
+
+def _by_id(connection: Connection, wanted: RunFilter) -> list[int]:
+    """The runs that are meant if the text is the beginning of an id, the newest first."""
+    prefix = (wanted.text or "").lower()
+    if _ID_PREFIX.fullmatch(prefix) is None:
+        return []
+    rows = connection.execute(list_reads.with_id_prefix(wanted, prefix))
+    return sorted((row.seq for row in rows if row.fits), reverse=True)
+
+
+def _guide(connection: Connection, wanted: RunFilter) -> Guide:
+    """The part of the filter that leaves the fewest runs to look at."""
+    if wanted.workflow_yaml_sha256 is not None:
+        return "workflow_yaml_sha256"
+    parts: dict[Guide, RunFilter] = {}
+    if wanted.statuses:
+        parts["status"] = RunFilter(wanted.tenant_id, statuses=wanted.statuses)
+    if wanted.flows:
+        parts["flow_name"] = RunFilter(wanted.tenant_id, flows=wanted.flows)
+    if wanted.tags:
+        parts["tag"] = RunFilter(wanted.tenant_id, tags=wanted.tags)
+    if len(parts) <= 1:
+        return next(iter(parts), "tenant_id")
+    return min(parts, key=lambda name: int(connection.execute(list_reads.total(parts[name])).scalar_one()))

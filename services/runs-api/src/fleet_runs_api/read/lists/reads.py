@@ -1,0 +1,234 @@
+"""What lists ask the ledger. Every query goes through one index and reads a bounded number of rows.
+
+Only one part of a filter chooses the rows, by its index; whether the rest of it fits is a column of the answer and
+not a condition. So no planner can be led to another index, and rows that do not fit are counted, not just skipped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Boolean, ColumnElement, Select, and_, func, or_, select, text, true, tuple_, union_all
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from fleet_contracts.status import RunStatus
+
+from ...ledger.tables import counts as _counts
+from ...ledger.tables import documents as _documents
+from ...ledger.tables import flow_counts as _flow_counts
+from ...ledger.tables import runs as _runs
+from ..cursor import Difference
+
+# Runs are numbered nearly in the order of their submit times: no two that are farther apart than this, by time,
+# are the other way round by number.
+_DISORDER_ROWS = 5_000
+_MOST_OF_ONE_ID = 1_000
+
+_SUMMARY_COLUMNS = tuple(
+    _runs.c[name]
+    for name in (
+        "seq", "run_id", "flow_name", "tag", "tags", "status", "attempt", "worker_id", "error", "reason",
+        "submitted_at", "updated_at", "heartbeat_at", "started_at", "finished_at", "workflow_yaml_sha256",
+        "failures", "not_before", "deadline_at", "rerun_of",
+    )
+)  # fmt: skip
+
+
+class _HasLabel(FunctionElement[bool]):
+    """Whether a JSON array, the first argument, has the second one in it."""
+
+    type = Boolean()
+    inherit_cache = True
+
+
+@compiles(_HasLabel, "sqlite")
+def _has_label_in_sqlite(element: _HasLabel, compiler: SQLCompiler, **more: Any) -> str:
+    array, label = (compiler.process(clause, **more) for clause in element.clauses)
+    return f"EXISTS (SELECT 1 FROM json_each({array}) WHERE value = {label})"  # noqa: S608 - names and bound values
+
+
+@compiles(_HasLabel, "postgresql")
+def _has_label_in_postgresql(element: _HasLabel, compiler: SQLCompiler, **more: Any) -> str:
+    array, label = (compiler.process(clause, **more) for clause in element.clauses)
+    return f"({array}::jsonb @> jsonb_build_array({label}::text))"
+
+
+# The part of a filter whose index is walked; the tenant's own if there is none.
+Guide = Literal["tenant_id", "status", "flow_name", "tag", "workflow_yaml_sha256"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs are wanted. Of several values any may fit, of several parts all must."""
+
+    tenant_id: str
+    statuses: tuple[RunStatus, ...] = ()
+    flows: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    # Of the run's `tags`, which describe it.
+    labels: tuple[str, ...] = ()
+    workflow_yaml_sha256: str | None = None
+    text: str | None = None
+    # Bounds of the time of submission.
+    since: float | None = None
+    until: float | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """There are counters for exactly these runs."""
+        parts = (self.workflow_yaml_sha256, self.text, self.since, self.until)
+        return not self.labels and all(part is None for part in parts)
+
+
+def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int | None, size: int) -> Select[Any]:
+    """The next rows of the guide's index, the newest accepted first: `seq`, and whether it `fits`."""
+    fits = _fits(wanted, apart_from=guide)
+    bounds = [_runs.c.seq < before] if before is not None else []
+    if lowest is not None:
+        bounds.append(_runs.c.seq >= lowest)
+    parts = [
+        select(_runs.c.seq, fits.label("fits"))
+        .where(_runs.c.tenant_id == wanted.tenant_id, *value, *bounds)
+        .order_by(_runs.c.seq.desc())
+        .limit(size)
+        for value in _values(wanted, guide)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    # Each value has a limit of its own: else PostgreSQL would rather sort all their rows than merge a few.
+    merged = union_all(*(select(part.subquery()) for part in parts)).subquery()
+    return select(merged).order_by(merged.c.seq.desc()).limit(size)
+
+
+def changes(wanted: RunFilter, position: Difference, *, until: float | None, size: int) -> Select[Any]:
+    """The next runs by the time of their latest change: `seq`, `changed_at`, and whether it `fits`."""
+    return (
+        select(_runs.c.seq, _runs.c.changed_at, _fits(wanted).label("fits"))
+        .where(
+            _runs.c.tenant_id == wanted.tenant_id,
+            tuple_(_runs.c.changed_at, _runs.c.seq) > tuple_(position.changed_at, position.seq),
+            *([] if until is None else [_runs.c.changed_at <= until]),
+        )
+        .order_by(_runs.c.changed_at, _runs.c.seq)
+        .limit(size)
+    )
+
+
+def with_id_prefix(wanted: RunFilter, prefix: str) -> Select[Any]:
+    """The runs whose id begins so, through the index of the ids: `seq`, and whether it `fits`."""
+    # Eight digits leave a handful of runs. A dash sorts differently from one collation to the next, hence the
+    # range is one of digits only.
+    digits = prefix[:8]
+    fits = and_(
+        _runs.c.tenant_id == wanted.tenant_id, _runs.c.run_id.startswith(prefix), _fits(wanted, apart_from="text")
+    )
+    return (
+        select(_runs.c.seq, fits.label("fits"))
+        .where(_runs.c.run_id >= digits, _runs.c.run_id < digits + "g")
+        .limit(_MOST_OF_ONE_ID)
+    )
+
+
+def latest_change(tenant_id: str) -> Select[Any]:
+    """The time of the latest change that can be seen."""
+    latest = select(_runs.c.changed_at).where(_runs.c.tenant_id == tenant_id)
+    return latest.order_by(_runs.c.changed_at.desc(), _runs.c.seq.desc()).limit(1)
+
+
+def chosen(wanted: RunFilter, seqs: Sequence[int], *, with_documents: bool) -> Select[Any]:
+    """The runs with these numbers, and whether each still `fits`: it may have changed since its number was read."""
+    fits = and_(_runs.c.tenant_id == wanted.tenant_id, _fits(wanted))
+    columns = _SUMMARY_COLUMNS + ((_documents.c.job, _documents.c.snapshot) if with_documents else ())
+    query = select(*columns, fits.label("fits")).where(_runs.c.seq.in_(seqs))
+    return query.join(_documents, _documents.c.run_id == _runs.c.run_id) if with_documents else query
+
+
+def total(wanted: RunFilter) -> Select[Any]:
+    """How many runs fit a filter that `is_counted`, from the counters."""
+    table = _flow_counts if wanted.flows or wanted.tags else _counts
+    query = select(func.coalesce(func.sum(table.c.total), 0)).where(table.c.tenant_id == wanted.tenant_id)
+    if wanted.statuses:
+        query = query.where(table.c.status.in_(wanted.statuses))
+    if wanted.flows:
+        query = query.where(table.c.flow_name.in_(wanted.flows))
+    if wanted.tags:
+        query = query.where(table.c.tag.in_(wanted.tags))
+    return query
+
+
+def lowest_seq(tenant_id: str, since: float) -> Select[Any]:
+    """No run submitted at `since` or later has a smaller number."""
+    near = select(_runs.c.seq).where(_runs.c.tenant_id == tenant_id, _runs.c.submitted_at >= since)
+    rows = near.order_by(_runs.c.submitted_at).limit(_DISORDER_ROWS).subquery()
+    return select(func.min(rows.c.seq))
+
+
+def highest_seq(tenant_id: str, until: float) -> Select[Any]:
+    """No run submitted at `until` or before has a larger number."""
+    near = select(_runs.c.seq).where(_runs.c.tenant_id == tenant_id, _runs.c.submitted_at <= until)
+    rows = near.order_by(_runs.c.submitted_at.desc()).limit(_DISORDER_ROWS).subquery()
+    return select(func.max(rows.c.seq))
+
+
+def oldest_write_age() -> Select[Any]:
+    """PostgreSQL only: for how many seconds the oldest transaction that writes has been open, in any process."""
+    return select(
+        text(
+            "coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 FROM pg_stat_activity "
+            "WHERE datname = current_database() AND backend_xid IS NOT NULL"
+        )
+    )
+
+
+def breadth(wanted: RunFilter, guide: Guide) -> int:
+    """How many rows of the index are read for one row of the answer, at worst."""
+    return len(_values(wanted, guide))
+
+
+def _values(wanted: RunFilter, guide: Guide) -> list[list[ColumnElement[bool]]]:
+    """One list of conditions per value of the guide: together they choose its rows, each through the index."""
+    values: dict[Guide, Sequence[Any]] = {
+        "status": wanted.statuses,
+        "flow_name": wanted.flows,
+        "tag": wanted.tags,
+        "workflow_yaml_sha256": [wanted.workflow_yaml_sha256],
+    }
+    if guide == "tenant_id":
+        return [[]]
+    return [[_runs.c[guide] == value] for value in values[guide]]
+
+
+def has_conditions(wanted: RunFilter, *, apart_from: str | None = None) -> bool:
+    return bool(_conditions(wanted).keys() - {apart_from})
+
+
+def _fits(wanted: RunFilter, *, apart_from: str | None = None) -> ColumnElement[bool]:
+    conditions = [condition for name, condition in _conditions(wanted).items() if name != apart_from]
+    return and_(true(), *conditions)
+
+
+def _conditions(wanted: RunFilter) -> dict[str, ColumnElement[bool]]:
+    conditions: dict[str, ColumnElement[bool]] = {}
+    if wanted.statuses:
+        conditions["status"] = _runs.c.status.in_(wanted.statuses)
+    if wanted.flows:
+        conditions["flow_name"] = _runs.c.flow_name.in_(wanted.flows)
+    if wanted.tags:
+        conditions["tag"] = _runs.c.tag.in_(wanted.tags)
+    if wanted.labels:
+        conditions["labels"] = or_(*(_HasLabel(_runs.c.tags, label) for label in wanted.labels))
+    if wanted.workflow_yaml_sha256 is not None:
+        conditions["workflow_yaml_sha256"] = _runs.c.workflow_yaml_sha256 == wanted.workflow_yaml_sha256
+    if wanted.text is not None:
+        conditions["text"] = or_(
+            _runs.c.run_id.startswith(wanted.text.lower(), autoescape=True),
+            _runs.c.flow_name.icontains(wanted.text, autoescape=True),
+            _runs.c.error.icontains(wanted.text, autoescape=True),
+        )
+    if wanted.since is not None:
+        conditions["since"] = _runs.c.submitted_at >= wanted.since
+    if wanted.until is not None:
+        conditions["until"] = _runs.c.submitted_at <= wanted.until
+    return conditions

@@ -1,0 +1,97 @@
+"""Bodies of answers about runs."""
+
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fleet_contracts.snapshot import AttemptOutcome
+from fleet_contracts.status import RunStatus
+from fleet_contracts.wheel import WheelInUse
+
+Include = Literal["records", "full", "all"]
+
+
+class RunSummary(BaseModel):
+    run_id: str
+    flow_name: str
+    tag: str
+    tags: list[str]
+    status: RunStatus
+    attempt: int
+    worker_id: str | None
+    error: str | None
+    reason: str | None
+    submitted_at: float
+    updated_at: float
+    heartbeat_at: float
+    start_time: float | None = Field(validation_alias="started_at")
+    end_time: float | None = Field(validation_alias="finished_at")
+    workflow_yaml_sha256: str | None
+    failures: int
+    not_before: float | None
+    deadline_at: float | None
+    rerun_of: str | None
+    # Of a run that has not begun: why, in a word and in a sentence.
+    waiting_reason: str | None
+    waiting_detail: str | None
+
+
+class RunInFull(BaseModel):
+    """A run as its snapshot tells it; these fields are always there, the others are those of the wire contract."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run_id: str
+    flow_name: str
+    status: RunStatus
+    params: dict[str, Any]
+    tasks: dict[str, str]
+    heartbeat_at: float
+    updated_at: float
+
+
+class RunPage(BaseModel):
+    """A page of a walk or of a difference."""
+
+    items: list[RunSummary | RunInFull]
+    # Ask for the next page with it; null: this was the last one.
+    next_cursor: str | None
+    # How many runs fit the filter; null where nobody counts them.
+    total: int | None
+    # Of a difference: ask for the next one with `updated_after` set to it.
+    updated_until: float | None
+
+
+class AttemptView(BaseModel):
+    attempt: int
+    # None: it is under way.
+    outcome: AttemptOutcome | None
+    worker_id: str | None
+    started_at: float | None
+    ended_at: float | None
+    error: str | None
+    # The synced wheels that it could import from.
+    wheels: list[WheelInUse] = []
+
+    @field_validator("wheels", mode="before")
+    @classmethod
+    def _read_column(cls, value: Any) -> Any:
+        """The ledger has them as JSON, or not at all."""
+        return orjson.loads(value) if isinstance(value, str) else value or []
+
+
+class DecisionView(BaseModel):
+    at: float
+    kind: str
+    attempt: int
+    reason: str
+
+
+class Attempts(BaseModel):
+    run_id: str
+    status: RunStatus
+    max_attempts: int
+    failures: int
+    attempts: list[AttemptView]
+    decisions: list[DecisionView]

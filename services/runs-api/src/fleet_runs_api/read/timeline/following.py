@@ -1,0 +1,201 @@
+"""Following the output of a run: told of new output at once, read from the stream at the follower's own pace."""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from dataclasses import dataclass, field
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from fleet_contracts.names import WireNames
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import stream_identity
+
+from ..event_ids import EventId
+from ..watching import State, Watching
+from .timeline import Entry, LogFilter, Timeline, TimelineReader
+
+logger = logging.getLogger(__name__)
+
+_HEARTBEAT_SECONDS = 10.0
+# New output may be told before the stream has stored it: the follower looks again soon, and then ever less often.
+_SHORTEST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 5.0
+_OUTAGE_PAUSE_SECONDS = 0.5
+# How long the last output of a run that has ended may still be on its way; some runs end without a last word.
+_LAST_WORDS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    status: RunStatus
+    attempt: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    # The stream that the entries' positions are places in.
+    store: str
+    entries: list[Entry]
+
+
+@dataclass(slots=True, eq=False)
+class _Follower:
+    """What a follower is told: that there may be something to read, and how the run ended."""
+
+    bell: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: RunSnapshot | None = None
+    ended_at: float = 0.0
+    # Nobody tells it any more when the run ends.
+    is_lost: bool = False
+
+    async def wait(self, seconds: float) -> bool:
+        """True if the bell rang."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.bell.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def has_heard_all(self, reader: TimelineReader, ended: RunSnapshot) -> bool:
+        return reader.ended_attempt >= ended.attempt or time.monotonic() - self.ended_at >= _LAST_WORDS_SECONDS
+
+
+class Following:
+    """Listens to the subject of every run that is followed, only to ring; nothing that it hears is kept."""
+
+    def __init__(self, *, link: NatsLink, names: WireNames, timeline: Timeline, watching: Watching) -> None:
+        self._link = link
+        self._names = names
+        self._timeline = timeline
+        self._watching = watching
+        self._followers: dict[str, set[_Follower]] = {}
+        self._subscriptions: dict[str, Subscription] = {}
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def follower_count(self) -> int:
+        return sum(map(len, list(self._followers.values())))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def open(
+        self, run_id: str, *, tenant_id: str, wanted: LogFilter, after: EventId | None
+    ) -> AsyncGenerator[Output | End | None]:
+        """The run's output after a position, as it comes; RunNotFound and NatsUnavailable come before the first.
+
+        None is a sign of life. The last one is the end of the run, once all of its output was read.
+        """
+        states = await self._watching.open(run_id, tenant_id=tenant_id, seconds=math.inf)
+        reconnects = self._link.reconnects
+        store = await self._identify()
+        position = after.place if after is not None and after.store == store else 0
+        reader = self._timeline.reader(run_id, tenant_id=tenant_id, position=position)
+        return self._follow(run_id, reader, store, reconnects, states, wanted)
+
+    async def _follow(
+        self,
+        run_id: str,
+        reader: TimelineReader,
+        store: str,
+        reconnects: int,
+        states: AsyncIterator[State | None],
+        wanted: LogFilter,
+    ) -> AsyncGenerator[Output | End | None]:
+        follower = _Follower()
+        watch = self._spawn(self._tell_end(states, follower))
+        self._join(run_id, follower)
+        pause = _SHORTEST_PAUSE_SECONDS
+        said_at = time.monotonic()
+        try:
+            while not follower.is_lost:
+                follower.bell.clear()
+                # Looked at before reading: what is read afterwards is everything that the run has said.
+                ended = follower.ended
+                try:
+                    if reconnects != self._link.reconnects:
+                        reconnects, before, store = self._link.reconnects, store, await self._identify()
+                        if store != before:
+                            reader = reader.from_the_beginning()
+                    read = await reader.read()
+                except NatsUnavailable:
+                    read, ended, pause = [], None, _OUTAGE_PAUSE_SECONDS
+                if chosen := wanted.chosen(read):
+                    yield Output(store, chosen)
+                    said_at = time.monotonic()
+                elif time.monotonic() - said_at >= _HEARTBEAT_SECONDS:
+                    yield None
+                    said_at = time.monotonic()
+                if read:
+                    pause = _SHORTEST_PAUSE_SECONDS
+                    continue
+                if ended is not None and follower.has_heard_all(reader, ended):
+                    yield End(ended.status, ended.attempt, ended.error)
+                    return
+                rang = await follower.wait(min(pause, said_at + _HEARTBEAT_SECONDS - time.monotonic()))
+                pause = _SHORTEST_PAUSE_SECONDS if rang else min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        finally:
+            watch.cancel()
+            self._leave(run_id, follower)
+
+    async def _identify(self) -> str:
+        return await stream_identity(self._link, self._names.events_stream)
+
+    async def _tell_end(self, states: AsyncIterator[State | None], follower: _Follower) -> None:
+        try:
+            async for state in states:
+                if state is not None and state.snapshot.is_terminal:
+                    follower.ended, follower.ended_at = state.snapshot, time.monotonic()
+        except FleetError as error:
+            logger.warning("a run can no longer be watched; whoever follows it has to come back: %s", error)
+            follower.is_lost = True
+        follower.bell.set()
+
+    def _join(self, run_id: str, follower: _Follower) -> None:
+        self._followers.setdefault(run_id, set()).add(follower)
+        self._spawn(self._listen_or_not(run_id))
+
+    def _leave(self, run_id: str, follower: _Follower) -> None:
+        followers = self._followers[run_id]
+        followers.discard(follower)
+        if not followers:
+            del self._followers[run_id]
+        # In a task of its own: whoever leaves may be in the middle of being cancelled.
+        self._spawn(self._listen_or_not(run_id))
+
+    async def _listen_or_not(self, run_id: str) -> None:
+        """Listen to a run exactly while somebody follows it. Without it followers hear of output later."""
+
+        async def ring(_: Msg) -> None:
+            for follower in self._followers.get(run_id, ()):
+                follower.bell.set()
+
+        async with self._lock:
+            is_followed, is_heard = run_id in self._followers, run_id in self._subscriptions
+            try:
+                if is_followed and not is_heard:
+                    subject = self._names.events_subject(run_id)
+                    self._subscriptions[run_id] = await self._link.client.subscribe(subject, cb=ring)
+                elif is_heard and not is_followed:
+                    await self._subscriptions.pop(run_id).unsubscribe()
+            except nats.errors.Error:
+                logger.debug("the connection to NATS is closed", exc_info=True)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

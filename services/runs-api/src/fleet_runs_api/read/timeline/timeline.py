@@ -1,0 +1,240 @@
+"""The timeline of a run: what happened in it and what its tasks said, read page by page from the events stream."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Set
+from dataclasses import dataclass
+
+from fleet_contracts.events import EventKind, RunEvent, RunEvents
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import WireNames
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import TERMINAL_RUN_STATUSES
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import StoredMessage, last_message, messages_of
+
+from ..views import RunViews, Writer
+
+logger = logging.getLogger(__name__)
+
+# What a reader holds at a time; the message that reaches it may be larger, up to NATS's maximum payload.
+_READ_MESSAGES = 64
+_READ_BYTES = 128 * 1024
+# What one page of events may say in all.
+_PAGE_CHARACTERS = 1024 * 1024
+# A position is the sequence of a batch in the stream and, in the lower bits, how many of its events were read. A
+# worker's batch (256 KiB) has far fewer events than fit, and all of it fits into the integers of JavaScript.
+_INDEX_BITS = 16
+# How long a text that has begun waits for NATS to come back.
+_PATIENCE_SECONDS = 30.0
+_RETRY_SECONDS = 0.5
+
+# Of these writers, and perhaps others, those that have executed the run.
+FindWriters = Callable[[Set[Writer]], Awaitable[Set[Writer]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    # Where to go on after this entry.
+    position: int
+    attempt: int
+    worker_id: str | None
+    event: RunEvent
+
+
+@dataclass(frozen=True, slots=True)
+class LogFilter:
+    """Which output is wanted; None: any."""
+
+    task: str | None = None
+    stream: str | None = None
+    attempt: int | None = None
+
+    def chosen(self, entries: list[Entry]) -> list[Entry]:
+        return [entry for entry in entries if self._takes(entry)]
+
+    def _takes(self, entry: Entry) -> bool:
+        return (
+            entry.event.kind is EventKind.LOG
+            and self.task in (None, entry.event.task)
+            and self.stream in (None, entry.event.stream)
+            and self.attempt in (None, entry.attempt)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPage:
+    entries: list[Entry]
+    # Where to go on; None if there is nothing more now.
+    next: int | None
+    # The stream no longer holds the beginning.
+    truncated: bool
+    # Batches that were lost on their way, as far as this page shows it.
+    missing_batches: int
+
+
+class TimelineReader:
+    """Goes through a run's timeline from a position on and keeps nothing of what it has read.
+
+    Any worker may write any run's events: those of workers that have not executed the run are left out.
+    """
+
+    def __init__(
+        self, link: NatsLink, stream: str, subject: str, *, find_writers: FindWriters, position: int = 0
+    ) -> None:
+        self._link = link
+        self._find_writers = find_writers
+        self._writers: Set[Writer] = set()
+        self._stream = stream
+        self._subject = subject
+        self._begun_at, self._read_before = divmod(position, 1 << _INDEX_BITS)
+        # The batch at the position is read again: for its other events, and to tell a repeat or a gap after it.
+        self._sequence = max(self._begun_at - 1, 0)
+        self._last_batch: dict[tuple[int, str], int] = {}
+        # The stream may be another one than that of the position: its messages were lost and it counts anew.
+        self._is_doubtful = position > 0
+        self._reconnects = link.reconnects
+        self.missing_batches = 0
+        # The latest attempt whose end has been read.
+        self.ended_attempt = 0
+
+    def from_the_beginning(self) -> "TimelineReader":
+        return TimelineReader(self._link, self._stream, self._subject, find_writers=self._find_writers)
+
+    async def read(self) -> list[Entry]:
+        """The next entries; empty if there are no more now. NatsUnavailable leaves the reader where it is."""
+        while True:
+            self._link.require()
+            messages = await messages_of(
+                self._link,
+                self._stream,
+                self._subject,
+                after=self._sequence,
+                limit=_READ_MESSAGES,
+                max_bytes=_READ_BYTES,
+            )
+            if not messages and not await self._starts_over():
+                return []
+            batches = [_decoded(message) for message in messages]
+            writers = {(batch.attempt, batch.worker_id) for batch in batches if batch is not None}
+            if not writers <= self._writers:
+                self._writers = await self._find_writers(writers)
+            pairs = zip(messages, batches, strict=True)
+            if entries := [entry for message, batch in pairs for entry in self._entries(message, batch)]:
+                return entries
+
+    async def _starts_over(self) -> bool:
+        """Back to the beginning if the stream is shorter than what was read of it."""
+        if self._reconnects == self._link.reconnects and not self._is_doubtful:
+            return False
+        reconnects = self._link.reconnects
+        last = await last_message(self._link, self._stream, self._subject, linearizable=True)
+        self._is_doubtful, self._reconnects = False, reconnects
+        if self._sequence == 0 or (last is not None and last.sequence >= self._sequence):
+            return False
+        self._sequence = self._begun_at = 0
+        return True
+
+    def _entries(self, message: StoredMessage, batch: RunEvents | None) -> Iterator[Entry]:
+        self._sequence = message.sequence
+        self._is_doubtful = False
+        if batch is None or (batch.attempt, batch.worker_id) not in self._writers or self._is_repeat(batch):
+            return
+        read_before = self._read_before if message.sequence == self._begun_at else 0
+        for number, event in enumerate(batch.events, 1):
+            if event.kind is EventKind.RUN and event.status in TERMINAL_RUN_STATUSES:
+                self.ended_attempt = max(self.ended_attempt, batch.attempt)
+            if number > read_before:
+                position = (message.sequence << _INDEX_BITS) + number
+                yield Entry(position, batch.attempt, batch.worker_id, event)
+
+    def _is_repeat(self, batch: RunEvents) -> bool:
+        """Workers number their batches; a gap in the numbers is counted."""
+        if batch.worker_id is None:
+            return False
+        writer = (batch.attempt, batch.worker_id)
+        before = self._last_batch.get(writer, batch.batch - 1)
+        if batch.batch <= before:
+            return True
+        self.missing_batches += batch.batch - before - 1
+        self._last_batch[writer] = batch.batch
+        return False
+
+
+def _decoded(message: StoredMessage) -> RunEvents | None:
+    try:
+        return RunEvents.decode(message.data)
+    except MalformedMessage as error:
+        logger.warning("events of a run cannot be read and are not shown: %s", error)
+        return None
+
+
+class Timeline:
+    def __init__(self, *, link: NatsLink, names: WireNames, views: RunViews) -> None:
+        self._link = link
+        self._names = names
+        self._views = views
+
+    def reader(self, run_id: str, *, tenant_id: str, position: int = 0) -> TimelineReader:
+        return TimelineReader(
+            self._link,
+            self._names.events_stream,
+            self._names.events_subject(run_id),
+            find_writers=lambda wanted: self._views.writers(run_id, tenant_id=tenant_id, wanted=wanted),
+            position=position,
+        )
+
+    async def page(self, run_id: str, *, tenant_id: str, attempt: int | None, after: int, limit: int) -> EventsPage:
+        """The events after a position, of one attempt or all."""
+        snapshot = await self._views.find(run_id, tenant_id=tenant_id)
+        truncated = await self._has_lost_its_beginning(snapshot)
+        reader = self.reader(run_id, tenant_id=tenant_id, position=after)
+        entries: list[Entry] = []
+        characters = 0
+        while read := await reader.read():
+            for entry in read:
+                if attempt not in (None, entry.attempt):
+                    continue
+                characters += len(entry.event.text or "")
+                if entries and (len(entries) == limit or characters > _PAGE_CHARACTERS):
+                    return EventsPage(entries, entries[-1].position, truncated, reader.missing_batches)
+                entries.append(entry)
+        return EventsPage(entries, None, truncated, reader.missing_batches)
+
+    async def log(self, run_id: str, *, tenant_id: str, wanted: LogFilter) -> AsyncIterator[list[Entry]]:
+        """The run's output as far as there is any; RunNotFound and NatsUnavailable come before the first of it."""
+        await self._views.find(run_id, tenant_id=tenant_id)
+        reader = self.reader(run_id, tenant_id=tenant_id)
+        return self._rest_of_log(reader, await reader.read(), wanted)
+
+    async def _rest_of_log(
+        self, reader: TimelineReader, read: list[Entry], wanted: LogFilter
+    ) -> AsyncIterator[list[Entry]]:
+        while read:
+            if chosen := wanted.chosen(read):
+                yield chosen
+            read = await self._read_patiently(reader)
+
+    async def _read_patiently(self, reader: TimelineReader) -> list[Entry]:
+        """An answer that has begun cannot become an error: better late than cut off."""
+        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                return await reader.read()
+            except NatsUnavailable:
+                if time.monotonic() >= give_up_at:
+                    raise
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _has_lost_its_beginning(self, snapshot: RunSnapshot) -> bool:
+        stream, subject = self._names.events_stream, self._names.events_subject(snapshot.run_id)
+        first = await messages_of(self._link, stream, subject, limit=1)
+        if not first:
+            return snapshot.is_terminal and snapshot.attempt > 0
+        try:
+            batch = RunEvents.decode(first[0].data)
+        except MalformedMessage:
+            return True
+        return batch.attempt > 1 or batch.batch > 0

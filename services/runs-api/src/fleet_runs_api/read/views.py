@@ -1,0 +1,194 @@
+"""What callers see of a run: from KV, or from the ledger once KV has let go of it."""
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence, Set
+from typing import Any
+
+from fleet_contracts.job import Job
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.snapshot import AttemptOutcome, RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.nats.kv import Bucket, Entry
+from fleet_kit.nats.link import NatsLink
+
+from ..errors import LedgerUnavailable, RunNotFound
+from ..ledger import reads
+from ..ledger.accepted import AcceptedRuns
+from ..ledger.database import Database
+from ..ledger.documents import Accepted, snapshot_of
+from ..repair.unclaimed import Unclaimed
+from ..workers import FleetView
+from .schemas import Attempts, AttemptView, DecisionView
+from .waiting import why_snapshot_waits
+
+logger = logging.getLogger(__name__)
+
+# How a delivery is answered is no business of whoever looks at a run.
+_PRIVATE = {"ack_subject", "worker_instance_id", "attempt_floor"}
+_MOST_DECISIONS = 500
+_ENDED_PAGE = 500
+_OUTCOMES = {
+    RunStatus.COMPLETED: AttemptOutcome.COMPLETED,
+    RunStatus.FAILED: AttemptOutcome.FAILED,
+    RunStatus.CANCELLED: AttemptOutcome.CANCELLED,
+}
+
+
+# An attempt of a run, and the worker that executed it.
+Writer = tuple[int, str | None]
+
+
+class RunViews:
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        accepted: AcceptedRuns,
+        workers: FleetView,
+        unclaimed: Unclaimed,
+    ) -> None:
+        self._link = link
+        self._runs = runs
+        self._database = database
+        self._accepted = accepted
+        self._workers = workers
+        self._unclaimed = unclaimed
+
+    async def find(self, run_id: str, *, tenant_id: str, linearizable: bool = False) -> RunSnapshot:
+        """The run's latest state; RunNotFound also for a run of another tenant."""
+        live = await self.find_live(run_id, tenant_id=tenant_id, linearizable=linearizable)
+        return live[0] if live is not None else await self._from_ledger(run_id)
+
+    async def find_for_watcher(self, run_id: str, accepted: Accepted) -> tuple[RunSnapshot, int]:
+        """The latest state and its KV revision, or 0 if the ledger knows it and KV does not.
+
+        An end that the ledger knows stands, also if KV was set back to a time before it.
+        """
+        self._link.require()
+        live = await self._live(run_id, accepted, linearizable=True)
+        if live is not None and live[0].is_terminal:
+            return live
+        try:
+            known = await self._from_ledger(run_id)
+        except LedgerUnavailable:
+            if live is None:
+                raise
+            return live
+        return live if live is not None and not known.is_terminal else (known, 0)
+
+    async def ended_among(self, run_ids: Sequence[str]) -> list[str]:
+        """Those of the runs that have ended, as far as the ledger knows."""
+        pages = [run_ids[start : start + _ENDED_PAGE] for start in range(0, len(run_ids), _ENDED_PAGE)]
+        return [row.run_id for page in pages for row in await self._database.fetch(reads.ended_among(page))]
+
+    async def find_live(
+        self, run_id: str, *, tenant_id: str, linearizable: bool = False
+    ) -> tuple[RunSnapshot, int] | None:
+        """The run's snapshot in KV and its revision; None if KV has none that can be read."""
+        return await self._live(run_id, await self.accepted(run_id, tenant_id=tenant_id), linearizable=linearizable)
+
+    async def _live(self, run_id: str, accepted: Accepted, *, linearizable: bool) -> tuple[RunSnapshot, int] | None:
+        found = _readable(await self._runs.get(run_id, linearizable=linearizable))
+        return found and (accepted.laid_over(found[0]), found[1])
+
+    async def accepted(self, run_id: str, *, tenant_id: str) -> Accepted:
+        """What the ledger accepted; RunNotFound also for a run of another tenant."""
+        if not _is_run_id(run_id):
+            raise RunNotFound(run_id=run_id)
+        self._link.require()
+        return await self._accepted.find(run_id, tenant_id=tenant_id)
+
+    def public(self, snapshot: RunSnapshot, *, with_records: bool) -> bytes:
+        """A snapshot as callers see it, with what is known of its worker."""
+        exclude = _PRIVATE if with_records else _PRIVATE | {"task_records"}
+        now = time.time()
+        more: dict[str, Any] = {}
+        if snapshot.worker_id and (worker := self._workers.worker(snapshot.worker_id)) is not None:
+            more["worker_alive"] = self._workers.is_alive(worker, now=now)
+            more["worker_heartbeat_at"] = worker.last_heartbeat_at
+            more["worker_tags"] = worker.tags
+        unclaimed = self._unclaimed.has(snapshot.run_id, snapshot.tag or "")
+        if (waiting := why_snapshot_waits(snapshot, self._workers, now=now, unclaimed=unclaimed)) is not None:
+            more["waiting_reason"] = waiting.reason
+            more["waiting_detail"] = waiting.detail
+        shown = snapshot.model_copy(update=more) if more else snapshot
+        return shown.model_dump_json(exclude=exclude).encode()
+
+    async def job(self, run_id: str, *, tenant_id: str) -> Job:
+        """What the run was asked to do."""
+        rows = await self._database.fetch(reads.run_with_documents(run_id)) if _is_run_id(run_id) else []
+        if not rows or rows[0].tenant_id != tenant_id:
+            raise RunNotFound(run_id=run_id)
+        return Job.decode(rows[0].job.encode())
+
+    async def attempts(self, run_id: str, *, tenant_id: str) -> Attempts:
+        """Every attempt in order, with what was decided about the run."""
+        snapshot = await self.find(run_id, tenant_id=tenant_id)
+        known = {row.attempt: AttemptView.model_validate(row._mapping) for row in await self._attempt_rows(run_id)}
+        for record in snapshot.earlier_attempts:
+            row = known.get(record.attempt)
+            known[record.attempt] = AttemptView(
+                **record.model_dump(include={"attempt", "outcome", "worker_id", "error"}),
+                # A snapshot that is short of room leaves them to the ledger.
+                wheels=record.wheels or (row.wheels if row is not None else []),
+                started_at=record.start_time,
+                ended_at=record.end_time,
+            )
+        if snapshot.worker_id is not None:
+            known[snapshot.attempt] = AttemptView(
+                attempt=snapshot.attempt,
+                outcome=_OUTCOMES.get(snapshot.status),
+                worker_id=snapshot.worker_id,
+                started_at=snapshot.start_time,
+                ended_at=snapshot.end_time,
+                error=snapshot.error,
+                wheels=snapshot.wheels,
+            )
+        decided = await self._database.fetch(reads.decisions_about(run_id, limit=_MOST_DECISIONS))
+        return Attempts(
+            run_id=run_id,
+            status=snapshot.status,
+            max_attempts=snapshot.retry.max_attempts if snapshot.retry else 1,
+            failures=snapshot.failures,
+            attempts=[known[number] for number in sorted(known)],
+            decisions=[DecisionView.model_validate(row._mapping) for row in reversed(decided)],
+        )
+
+    async def writers(self, run_id: str, *, tenant_id: str, wanted: Set[Writer]) -> Set[Writer]:
+        """Who has executed the run in which attempt; the ledger is asked only if the snapshot does not know all."""
+        snapshot = await self.find(run_id, tenant_id=tenant_id, linearizable=True)
+        known: set[Writer] = {(record.attempt, record.worker_id) for record in snapshot.earlier_attempts}
+        known.add((snapshot.attempt, snapshot.worker_id))
+        if not wanted <= known:
+            known |= {(row.attempt, row.worker_id) for row in await self._attempt_rows(run_id)}
+        return known
+
+    async def _attempt_rows(self, run_id: str) -> Sequence[Any]:
+        return await self._database.fetch(reads.attempts_of(run_id))
+
+    async def _from_ledger(self, run_id: str) -> RunSnapshot:
+        rows = await self._database.fetch(reads.run_with_documents(run_id))
+        if not rows:
+            raise RunNotFound(run_id=run_id)
+        return snapshot_of(rows[0])
+
+
+def _readable(entry: Entry | None) -> tuple[RunSnapshot, int] | None:
+    if entry is None:
+        return None
+    try:
+        return RunSnapshot.decode(entry.value), entry.revision
+    except MalformedMessage as error:
+        logger.warning("a snapshot in KV cannot be read, the ledger answers: %s", error)
+        return None
+
+
+def _is_run_id(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False

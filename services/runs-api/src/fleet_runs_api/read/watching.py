@@ -1,0 +1,231 @@
+"""Watching runs: one consumer per process follows the bucket and tells every watcher the newest state of its run."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext, api
+
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import kv_key, kv_stream, kv_subject
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import stream_identity
+from fleet_kit.nats.pull import stream_sequence_of
+
+from ..ledger.documents import Accepted
+from .event_ids import EventId
+from .views import RunViews
+
+logger = logging.getLogger(__name__)
+
+_HEARTBEAT_SECONDS = 10.0
+# How often the ledger is asked whether a run has ended and nobody told its watchers.
+_CHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    snapshot: RunSnapshot
+    # The store and the KV revision in it; 0: the ledger knows this state, and the store knows none.
+    id: EventId
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    store: str
+    msg: Msg
+
+
+class Watcher:
+    """Holds the newest news only: a client that reads slowly skips states, and nothing piles up."""
+
+    def __init__(self) -> None:
+        self._news: _News | None = None
+        self._changed = asyncio.Event()
+        # Something may have happened that nobody told: it must be looked up.
+        self.must_look = True
+
+    def tell(self, news: _News) -> None:
+        self._news = news
+        self._changed.set()
+
+    def warn(self) -> None:
+        self._news = None  # older than what the look will find
+        self.must_look = True
+        self._changed.set()
+
+    async def wait(self, seconds: float) -> _News | None:
+        """The newest news not taken yet; None if there are none by then."""
+        try:
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self._changed.wait()
+        except TimeoutError:
+            return None
+        self._changed.clear()
+        news, self._news = self._news, None
+        return news
+
+
+class Watching:
+    """Follows the bucket while anybody watches."""
+
+    def __init__(self, *, link: NatsLink, bucket: str, views: RunViews) -> None:
+        self._link = link
+        self._bucket = bucket
+        self._views = views
+        self._watchers: dict[str, set[Watcher]] = {}
+        self._subscription: JetStreamContext.PushSubscription | None = None
+        # The identity of the store that is followed.
+        self._store = ""
+        self._lock = asyncio.Lock()
+        self._tidying: set[asyncio.Task[None]] = set()
+        self._failures = RateLimitedLog()
+
+    @property
+    def watcher_count(self) -> int:
+        return sum(map(len, list(self._watchers.values())))
+
+    async def resume(self) -> None:
+        """After a reconnect: follow anew, and let every watcher look up what it has missed. A hook of the link."""
+        async with self._lock:
+            await self._unfollow()
+            if self._watchers:
+                await self._follow()
+        self._warn(self._watchers)
+
+    async def check(self, stop: asyncio.Event) -> None:
+        """Look now and then whether something happened that no message told: an end, or another store."""
+        while not stop.is_set():
+            await asyncio.sleep(_CHECK_SECONDS)
+            try:
+                if self._watchers and self._link.down_because is None:
+                    if await stream_identity(self._link, kv_stream(self._bucket)) != self._store:
+                        await self.resume()
+                    self._warn(await self._views.ended_among(list(self._watchers)))
+                    self._failures.recovered()
+            except FleetError as error:
+                self._failures.log(logger, "whether watched runs have ended is looked up later", error)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*self._tidying, return_exceptions=True)
+        async with self._lock:
+            await self._unfollow()
+
+    async def open(
+        self, run_id: str, *, tenant_id: str, after: EventId | None = None, since: float = 0.0, seconds: float
+    ) -> AsyncIterator[State | None]:
+        """The run's states from now on; RunNotFound and NatsUnavailable come before the first one.
+
+        It begins with the present state unless that is the one `after`, and tells only states newer than `since`;
+        None is a sign of life. It ends with the terminal state, which is always told, or when the time is up.
+        """
+        await self._views.find(run_id, tenant_id=tenant_id)
+        accepted = await self._views.accepted(run_id, tenant_id=tenant_id)
+        return self._states(run_id, accepted, after, since, time.monotonic() + seconds)
+
+    async def _states(
+        self, run_id: str, accepted: Accepted, last: EventId | None, since: float, deadline: float
+    ) -> AsyncIterator[State | None]:
+        watcher = Watcher()
+        self._watchers.setdefault(run_id, set()).add(watcher)
+        try:
+            while True:
+                state = await self._next(run_id, accepted, watcher, last, deadline)
+                if state is None:
+                    yield None
+                elif state.id != last or state.snapshot.is_terminal:
+                    last = state.id
+                    if state.snapshot.updated_at > since:
+                        yield state
+                if time.monotonic() >= deadline or (state is not None and state.snapshot.is_terminal):
+                    return
+        finally:
+            self._leave(run_id, watcher)
+
+    async def _next(
+        self, run_id: str, accepted: Accepted, watcher: Watcher, last: EventId | None, deadline: float
+    ) -> State | None:
+        """The next state: looked up if something may have been missed, else as it is told."""
+        try:
+            await self._ensure_following()
+            if watcher.must_look:
+                watcher.must_look = False
+                store = self._store
+                snapshot, revision = await self._views.find_for_watcher(run_id, accepted)
+                return State(snapshot, EventId(store, revision))
+        except NatsUnavailable:
+            watcher.must_look = True  # it is away: the watcher is warned when it is back
+        news = await watcher.wait(min(_HEARTBEAT_SECONDS, deadline - time.monotonic()))
+        if news is None or not news.msg.data:
+            return None
+        told = EventId(news.store, stream_sequence_of(news.msg))
+        if last is not None and told.is_older_than(last):
+            return None
+        try:
+            return State(accepted.laid_over(RunSnapshot.decode(news.msg.data)), told)
+        except MalformedMessage:
+            logger.warning("a snapshot cannot be read and is not shown", extra={"run_id": run_id})
+            return None
+
+    async def _ensure_following(self) -> None:
+        if self._subscription is None:
+            async with self._lock:
+                if self._subscription is None:
+                    self._link.require()
+                    await self._follow()
+
+    async def _follow(self) -> None:
+        store = await stream_identity(self._link, kv_stream(self._bucket))
+        try:
+            self._subscription = await self._link.jetstream.subscribe(
+                kv_subject(self._bucket, ">"),
+                stream=kv_stream(self._bucket),
+                ordered_consumer=True,
+                deliver_policy=api.DeliverPolicy.NEW,
+                cb=partial(self._on_change, store),
+            )
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise self._link.unavailable(error) from error
+        self._store = store
+
+    async def _unfollow(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            try:
+                await subscription.unsubscribe()
+            except (nats.errors.Error, nats.js.errors.Error):
+                logger.debug("the consumer of the watchers was already gone", exc_info=True)
+
+    async def _on_change(self, store: str, msg: Msg) -> None:
+        for watcher in self._watchers.get(kv_key(self._bucket, msg.subject), ()):
+            watcher.tell(_News(store, msg))
+
+    def _warn(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            for watcher in self._watchers.get(run_id, ()):
+                watcher.warn()
+
+    def _leave(self, run_id: str, watcher: Watcher) -> None:
+        watchers = self._watchers[run_id]
+        watchers.discard(watcher)
+        if not watchers:
+            del self._watchers[run_id]
+        if not self._watchers:
+            # In a task of its own: whoever leaves may be in the middle of being cancelled.
+            task = asyncio.create_task(self._unfollow_if_idle())
+            self._tidying.add(task)
+            task.add_done_callback(self._tidying.discard)
+
+    async def _unfollow_if_idle(self) -> None:
+        async with self._lock:
+            if not self._watchers:
+                await self._unfollow()

@@ -1,0 +1,1 @@
+"""Repairs: sweeper, expiry, retention, unclaimed deliveries."""

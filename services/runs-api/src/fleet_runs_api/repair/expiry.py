@@ -1,0 +1,231 @@
+"""Ends runs that may not go on waiting: past their deadline, or delivered as often as the queue allows."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+import orjson
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from fleet_contracts import spans
+from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
+from fleet_contracts.job import Job
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import NATS_MSG_ID, WireNames, dead_letter_message_id
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.messages import stored_message
+from fleet_kit.telemetry.tracing import Kind, span
+
+from ..dispatch.queued_jobs import QueuedJobs
+from ..fold import history
+from ..fold.history import Decided, DecisionKind
+from ..ledger import reads
+from ..ledger.database import Database
+from ..ledger.documents import waiting_snapshot_of
+from ..ledger.texts import iso
+from ..ledger.writer import GroupCommit
+from ..metrics import RunsMetrics
+from .repairs import repairing
+
+logger = logging.getLogger(__name__)
+
+_PAGE = 100
+# A holder ends its overdue run itself; only one that does not is helped.
+_HOLDER_SECONDS = 5.0
+_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
+_QUEUE_GROUP = "runs-api"
+
+
+class Expiry:
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        commits: GroupCommit,
+        names: WireNames,
+        jobs: QueuedJobs,
+        metrics: RunsMetrics,
+    ) -> None:
+        self._link = link
+        self._runs = runs
+        self._database = database
+        self._commits = commits
+        self._names = names
+        self._jobs = jobs
+        self._metrics = metrics
+        self._advisories: Subscription | None = None
+        self._working: set[asyncio.Task[None]] = set()
+        self._failures = RateLimitedLog()
+
+    # Deadlines -----------------------------------------------------------------------------------
+
+    async def end_overdue(self) -> None:
+        """End a page of runs whose deadline has passed."""
+        now = time.time()
+        for row in await self._database.fetch(reads.overdue_runs(now, limit=_PAGE)):
+            error = f"the run's deadline {iso(row.deadline_at)} passed before it ended"
+            patience = row.deadline_at + _HOLDER_SECONDS
+            await self._fail(row, DeadLetterReason.DEADLINE_EXCEEDED, error, spare_holder=now < patience)
+
+    # Deliveries ----------------------------------------------------------------------------------
+
+    async def listen(self) -> None:
+        """Hear from JetStream which jobs it will not deliver any more; a hook of the link."""
+        if self._advisories is None:
+            subject = f"{_ADVISORY}.{self._names.work_stream}.>"
+            self._advisories = await self._link.client.subscribe(subject, queue=_QUEUE_GROUP, cb=self._on_advisory)
+
+    async def stop(self) -> None:
+        for task in self._working:
+            task.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
+
+    async def end_if_exhausted(self, row: Any, revision: int) -> bool:
+        """Is the job of a waiting run one that nobody will get again? Then the run has failed.
+
+        JetStream does not tell it of a single message. But a job that was handed out before, while nothing at
+        all is out now, does not come back. A run that has moved on from `revision` had a job that somebody got.
+        """
+        try:
+            info = await self._link.jetstream.consumer_info(
+                self._names.work_stream, self._names.work_durable(row.tag)
+            )
+        except nats.js.errors.NotFoundError:
+            return False  # no worker of this tag ever came
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise self._link.unavailable(error) from error
+        handed_out = info.delivered.stream_seq if info.delivered else 0
+        if info.num_ack_pending or not row.job_sequence or row.job_sequence > handed_out:
+            return False
+        await self._fail_exhausted(row, row.job_sequence, info.config.max_deliver, revision=revision)
+        return True
+
+    async def _on_advisory(self, msg: Msg) -> None:
+        advisory = orjson.loads(msg.data)
+        self._spawn(self._end_exhausted(int(advisory["stream_seq"]), advisory.get("deliveries")))
+
+    async def _end_exhausted(self, sequence: int, deliveries: int | None) -> None:
+        message = await stored_message(self._link, self._names.work_stream, sequence)
+        if message is None:
+            return
+        try:
+            run_id = Job.decode(message.data).run_id
+        except MalformedMessage:
+            return  # a worker buries it
+        rows = await self._database.fetch(reads.run_with_documents(run_id))
+        if rows and rows[0].job_sequence == sequence:
+            await self._fail_exhausted(rows[0], sequence, deliveries)
+        elif not rows or rows[0].job_sequence is not None:
+            await self._jobs.remove(sequence)  # there is no such run, or it has another job
+        # Else a job is on its way, this one or another: the sweeper looks when it is known which.
+
+    async def _fail_exhausted(
+        self, row: Any, sequence: int, deliveries: int | None, *, revision: int | None = None
+    ) -> None:
+        often = f"{deliveries} times, as often as PYOCO_CONSUMER_MAX_DELIVER allows" if deliveries else "too often"
+        error = f"the job was delivered {often}, and no worker brought the run to an end"
+        reason = DeadLetterReason.DELIVERIES_EXHAUSTED
+        if await self._fail(row, reason, error, spare_holder=True, only_revision=revision):
+            await self._jobs.remove(sequence)
+
+    # The end -------------------------------------------------------------------------------------
+
+    async def _fail(
+        self,
+        row: Any,
+        reason: DeadLetterReason,
+        error: str,
+        *,
+        spare_holder: bool,
+        only_revision: int | None = None,
+    ) -> bool:
+        """End the run as FAILED by compare-and-set; False if it has ended, or its holder is to do it.
+
+        With `only_revision`: False also if the run is in another state than when the reason was found.
+        """
+        while True:
+            entry = await self._runs.get(row.run_id)
+            if only_revision is not None and (entry is None or entry.revision != only_revision):
+                return False
+            if entry is not None:
+                snapshot, revision = RunSnapshot.decode(entry.value), entry.revision
+            else:
+                rows = await self._database.fetch(reads.run_with_documents(row.run_id))
+                if not rows:
+                    return False
+                snapshot, revision = waiting_snapshot_of(rows[0]), 0
+            if snapshot.is_terminal or (snapshot.is_held and spare_holder):
+                return False
+            ack_subject = snapshot.ack_subject
+            status = RunStatus.CANCELLED if snapshot.status is RunStatus.CANCELLING else RunStatus.FAILED
+            ended = snapshot.finish(status, now=time.time(), error=error, reason=reason)
+            # Looked for now: once the letter is out, the run may be tried again and have another job.
+            job = None if ack_subject else await self._jobs.place_of(row.run_id)
+            with await repairing(self._database, row.run_id, reason.value):
+                try:
+                    if entry is None:
+                        await self._runs.create(row.run_id, ended.encode())
+                    else:
+                        await self._runs.update(row.run_id, ended.encode(), revision=revision)
+                except WrongRevision:
+                    continue
+                # The job goes last: as long as it is there, a worker that gets it sees to a missing letter.
+                await self._tell(ended, reason, error)
+                if ack_subject:
+                    await self._jobs.answer(row.run_id, ack_subject, b"+ACK")
+                elif job is not None:
+                    await self._jobs.remove(job)
+            return True
+
+    async def _tell(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
+        self._metrics.repairs.labels(reason.value).inc()
+        logger.warning(
+            "run %s was ended: %s", ended.run_id, error, extra={"run_id": ended.run_id, "reason": reason.value}
+        )
+        decided = Decided(ended.run_id, time.time(), DecisionKind.EXPIRE, ended.attempt, error)
+        if ended.status is RunStatus.FAILED:
+            await self._send_letter(ended, reason, error)
+        await self._commits.write(history.decide, decided)
+
+    async def _send_letter(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
+        letter = DeadLetter(
+            timestamp=time.time(),
+            reason=reason,
+            error=error,
+            run_id=ended.run_id,
+            flow_name=ended.flow_name,
+            tag=ended.tag,
+            tags=ended.tags,
+            worker_id=ended.worker_id,
+            attempt=ended.attempt,
+            tenant_id=ended.tenant_id,
+        )
+        message_id = dead_letter_message_id(
+            ended.run_id, reopened=ended.reopened, attempt=ended.attempt, reason=reason
+        )
+        tag = ended.tag or self._names.default_tag
+        subject = self._names.dlq_subject(tag)
+        about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
+        with span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER):
+            await self._link.publish(subject, letter.encode(), {NATS_MSG_ID: message_id})
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failures.log(logger, "an exhausted job could not be dealt with; the sweeper will", error)

@@ -1,0 +1,70 @@
+"""Runs that JetStream has lost are queued again: the SQL of the sweeper, in batches for the group commit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select, update
+
+from ..fold.history import Decided, DecisionKind, note_decisions
+from ..ledger import reads
+from ..ledger.documents import KEEP_SNAPSHOT, waiting_snapshot_of
+from ..ledger.outbox import queue_again
+from ..ledger.prepared import Updating
+from ..ledger.tables import runs as _runs
+
+_NOTE_CHECKED = Updating(_runs, ("checked_at",), keys=("run_id",))
+
+
+@dataclass(frozen=True, slots=True)
+class Redispatch:
+    """Put a run on the queue again. `forgotten`: its snapshot is gone too, so revisions begin anew."""
+
+    run_id: str
+    expected_dispatch: int
+    forgotten: bool
+    now: float
+    reason: str
+    # How often a worker may have claimed the run since the ledger last heard of it.
+    unheard_attempts: int = 0
+
+
+def redispatch(connection: Connection, wanted: Sequence[Redispatch]) -> Sequence[bool]:
+    """Queue runs again that JetStream has lost. False: somebody else did it already, or the run has ended."""
+    results = []
+    for item in wanted:
+        found = connection.execute(
+            select(_runs.c.attempt)
+            .where(
+                _runs.c.run_id == item.run_id,
+                _runs.c.dispatch == item.expected_dispatch,
+                _runs.c.finished_at.is_(None),
+            )
+            .with_for_update()
+        ).first()
+        results.append(found is not None)
+        if found is not None:
+            anew = {"revision": 0} if item.forgotten else {}
+            queue_again(connection, item.run_id, due_at=item.now, now=item.now, **anew)
+            if item.forgotten:
+                row = connection.execute(reads.run_with_documents(item.run_id)).one()
+                waiting = waiting_snapshot_of(row).skip_attempts(item.unheard_attempts)
+                KEEP_SNAPSHOT.execute(connection, [(waiting.encode().decode(), item.run_id)])
+            reason = f"JetStream had lost the run ({item.reason})"
+            note_decisions(
+                connection, [Decided(item.run_id, item.now, DecisionKind.REDISPATCH, found.attempt, reason)]
+            )
+    return results
+
+
+def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
+    _NOTE_CHECKED.execute(connection, [(at, run_id) for run_id, at in sorted(checks)])
+    return [None] * len(checks)
+
+
+def forget_revision(connection: Connection, known: Sequence[tuple[str, int]]) -> Sequence[None]:
+    """Revisions of these runs have begun anew: whatever is seen next is news, unless something was seen meanwhile."""
+    for run_id, revision in known:
+        connection.execute(
+            update(_runs).where(_runs.c.run_id == run_id, _runs.c.revision == revision).values(revision=0)
+        )
+    return [None] * len(known)

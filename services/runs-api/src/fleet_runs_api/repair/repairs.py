@@ -1,0 +1,31 @@
+"""What is repaired in a run is told in the run's own trace."""
+
+from fleet_contracts import spans
+from fleet_contracts.job import Job
+from fleet_kit.telemetry.tracing import UNTRACED, Span, span
+
+from ..ledger import reads
+from ..ledger.database import Database
+
+
+async def repairing(database: Database, run_id: str, reason: str) -> Span:
+    """A span for a repair. Who held the run last may be dead and its last spans lost: its job knows the trace.
+
+    Also if nobody records it: lines and dead letters carry the trace on.
+    """
+    rows = await database.fetch(reads.run_with_documents(run_id))
+    if not rows or (job := Job.decode(rows[0].job.encode())).trace_context is None:
+        return UNTRACED
+    about = {
+        **spans.about_run(job),
+        spans.ATTEMPT: rows[0].attempt,
+        spans.WORKER_ID: rows[0].worker_id,
+        spans.REASON: reason,
+    }
+    return span(spans.RUN_REPAIR, about, parent=job.trace_context)
+
+
+async def in_trace_of(database: Database, run_id: str) -> Span:
+    """For a line about a run of which only the id is known."""
+    rows = await database.fetch(reads.run_with_documents(run_id))
+    return Span(Job.decode(rows[0].job.encode()).trace_context) if rows else UNTRACED

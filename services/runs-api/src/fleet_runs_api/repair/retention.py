@@ -1,0 +1,82 @@
+"""What has ended leaves in time: snapshots leave KV, runs leave the ledger, in small steps."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import orjson
+
+from fleet_contracts.names import kv_stream, kv_subject
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.link import NatsLink
+
+from ..ledger import reads
+from ..ledger.database import Database
+from ..ledger.writer import GroupCommit
+from ..settings import RunsSettings
+from . import removal
+
+logger = logging.getLogger(__name__)
+
+_PAGE = 200
+_LONGEST_PAUSE_SECONDS = 10.0
+
+
+class Retention:
+    def __init__(self, *, settings: RunsSettings, link: NatsLink, database: Database, commits: GroupCommit) -> None:
+        self._settings = settings
+        self._link = link
+        self._database = database
+        self._commits = commits
+        self._failures = RateLimitedLog()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        pause = min(_LONGEST_PAUSE_SECONDS, max(self._settings.runs_kv_retention_sec / 10, 0.1))
+        while not stop.is_set():
+            busy = False
+            try:
+                if self._link.down_because is None:
+                    busy = await self.tidy()
+                    self._failures.recovered()
+            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+                self._failures.log(logger, "tidying was interrupted", error)
+            if not busy:
+                await asyncio.sleep(pause)
+
+    async def tidy(self) -> bool:
+        """One small step of each kind; True if there is more to do right away."""
+        released = await self._release_from_kv()
+        purged = await self._purge_ledger()
+        await self._commits.write(removal.forget_old_keys, time.time() - self._settings.idempotency_key_ttl_sec)
+        return _PAGE in (released, purged)
+
+    async def _release_from_kv(self) -> int:
+        """Let KV go of runs that ended long enough ago: from then on the ledger alone tells of them."""
+        before = time.time() - self._settings.runs_kv_retention_sec
+        rows = await self._database.fetch(reads.finished_runs_in_kv(before, limit=_PAGE))
+        await asyncio.gather(*(self._release(row) for row in rows))
+        if rows:
+            await self._commits.write(removal.mark_released, [row.run_id for row in rows])
+        return len(rows)
+
+    async def _release(self, row: Any) -> None:
+        """Only up to the revision that the ledger has: a run that was reopened meanwhile is newer and stays."""
+        bucket = self._settings.runs_kv_bucket
+        request = {"filter": kv_subject(bucket, row.run_id), "seq": row.revision + 1}
+        answer = await self._link.request(f"$JS.API.STREAM.PURGE.{kv_stream(bucket)}", orjson.dumps(request))
+        outcome = orjson.loads(answer.data)
+        if "error" in outcome:
+            description = outcome["error"].get("description", "no reason given")
+            raise NatsUnavailable(f"JetStream would not let go of run {row.run_id}: {description}")
+
+    async def _purge_ledger(self) -> int:
+        if not self._settings.runs_retention_sec:
+            return 0
+        before = time.time() - self._settings.runs_retention_sec
+        rows = await self._database.fetch(reads.finished_runs_out_of_kv(before, limit=_PAGE))
+        if rows:
+            await self._commits.write(removal.purge, [row.run_id for row in rows])
+            logger.info("%d runs that ended long ago were removed from the ledger", len(rows))
+        return len(rows)

@@ -1,0 +1,131 @@
+"""Jobs that were delivered and that nobody has claimed: they are handed out again long before AckWait."""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import WireNames, ack_subject
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
+
+from ..dispatch.queues import Queues
+from ..ledger import reads
+from ..ledger.database import Database
+from ..metrics import RunsMetrics
+from .repairs import repairing
+
+logger = logging.getLogger(__name__)
+
+REASON = "delivery_unclaimed"
+_PAGE = 100
+_TAGS_PER_ROUND = 20
+# A worker claims a delivery at once: after so long it is worth telling that none has.
+_TOLD_AFTER_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Delivered:
+    job_sequence: int
+    since: float
+    # When it is handed out again, and how often it was.
+    next_at: float
+    times: int = 0
+
+
+class Unclaimed:
+    """Compares what each queue has handed out with what the ledger knows to be waiting.
+
+    A pull request of a connection that is gone can still be given a job, and a worker can die between delivery and
+    claim. JetStream delivers such a job again after AckWait. Here it is given back on behalf of whoever has it, with
+    a backoff: a worker that is only slow loses nothing, since the claim decides who executes the run.
+    """
+
+    def __init__(
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        queues: Queues,
+        names: WireNames,
+        lost_after_sec: float,
+        metrics: RunsMetrics,
+    ) -> None:
+        self._link = link
+        self._runs = runs
+        self._database = database
+        self._queues = queues
+        self._names = names
+        self._lost_after_sec = lost_after_sec
+        self._metrics = metrics
+        self._tags: deque[str] = deque()
+        self._delivered: dict[str, dict[str, _Delivered]] = {}
+
+    def has(self, run_id: str, tag: str) -> bool:
+        """Was the run's job delivered some time ago, without a claim?"""
+        found = self._delivered.get(tag, {}).get(run_id)
+        return found is not None and time.monotonic() - found.since > _TOLD_AFTER_SECONDS
+
+    async def hand_out_again(self) -> None:
+        """One round: some of the queues, the jobs delivered longest ago first."""
+        self._tags.extend(sorted(self._queues.tags.difference(self._tags)))
+        for _ in range(min(_TAGS_PER_ROUND, len(self._tags))):
+            tag = self._tags.popleft()
+            await self._look_at(tag)
+            self._tags.append(tag)
+
+    async def _look_at(self, tag: str) -> None:
+        before = self._delivered.pop(tag, {})
+        waiting = await self._database.fetch(reads.queued_runs(tag, time.time(), limit=_PAGE))
+        if not waiting:
+            return
+        durable = self._names.work_durable(tag)
+        try:
+            info = await self._link.jetstream.consumer_info(self._names.work_stream, durable)
+        except nats.js.errors.NotFoundError:
+            return
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise self._link.unavailable(error) from error
+        if not info.num_ack_pending or info.delivered is None:
+            return
+        now = time.monotonic()
+        delivered = self._delivered[tag] = {}
+        for row in waiting:
+            if row.job_sequence > info.delivered.stream_seq:
+                break
+            known = before.get(row.run_id)
+            if known is None or known.job_sequence != row.job_sequence:
+                known = _Delivered(row.job_sequence, now, now + self._lost_after_sec)
+            delivered[row.run_id] = known
+            if now >= known.next_at:
+                known.times += 1
+                known.next_at = now + self._lost_after_sec * 2.0**known.times
+                await self._give_back(row, durable, info.delivered.consumer_seq, times=known.times)
+
+    async def _give_back(self, row: Any, durable: str, consumer_sequence: int, *, times: int) -> None:
+        """The ledger may be a moment behind: only a run that waits in KV, too, is given back."""
+        entry = await self._runs.get(row.run_id, linearizable=True)
+        try:
+            snapshot = None if entry is None else RunSnapshot.decode(entry.value)
+        except MalformedMessage:
+            return  # the sweeper makes it anew
+        if snapshot is None or snapshot.status is not RunStatus.PENDING or snapshot.is_held:
+            return
+        with await repairing(self._database, row.run_id, REASON):
+            # JetStream takes the answer for any delivery that is out; which of them it names does not matter.
+            subject = ack_subject(self._names.work_stream, durable, row.job_sequence, consumer_sequence)
+            await self._link.send(subject, b"-NAK")
+            self._metrics.repairs.labels(REASON).inc()
+            logger.warning(
+                "no worker has claimed the job of run %s; it is handed out again",
+                row.run_id,
+                extra={"run_id": row.run_id, "reason": REASON, "meta": {"times": times}},
+            )

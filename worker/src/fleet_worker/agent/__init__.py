@@ -1,0 +1,1 @@
+"""The agent: the asyncio process that talks to NATS."""

@@ -1,0 +1,402 @@
+"""The agent: takes jobs from NATS, hands them to runners, keeps what it holds alive, stops in order."""
+
+import asyncio
+import logging
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.job import Job
+from fleet_contracts.log_events import LogEvent
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import is_tag
+from fleet_contracts.problems import Problem
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.setup import log_context, problem_fields
+from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.pull import Puller
+
+from ..boundary.descendants import strays
+from ..boundary.frames import Setup
+from ..boundary.parent_death import keep_private
+from ..boundary.wheel_set import NO_WHEELS
+from ..job.answers import Answers
+from ..job.claims import Claims
+from ..job.delivery import Delivery
+from ..job.disposition import Fenced, InvalidJob, Outcome, Unrecorded
+from ..job.execution import Ending, Execution
+from ..job.lease import SnapshotWriter
+from ..job.services import Services
+from ..job.telemetry.metrics import AgentState, WorkerMetrics
+from ..job.telemetry.run_trace import refusing, tell_outcome
+from ..pool.pool import RunnerPool
+from ..presence.control import ControlLine
+from ..presence.draining import Draining
+from ..presence.record import NotOurs, Registry
+from ..settings import WorkerSettings
+from ..wheels.home import WheelHome
+from ..wheels.sync import SyncedWheels
+from .prerequisites import Prerequisites
+
+logger = logging.getLogger(__name__)
+
+_TEND_INTERVAL_SECONDS = 0.2
+_OUTAGE_PAUSE_SECONDS = 0.25
+# Handing back needs two answers of NATS; if it is away, the jobs come again after AckWait.
+_HAND_BACK_TIMEOUT_SECONDS = 5.0
+
+
+class Agent:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        link: NatsLink,
+        runs_dir: Path,
+        metrics: WorkerMetrics,
+        wheel_home: WheelHome | None = None,
+    ) -> None:
+        self._metrics = metrics
+        self._settings = settings
+        self._link = link
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._signal: signal.Signals | None = None
+        self._held: dict[str, Execution] = {}
+        self._working: set[asyncio.Task[None]] = set()
+        self._tending: set[Execution] = set()
+        self._failure: NotOurs | None = None
+        self._runners_ready = asyncio.Event()
+        self._draining = Draining()
+
+        flows_dir = settings.find_flows_dir()
+        setup = Setup(
+            settings.flow_resolver,
+            str(flows_dir) if flows_dir is not None else None,
+            str(runs_dir),
+            callable_allow=settings.workflow_callable_allow,
+            env_allow=settings.workflow_env_allow,
+            wheel_paths=None if wheel_home is None else [],
+            memory_max_bytes=settings.run_memory_limit_bytes,
+        )
+        wheels = NO_WHEELS if wheel_home is None else wheel_home.left
+        self._pool = RunnerPool(setup, settings.slots, wheels, start=settings.runner_start)
+        # This life of the worker: one that is started again under the same id is another.
+        instance_id = uuid.uuid4().hex
+        self._registry = Registry(
+            link, settings, instance_id=instance_id, draining=self._draining, flows=lambda: self._pool.flows
+        )
+        self._registry.on_lost = self._give_up
+        self._control = ControlLine(
+            link,
+            settings.control_subject(settings.worker_id),
+            instance_id=instance_id,
+            on_cancel=self._look_at,
+            on_record=lambda: self._spawn(self._registry.look()),
+        )
+        self._writer = SnapshotWriter(
+            link,
+            settings.runs_kv_bucket,
+            max_bytes=settings.max_run_snapshot_bytes,
+            on_write=metrics.snapshot_bytes.observe,
+        )
+        claims = Claims(
+            self._writer,
+            settings,
+            instance_id=instance_id,
+            stopping=self._stopping,
+            wheels_in_force=lambda: self._pool.wheels.in_use,
+            on_conflict=metrics.claim_conflicts.inc,
+        )
+        self._answers = Answers(link, settings)
+        self._puller = Puller(
+            link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]
+        )
+        self._wheels = (
+            SyncedWheels(
+                link, settings, wheel_home, self._pool, tell=self._registry.wheels_synced, stopping=self._stopping
+            )
+            if wheel_home is not None
+            else None
+        )
+        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, metrics, self._wheels)
+        AgentState(
+            metrics.registry,
+            slots=settings.slots,
+            pool=self._pool,
+            record=self._registry,
+            draining=self._draining,
+            wheels=self._wheels,
+        )
+        self._prerequisites = Prerequisites(link, settings)
+        link.after_connect(self._prerequisites.wait_for_registry)
+        link.after_connect(self._register)
+        link.after_connect(self._prerequisites.wait_for_queues)
+        link.after_connect(self._puller.start)
+        if self._wheels is not None:
+            link.after_connect(self._wheels.listen)
+
+    async def run(self) -> signal.Signals:
+        """Work until a signal comes, and say which.
+
+        RunnersUnusable if no runner can be started; NotOurs if another living worker has this one's id.
+        """
+        strays.adopt()
+        keep_private()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            if await self._start_runners():
+                await self._work_until_stopping()
+        finally:
+            await self._pool.stop()
+        if self._failure is not None:
+            raise self._failure
+        assert self._signal is not None
+        return self._signal
+
+    async def _start_runners(self) -> bool:
+        """True when the first runner is ready; False if the worker is told to stop before."""
+        starting = asyncio.create_task(self._pool.start())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                return False
+            await starting
+            self._runners_ready.set()
+            return True
+        finally:
+            starting.cancel()
+            stopping.cancel()
+
+    async def _work_until_stopping(self) -> None:
+        logger.info(
+            "worker %s starts with %d slots for tags %s",
+            self._settings.worker_id,
+            self._settings.slots,
+            ", ".join(self._settings.tags),
+            extra={"event": LogEvent.WORKER_STARTED},
+        )
+        pulling = asyncio.create_task(
+            _for_ever("pulling jobs", lambda: self._draining.pull(self._pull, self._stand_aside))
+        )
+        keeping = [
+            asyncio.create_task(_for_ever("tending runs", self._tend)),
+            asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
+        ]
+        if self._wheels is not None:
+            keeping.append(asyncio.create_task(_for_ever("syncing wheels", self._wheels.keep)))
+        try:
+            await self._stopping.wait()
+            pulling.cancel()
+            await asyncio.gather(pulling, return_exceptions=True)
+            await self._puller.stop()
+            await self._finish_or_hand_back()
+        finally:
+            for task in (pulling, *keeping, *self._working):
+                task.cancel()
+            await asyncio.gather(pulling, *keeping, *self._working, return_exceptions=True)
+        if self._link.down_because is None:
+            await self._registry.say_goodbye()
+        logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": LogEvent.WORKER_STOPPED})
+
+    async def _finish_or_hand_back(self) -> None:
+        """Let the runs in hand finish for a while, then hand back the rest."""
+        grace = self._settings.worker_stop_grace_sec
+        logger.info("stopping; %d runs in hand may go on for %g s", len(self._held), grace)
+        hurrying = asyncio.create_task(self._hurry.wait())
+        deadline = time.monotonic() + grace
+        while self._working and not hurrying.done() and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait({*self._working, hurrying}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        for execution in self._held.values():
+            execution.end(Ending.STOPPING)
+        if self._working:
+            await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
+
+    async def _stand_aside(self) -> None:
+        """Drained: ask for nothing more, and leave to others what no runner has begun."""
+        await self._puller.stop()
+        for execution in self._held.values():
+            execution.step_back()
+
+    async def _pull(self) -> None:
+        pool = self._pool
+        more_queued = False
+        if self._wheels is not None:
+            await self._wheels.first_sync()
+        while not self._stopping.is_set():
+            pool.changed.clear()
+            in_hand = sum(execution.needs_runner for execution in self._held.values())
+            free = pool.size - in_hand
+            ahead = pool.jobs_ahead
+            try:
+                if free > 0:
+                    messages = await self._puller.take(free)
+                elif more_queued and 2 * (free + ahead) > ahead:
+                    # Without waiting: what comes to the queue from now on is for whoever has a free runner.
+                    messages = await self._puller.take_now(free + ahead)
+                else:
+                    await pool.changed.wait()
+                    continue
+            except NatsUnavailable:
+                await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
+                continue
+            # No await from here on: a message that was taken is always worked on.
+            deliveries = [Delivery.of(msg) for msg in messages]
+            more_queued = bool(deliveries) and deliveries[-1].num_pending > 0
+            if deliveries and logger.isEnabledFor(logging.DEBUG):
+                self._log_leases(len(deliveries))
+            for delivery in deliveries:
+                self._accept(delivery)
+
+    def _log_leases(self, count: int) -> None:
+        """At DEBUG: one or more for every run."""
+        # Queues have no priorities: all of ours are asked alike.
+        meta = {"queue": ",".join(self._settings.tags), "priority": 0, "leased_count": count}
+        logger.debug("%d jobs taken", count, extra={"event": LogEvent.SCHEDULER, "meta": meta})
+
+    def _accept(self, delivery: Delivery) -> None:
+        try:
+            job = Job.decode(delivery.data)
+        except MalformedMessage as error:
+            self._spawn(self._refuse(delivery, str(error)))
+            return
+        if (execution := self._held.get(job.run_id)) is not None:
+            execution.also_answers(delivery)
+            return
+        execution = self._held[job.run_id] = Execution(self._services, job, delivery)
+        self._spawn(self._work(execution, job))
+
+    async def _work(self, execution: Execution, job: Job) -> None:
+        try:
+            with execution.trace.processing(execution.deliveries[0]) as traced, log_context(**execution.log.about):
+                outcome = await self._bring_to_end(execution)
+                self._metrics.count(outcome)
+                self._pool.changed.set()
+                tell_outcome(traced, outcome, execution.attempt)
+                await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
+        finally:
+            del self._held[job.run_id]
+        if isinstance(outcome, Fenced):
+            self._spawn(execution.tell_lost_attempt())
+
+    async def _bring_to_end(self, execution: Execution) -> Outcome:
+        try:
+            return await execution.run()
+        except NatsUnavailable as error:
+            problem = problem_fields(Problem.NATS_UNAVAILABLE)
+            logger.warning("run could not be claimed: %s", error, extra=problem)
+            return Unrecorded(str(error))
+        except Exception as error:
+            logger.exception("a run could not be brought to its end")
+            return Unrecorded(f"{type(error).__name__}: {error}")
+
+    async def _refuse(self, delivery: Delivery, error: str) -> None:
+        """A message that is no job; if it names a waiting run, that run has failed."""
+        outcome = InvalidJob(error, _run_id_in(delivery.data))
+        tag = self._settings.tag_of_work_subject(delivery.subject)
+        with refusing(delivery, outcome.run_id, tag=tag, worker_id=self._settings.worker_id) as traced:
+            tell_outcome(traced, outcome, None)
+            await self._end_run_of(outcome, delivery)
+            self._metrics.count(outcome)
+            await self._answers.give(outcome, [delivery])
+
+    async def _end_run_of(self, invalid: InvalidJob, delivery: Delivery) -> None:
+        run_id, error = invalid.run_id, invalid.error
+        about = {
+            "run_id": run_id,
+            "reason": DeadLetterReason.INVALID_JOB.value,
+            **problem_fields(Problem.INVALID_JOB),
+        }
+        logger.error("an invalid job was received on %s: %s", delivery.subject, error, extra=about)
+        if run_id is not None:
+            try:
+                found = await self._writer.read(run_id)
+                if found is not None and not found[0].is_terminal and not found[0].is_held:
+                    reason = DeadLetterReason.INVALID_JOB.value
+                    failed = found[0].finish(RunStatus.FAILED, now=time.time(), error=error, reason=reason)
+                    await self._writer.write(failed, revision=found[1])
+            except (NatsUnavailable, WrongRevision, MalformedMessage) as trouble:
+                logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
+
+    async def _tend(self) -> None:
+        while True:
+            for execution in self._held.values():
+                if execution not in self._tending:
+                    self._tending.add(execution)
+                    self._spawn(self._tend_one(execution))
+            await asyncio.sleep(_TEND_INTERVAL_SECONDS)
+
+    async def _tend_one(self, execution: Execution) -> None:
+        try:
+            # A queue that somebody else made may want to hear from us more often than we are set to.
+            ack_wait = self._prerequisites.ack_wait_seconds
+            often = min(self._settings.ack_progress_interval_sec, ack_wait / 2)
+            await execution.tend(often, ack_wait_seconds=ack_wait)
+        finally:
+            self._tending.discard(execution)
+
+    async def _register(self) -> None:
+        """Announce this worker when it can work, unless its id is taken; again after a reconnect."""
+        try:
+            await self._registry.introduce(self._control)
+            await self._runners_ready.wait()
+            await self._registry.claim()
+        except NotOurs as error:
+            self._give_up(error)
+
+    def _give_up(self, why: NotOurs) -> None:
+        """Hand back everything and leave: two workers must not go by one name."""
+        logger.error("%s", why, extra={"event": LogEvent.WORKER_ID_TAKEN})
+        self._failure = why
+        self._hurry.set()
+        self._stopping.set()
+
+    def _look_at(self, run_id: str) -> None:
+        if (execution := self._held.get(run_id)) is not None:
+            self._spawn(execution.look())
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stopping.is_set():
+            self._hurry.set()
+        else:
+            self._signal = number
+            self._stopping.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("work on a job failed", exc_info=error)
+
+
+async def _for_ever(what: str, loop: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop again if it breaks: no single surprise may stop a worker from working."""
+    while True:
+        try:
+            await loop()
+        except Exception:
+            logger.exception("%s broke off and starts again", what)
+        await asyncio.sleep(1.0)
+
+
+def _run_id_in(data: bytes) -> str | None:
+    try:
+        message = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    run_id = message.get("run_id") if isinstance(message, dict) else None
+    return run_id if isinstance(run_id, str) and is_tag(run_id) else None

@@ -1,0 +1,1 @@
+"""What agent and runner share: frames, limits, parent-death signal, working folders."""

@@ -1,0 +1,145 @@
+"""What agent and runner say to each other: length-prefixed JSON frames over a socket pair."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from fleet_kit.logs.json_values import make_plain
+
+_LENGTH = struct.Struct(">I")
+_ENCODING = orjson.OPT_NON_STR_KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Agent to runner, first of all: where the flows are and where runs have their folders."""
+
+    flow_resolver: str | None
+    flows_dir: str | None
+    runs_dir: str
+    # What workflow files may call besides the functions of the flow folder, and the variables that they may read.
+    callable_allow: list[str] = field(default_factory=list)
+    env_allow: list[str] = field(default_factory=list)
+    # Where synced wheels are installed; None: wheels are not synced, so flows have to be somewhere else.
+    wheel_paths: list[str] | None = None
+    # What a run may use besides what an idle runner has; 0: no limit.
+    memory_max_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Agent to runner: execute this."""
+
+    run_id: str
+    flow_name: str
+    # JSON text: the numbers in it must reach the flow as they were submitted.
+    params: str
+    folder: str
+    log_max_bytes: int
+    records_max_bytes: int
+    # A workflow file to make the flow of; None: a flow that this worker knows by its name.
+    workflow_yaml: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Agent to runner: start nothing new in this run."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Agent to runner: leave when idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that happened in a runner, told so that the agent can log it."""
+
+    exc_type: str
+    exc_message: str
+    exc_traceback: str
+    exc_origin: str
+    # The traceback without what the exceptions say: that may quote the data of a run.
+    exc_frames: str = ""
+    # What has come of it, if not that a flow has raised it.
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Runner to agent, once: the flows are loaded, or why they cannot be."""
+
+    flows: list[str]
+    # Files that could not be loaded, with what they raised.
+    broken: dict[str, dict[str, str]] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Runner to agent, while a run goes on: what happened since the last one."""
+
+    events: list[dict[str, Any]]
+    # Present when a task changed its state.
+    tasks: dict[str, str] | None = None
+    task_records: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Runner to agent: the run is over and this runner is free."""
+
+    status: str
+    events: list[dict[str, Any]]
+    tasks: dict[str, str]
+    task_records: dict[str, Any]
+    task_records_truncated: bool = False
+    # What each failed task has raised: its type and what it says.
+    task_errors: dict[str, str] = field(default_factory=dict)
+    # The exceptions of failed tasks other than the one that the run ended with; of many, the first.
+    task_failures: dict[str, dict[str, str]] = field(default_factory=dict)
+    result: Any = None
+    result_truncated: bool = False
+    error: str | None = None
+    reason: str | None = None
+    failure: dict[str, str] | None = None
+    # The next run should have a fresh runner: this one lost processes that it had started, or has little memory left.
+    spent: bool = False
+
+
+Frame = Setup | Run | Cancel | Stop | Ready | Progress | Done
+_KINDS: dict[str, type[Frame]] = {kind.__name__: kind for kind in (Setup, Run, Cancel, Stop, Ready, Progress, Done)}
+
+
+def encode(frame: Frame) -> bytes:
+    kind = type(frame).__name__
+    try:
+        body = orjson.dumps((kind, frame), option=_ENCODING)
+    except TypeError:
+        # Text that is no Unicode, integers beyond 64 bits, objects without a JSON form.
+        body = orjson.dumps((kind, make_plain(asdict(frame))))
+    return _LENGTH.pack(len(body)) + body
+
+
+class Decoder:
+    """Turns a stream of bytes back into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer)
+            end = _LENGTH.size + length
+            if len(buffer) < end:
+                return
+            kind, fields = orjson.loads(memoryview(buffer)[_LENGTH.size : end].tobytes())
+            del buffer[:end]
+            yield _KINDS[kind](**fields)

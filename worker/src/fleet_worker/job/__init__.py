@@ -1,0 +1,1 @@
+"""One job in the agent's hands: claim, lease, execution, disposition."""

@@ -1,0 +1,60 @@
+"""Batches of a run's events on their way to the events stream."""
+
+import asyncio
+import logging
+from typing import Any
+
+import orjson
+
+from fleet_contracts.events import EventKind
+from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats.link import NatsLink
+
+logger = logging.getLogger(__name__)
+
+_MAX_BATCH_BYTES = 256 * 1024
+
+
+class RunEventBatches:
+    """Sent without waiting for an answer; while NATS is away the events stay here.
+
+    The batches are built as plain dicts in the shape of `RunEvents`: this is the busiest message of
+    all, and the runner has made the events itself.
+    """
+
+    def __init__(self, link: NatsLink, subject: str, *, run_id: str, attempt: int, worker_id: str) -> None:
+        self._link = link
+        self._subject = subject
+        self._head = {"run_id": run_id, "attempt": attempt, "worker_id": worker_id}
+        self._batch = 0
+        self._events: list[dict[str, Any]] = []
+        self._lock = asyncio.Lock()
+
+    def add(self, events: list[dict[str, Any]]) -> None:
+        self._events += events
+
+    def add_run_status(self, status: RunStatus, *, at: float) -> None:
+        self._events.append({"at": at, "kind": EventKind.RUN.value, "status": status.value})
+
+    async def flush(self) -> None:
+        async with self._lock:
+            while self._events:
+                events = self._events
+                self._events = []
+                try:
+                    await self._send(events)
+                except NatsUnavailable:
+                    logger.debug("events of run %s wait for NATS", self._head["run_id"], exc_info=True)
+                    self._events = events + self._events
+                    return
+
+    async def _send(self, events: list[dict[str, Any]]) -> None:
+        payload = orjson.dumps({**self._head, "batch": self._batch, "events": events})
+        if len(payload) > _MAX_BATCH_BYTES and len(events) > 1:
+            middle = len(events) // 2
+            await self._send(events[:middle])
+            await self._send(events[middle:])
+            return
+        await self._link.send(self._subject, payload)
+        self._batch += 1

@@ -1,0 +1,142 @@
+"""What a worker counts and times of the runs that it takes, and how its runners are."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fleet_contracts.worker_record import WheelSyncResult
+from fleet_kit.telemetry.metrics import BoundedNames, new_registry
+
+from ...pool.pool import RunnerPool
+from ...presence.draining import Draining
+from ...presence.record import Registry
+from ...wheels.sync import SyncedWheels
+from ..disposition import (
+    AlreadyEnded,
+    Ended,
+    Fenced,
+    HandedBack,
+    HeldElsewhere,
+    InvalidJob,
+    NotYet,
+    Outcome,
+    RetryScheduled,
+    RunMissing,
+    Unrecorded,
+)
+
+_OUTCOMES: dict[type[Outcome], str] = {
+    InvalidJob: "invalid_job",
+    RunMissing: "run_missing",
+    AlreadyEnded: "already_ended",
+    HeldElsewhere: "held_elsewhere",
+    NotYet: "not_yet",
+    RetryScheduled: "retry_scheduled",
+    HandedBack: "handed_back",
+    Fenced: "fenced",
+    Unrecorded: "unrecorded",
+}
+_CLAIM_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_RUN_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
+_SIZE_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+
+
+class WorkerMetrics:
+    def __init__(self, *, revision: str = "unknown", max_flows: int = 100) -> None:
+        registry = self.registry = new_registry("worker", revision=revision)
+        self._flows = BoundedNames(max_flows)
+        self._jobs = Counter(
+            "pyoco_worker_jobs", "Jobs that were taken, by what became of them.", ["outcome"], registry=registry
+        )
+        self._run_seconds = Histogram(
+            "pyoco_worker_run_duration_seconds",
+            "How long runners were busy with one attempt, by flow.",
+            ["flow"],
+            buckets=_RUN_BUCKETS,
+            registry=registry,
+        )
+        self.claim_seconds = Histogram(
+            "pyoco_worker_claim_duration_seconds",
+            "How long it took to claim a run.",
+            buckets=_CLAIM_BUCKETS,
+            registry=registry,
+        )
+        self.claim_conflicts = Counter(
+            "pyoco_worker_claim_conflicts",
+            "How often somebody else had written a snapshot before us.",
+            registry=registry,
+        )
+        self.queue_wait_seconds = Histogram(
+            "pyoco_worker_queue_wait_seconds",
+            "How long jobs had been in the queue when they were claimed at their first delivery.",
+            buckets=_RUN_BUCKETS,
+            registry=registry,
+        )
+        self.snapshot_bytes = Histogram(
+            "pyoco_worker_snapshot_bytes",
+            "Sizes of the snapshots that were written.",
+            buckets=_SIZE_BUCKETS,
+            registry=registry,
+        )
+        self.runner_deaths = Counter(
+            "pyoco_worker_runner_deaths", "Runners that died in mid-run by themselves.", registry=registry
+        )
+
+    def count(self, outcome: Outcome) -> None:
+        name = outcome.status.value.lower() if isinstance(outcome, Ended) else _OUTCOMES[type(outcome)]
+        self._jobs.labels(name).inc()
+
+    def note_run(self, flow: str, seconds: float, *, found: bool) -> None:
+        """`found`: there is such a flow; who names others must not use up the names."""
+        self._run_seconds.labels(self._flows.label(flow, known=found)).observe(seconds)
+
+
+class AgentState(Collector):
+    """What the parts of an agent know of themselves, read when somebody scrapes."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        slots: int,
+        pool: RunnerPool,
+        record: Registry,
+        draining: Draining,
+        wheels: SyncedWheels | None,
+    ) -> None:
+        self._slots = slots
+        self._pool = pool
+        self._record = record
+        self._draining = draining
+        self._wheels = wheels
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        pool = self._pool
+        yield _gauge("pyoco_worker_slots", "How many runs the worker executes at once.", self._slots)
+        yield _gauge("pyoco_worker_slots_busy", "Runners that execute a run now.", pool.busy)
+        yield _gauge("pyoco_worker_runners", "Runners that live and are ready, busy or not.", pool.size)
+        yield _gauge("pyoco_worker_draining", "1 while no new jobs are taken.", float(self._draining.is_wanted))
+        yield _counter("pyoco_worker_runner_starts", "Runner processes that became ready.", pool.starts)
+        yield _counter("pyoco_worker_runner_start_failures", "Runner processes that did not.", pool.start_failures)
+        yield _counter(
+            "pyoco_worker_heartbeats", "How often the worker wrote its registry record.", self._record.writes
+        )
+        syncs = CounterMetricFamily(
+            "pyoco_worker_wheel_syncs", "Looks at the wheel registry, by result.", labels=["result"]
+        )
+        if self._wheels is not None:
+            syncs.add_metric([WheelSyncResult.OK.value], self._wheels.successes)
+            syncs.add_metric([WheelSyncResult.ERROR.value], self._wheels.failures)
+        yield syncs
+        yield _gauge("pyoco_worker_wheels", "Wheels in force.", len(pool.wheels.names))
+
+
+def _gauge(name: str, description: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, description, value=value)
+
+
+def _counter(name: str, description: str, value: float) -> Metric:
+    return CounterMetricFamily(name, description, value=value)

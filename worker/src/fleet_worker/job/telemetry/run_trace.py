@@ -1,0 +1,175 @@
+"""The spans of one job in hand: taken from the queue, claimed, executed task by task, written down."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from fleet_contracts import spans
+from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
+from fleet_contracts.events import EventKind
+from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_contracts.trace_context import TraceContext
+from fleet_kit.telemetry.tracing import UNTRACED, Attributes, Kind, Span, current, is_recording, span
+
+from ...boundary.frames import Done, Progress
+from ..delivery import Delivery
+from ..disposition import Ended, InvalidJob, Outcome, Unrecorded
+from ..rules import waiting_since
+
+_WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+class RunTrace:
+    """The runner knows nothing of traces: it tells when its tasks began and ended, and the agent makes the spans."""
+
+    def __init__(self, job: Job, worker_id: str) -> None:
+        self._job = job
+        self._about: dict[str, Any] = {**spans.about_run(job), spans.WORKER_ID: worker_id}
+        self._processing: Span = UNTRACED
+        # Of a job that was delivered before: how long it has waited is known when the run is claimed.
+        self._redelivery: Delivery | None = None
+        self._executing: Span = UNTRACED
+        # Tasks that are under way, and since when.
+        self._begun: dict[str, float] = {}
+
+    def processing(self, delivery: Delivery) -> Span:
+        """From the moment the job is ours until it is answered. It tells how long the job lay in the queue."""
+        self._processing = _taken(delivery, self._producer_of(delivery), self._about)
+        self._redelivery = delivery if delivery.num_delivered > 1 else None
+        return self._processing
+
+    def _producer_of(self, delivery: Delivery) -> TraceContext | None:
+        return delivery.trace or self._job.trace_context
+
+    def claiming(self) -> Span:
+        return span(spans.RUN_CLAIM, self._about)
+
+    def claimed(self, snapshot: RunSnapshot, traced: Span) -> None:
+        self._about[spans.ATTEMPT] = snapshot.attempt
+        traced.set(spans.ATTEMPT, snapshot.attempt)
+        if (again := self._redelivery) is not None and (producer := self._producer_of(again)) is not None:
+            self._processing.link(producer, _waited(waiting_since(snapshot, stored_at=again.stored_at)))
+
+    @contextmanager
+    def executing(self) -> Iterator[Span]:
+        """While a runner has the run."""
+        with span(spans.RUN_EXECUTE, self._about) as traced:
+            self._executing = traced
+            try:
+                yield traced
+            finally:
+                self._end_the_rest()
+                self._executing = UNTRACED
+
+    def executed(self, done: Done) -> None:
+        """What the runner told in the end. Said while it is still `executing`."""
+        self._tell_tasks(done.events, done.task_errors)
+        self._executing.set(spans.RUN_STATUS, done.status)
+        if done.status == RunStatus.FAILED:
+            if done.failure is not None:
+                # What a flow's exception says may be anything that the flow was given: its type is enough.
+                self._executing.fail(done.failure["exc_type"])
+            else:
+                self._executing.fail(done.reason or RunStatus.FAILED.value, done.error)
+
+    def tasks_told(self, progress: Progress) -> None:
+        """A span for each task that has ended, with the times that the runner saw."""
+        if self._executing is not UNTRACED:
+            records = progress.task_records or {}
+            self._tell_tasks(progress.events, {name: record.get("error") for name, record in records.items()})
+
+    def _tell_tasks(self, events: Sequence[Mapping[str, Any]], errors: Mapping[str, str | None]) -> None:
+        if self._executing is UNTRACED:
+            return
+        for event in events:
+            if event["kind"] != EventKind.TASK:
+                continue
+            if event["status"] == TaskStatus.RUNNING:
+                self._begun[event["task"]] = event["at"]
+            elif (begun_at := self._begun.pop(event["task"], None)) is not None:
+                error = errors.get(event["task"]) or "failed" if event["status"] == TaskStatus.FAILED else None
+                self._end_task(event["task"], begun_at, event["at"], error)
+
+    def telling(self, progress: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Where a snapshot is written that says this: news of tasks belong to the trace, a mere heartbeat to none."""
+        return (self._executing if "tasks" in progress else UNTRACED).active()
+
+    def saying(self) -> AbstractContextManager[None]:
+        """Where a line about the run is logged: whoever tends it does so outside of any trace."""
+        return (self._processing if current() is None else UNTRACED).active()
+
+    def _end_the_rest(self) -> None:
+        """No end of these was told: their runner died."""
+        for task, begun_at in self._begun.items():
+            self._end_task(task, begun_at, time.time(), "interrupted")
+        self._begun.clear()
+
+    def _end_task(self, task: str, begun_at: float, ended_at: float, error: str | None) -> None:
+        about = {**self._about, spans.TASK_NAME: task}
+        traced = span(spans.task_span(task), about, parent=self._executing.context, begun_at=begun_at)
+        if error is not None:
+            traced.fail(error.partition(":")[0])
+        traced.end(at=max(ended_at, begun_at))
+
+
+def refusing(delivery: Delivery, run_id: str | None, *, tag: str, worker_id: str) -> Span:
+    """The same for a message that is no job: only its headers can tell the trace."""
+    return _taken(delivery, delivery.trace, {spans.RUN_ID: run_id, spans.TAG: tag, spans.WORKER_ID: worker_id})
+
+
+def _taken(delivery: Delivery, producer: TraceContext | None, about: Attributes) -> Span:
+    if producer is None or not is_recording():
+        return span(spans.RUN_PROCESS, parent=producer)
+    about = {
+        **about,
+        **spans.about_message(delivery.subject, "process"),
+        spans.QUEUE_DELIVERIES: delivery.num_delivered,
+    }
+    traced = span(spans.RUN_PROCESS, about, kind=Kind.CONSUMER, parent=producer)
+    if delivery.num_delivered == 1:
+        traced.link(producer, _waited(delivery.stored_at))
+    return traced
+
+
+def _waited(since: float) -> dict[str, float]:
+    """By two clocks, unless who stored the job or handed it back runs here, too."""
+    return {spans.QUEUE_WAIT_MS: round(max(time.time() - since, 0.0) * 1000, 3)}
+
+
+def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
+    if not is_recording():
+        return
+    traced.set(spans.ATTEMPT, attempt)
+    traced.set(spans.OUTCOME, _WORD_BEGINS.sub("_", type(outcome).__name__).lower())
+    match outcome:
+        case Ended(status=status, error=error, reason=reason):
+            traced.set(spans.RUN_STATUS, status.value)
+            if status is RunStatus.FAILED:
+                raised = reason == DeadLetterReason.EXECUTION_ERROR
+                traced.fail(reason or RunStatus.FAILED.value, None if raised else error)
+        case InvalidJob(error=error):
+            traced.fail(DeadLetterReason.INVALID_JOB.value, error)
+        case Unrecorded(error=error):
+            traced.fail("unrecorded", error)
+
+
+def burying(letter: DeadLetter, subject: str) -> Span:
+    about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
+    return span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER)
+
+
+def writing(snapshot: RunSnapshot) -> Span:
+    """A write of a snapshot that says something new."""
+    if not is_recording():
+        return UNTRACED
+    about = {
+        **spans.about_run(snapshot),
+        spans.WORKER_ID: snapshot.worker_id,
+        spans.ATTEMPT: snapshot.attempt,
+        spans.RUN_STATUS: snapshot.status.value,
+    }
+    return span(spans.RUN_SNAPSHOT_WRITE, about)

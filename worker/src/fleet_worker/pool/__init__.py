@@ -1,0 +1,1 @@
+"""The runner processes as the agent sees them."""

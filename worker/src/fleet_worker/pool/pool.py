@@ -1,0 +1,217 @@
+"""The runner processes of a worker: one per slot, replaced when one dies."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections import deque
+from dataclasses import replace
+
+from fleet_contracts.log_events import LogEvent
+
+from ..boundary.frames import Ready, Setup
+from ..boundary.runner_account import AS_THE_AGENT, RunnerStart
+from ..boundary.wheel_set import NO_WHEELS, WheelSet
+from .pace import Pace
+from .runner_process import RunnerDied, RunnerProcess
+
+logger = logging.getLogger(__name__)
+
+_MAX_BACKOFF_SECONDS = 10.0
+_TRIAL_SECONDS = 60.0
+
+
+class RunnersUnusable(Exception):
+    """No runner can be started; the message says what to fix."""
+
+
+class RunnerPool:
+    def __init__(
+        self, setup: Setup, slots: int, wheels: WheelSet = NO_WHEELS, *, start: RunnerStart = AS_THE_AGENT
+    ) -> None:
+        self._setup = setup
+        self._start = start
+        # What runs begin with from now on.
+        self.wheels = wheels
+        self._told: WheelSet | None = None
+        self._broken: dict[str, dict[str, str]] = {}
+        self._slots = slots
+        self._idle: deque[RunnerProcess] = deque()
+        self._busy_since: dict[RunnerProcess, float] = {}
+        self._waiting: deque[asyncio.Future[RunnerProcess | None]] = deque()
+        self._pace = Pace()
+        self._alive: set[RunnerProcess] = set()
+        self._keepers: list[asyncio.Task[None]] = []
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        # What can be run by name with the wheels in force.
+        self.flows: list[str] = []
+        # For whoever counts.
+        self.starts = 0
+        self.start_failures = 0
+        # Set whenever a runner has become free.
+        self.changed = asyncio.Event()
+
+    @property
+    def size(self) -> int:
+        """The runners that live and are ready, busy or not."""
+        return len(self._idle) + len(self._busy_since)
+
+    @property
+    def busy(self) -> int:
+        return len(self._busy_since)
+
+    @property
+    def is_renewing(self) -> bool:
+        """A runner is being started, or is leaving for another."""
+        return len(self._alive) > self.size
+
+    @property
+    def jobs_ahead(self) -> int:
+        """How many jobs more than runners are worth having in hand now."""
+        return self._pace.jobs_ahead(runners=self.size, busy_since=self._busy_since.values(), now=time.monotonic())
+
+    async def start(self) -> None:
+        """Start all runners; returns when the first one is ready. RunnersUnusable if it cannot be."""
+        self._keepers = [asyncio.create_task(self._keep_slot()) for _ in range(self._slots)]
+        await self._first
+
+    async def try_out(self, wheels: WheelSet) -> None:
+        """RunnersUnusable if no runner can be started with these wheels."""
+        runner = RunnerProcess(self._setup_with(wheels), self._start, wheels)
+        try:
+            await runner.start()
+            async with asyncio.timeout(_TRIAL_SECONDS):
+                ready = await runner.ready()
+        except (RunnerDied, OSError) as error:
+            raise RunnersUnusable(str(error) or f"it was not ready within {_TRIAL_SECONDS:g} s") from error
+        finally:
+            await runner.stop()
+        if ready.error is not None:
+            raise RunnersUnusable(ready.error)
+
+    def switch(self, wheels: WheelSet) -> None:
+        """Runs that begin from now on have these wheels.
+
+        A runner with others is replaced: at once if it is idle, when its run is over if it is busy.
+        """
+        self.wheels = wheels
+        for runner in [runner for runner in self._idle if runner.wheels is not wheels]:
+            self._idle.remove(runner)
+            self._retire(runner)
+
+    def wheel_paths_in_use(self) -> set[str]:
+        return {path for runner in self._alive for path in runner.wheels.paths}
+
+    async def stop(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, *self._retiring, return_exceptions=True)
+        self._idle.clear()
+        await asyncio.gather(*(runner.stop() for runner in list(self._alive)))
+
+    def ask(self) -> asyncio.Future[RunnerProcess | None]:
+        """A runner of one's own until it is given back; first come, first served.
+
+        Whoever will not wait any longer sets the result to None.
+        """
+        asked: asyncio.Future[RunnerProcess | None] = asyncio.get_running_loop().create_future()
+        if self._idle:
+            self._lend(self._idle.popleft(), asked)
+        else:
+            self._waiting.append(asked)
+        return asked
+
+    def give_back(self, runner: RunnerProcess) -> None:
+        if (since := self._busy_since.pop(runner, None)) is not None:
+            self._pace.note(time.monotonic() - since)
+        if runner.wheels is self.wheels and not runner.is_spent:
+            self._offer(runner)
+        else:
+            self._retire(runner)
+
+    def note_overbooked(self) -> None:
+        """A job that was claimed ahead got no runner in time."""
+        self._pace.forget()
+
+    def _offer(self, runner: RunnerProcess) -> None:
+        self.changed.set()
+        if runner.died.is_set():
+            return
+        while self._waiting:
+            if not (asked := self._waiting.popleft()).done():
+                self._lend(runner, asked)
+                return
+        self._idle.append(runner)
+
+    def _retire(self, runner: RunnerProcess) -> None:
+        """Let it leave; its slot gets another."""
+        retiring = asyncio.get_running_loop().create_task(runner.stop())
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+
+    def _lend(self, runner: RunnerProcess, asked: asyncio.Future[RunnerProcess | None]) -> None:
+        self._busy_since[runner] = time.monotonic()
+        asked.set_result(runner)
+
+    async def _keep_slot(self) -> None:
+        """Have a runner in this slot, for ever."""
+        backoff = 0.1
+        while True:
+            wheels = self.wheels
+            runner = RunnerProcess(self._setup_with(wheels), self._start, wheels)
+            self._alive.add(runner)
+            try:
+                await runner.start()
+                ready = await runner.ready()
+                if ready.error is not None:
+                    raise RunnersUnusable(ready.error)
+                if not self._first.done():
+                    self._first.set_result(ready)
+                backoff = 0.1
+                self.starts += 1
+                self._tell(ready, wheels)
+                self.give_back(runner)
+                await runner.died.wait()
+            except (RunnerDied, RunnersUnusable, OSError) as error:
+                if not self._first.done():
+                    self._first.set_exception(RunnersUnusable(f"{error}{self._hint}"))
+                self.start_failures += 1
+                logger.error("a runner could not be started: %s", error)
+                await runner.stop()
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, _MAX_BACKOFF_SECONDS)
+            finally:
+                if runner.died.is_set():
+                    self._forget(runner)
+
+    @property
+    def _hint(self) -> str:
+        if (account := self._start.account) is None:
+            return ""
+        return f"; the user {account.name} (PYOCO_RUNNER_USER) must be able to read {sys.prefix} and the flows"
+
+    def _setup_with(self, wheels: WheelSet) -> Setup:
+        synced = self._setup.wheel_paths is not None
+        return replace(self._setup, wheel_paths=list(wheels.paths)) if synced else self._setup
+
+    def _tell(self, ready: Ready, wheels: WheelSet) -> None:
+        """Once for each set of wheels: what can be run with it."""
+        if self._told is wheels or wheels is not self.wheels:
+            return
+        self._told = wheels
+        self.flows = ready.flows
+        news = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
+        self._broken = ready.broken
+        for file, failure in news.items():
+            logger.error("the flows of %s cannot be used", file, extra={"event": LogEvent.FLOWS_BROKEN, **failure})
+        if ready.flows:
+            logger.info("flows: %s", ", ".join(ready.flows), extra={"event": LogEvent.FLOWS_LOADED})
+        elif self._setup.flow_resolver is None and self._setup.flows_dir is not None:
+            logger.warning("no flows were found in %s", self._setup.flows_dir)
+
+    def _forget(self, runner: RunnerProcess) -> None:
+        self._alive.discard(runner)
+        self._busy_since.pop(runner, None)
+        if runner in self._idle:
+            self._idle.remove(runner)

@@ -1,0 +1,225 @@
+"""The agent's side of a runner: start it, talk to it, notice its death, end it with everything it started."""
+
+import asyncio
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet_contracts.log_events import LogEvent
+
+from ..boundary.descendants import strays
+from ..boundary.frames import Cancel, Decoder, Done, Frame, Progress, Ready, Run, Setup, Stop, encode
+from ..boundary.memory import resident_bytes
+from ..boundary.runner_account import RunnerStart
+from ..boundary.wheel_set import NO_WHEELS, WheelSet
+from ..boundary.workspace import spare_folder
+
+logger = logging.getLogger(__name__)
+
+_STOP_TIMEOUT_SECONDS = 2.0
+_MAX_LINE_BYTES = 16 * 1024
+# As the interpreter's fault handler writes it: places in the code, no values.
+_CRASH_REPORT = re.compile(
+    r'Fatal Python error: |(?:Current t|T)hread 0x|  File ".*", line \d+ in |Extension modules: '
+)
+
+
+class RunnerDied(Exception):
+    """The runner process is gone."""
+
+    def __init__(self, returncode: int) -> None:
+        self.returncode = returncode
+        how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        super().__init__(f"runner process died ({how})")
+
+
+class RunnerProcess:
+    """One child process. `run` may be called again when the run before has returned."""
+
+    def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet = NO_WHEELS) -> None:
+        self._setup = setup
+        self._start = start
+        # What its runs can import besides what the worker has; another set needs another process.
+        self.wheels = wheels
+        self._process: subprocess.Popen[bytes] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._done: asyncio.Future[Done] | None = None
+        self._on_progress: Callable[[Progress], None] | None = None
+        self._reaping: asyncio.Task[None] | None = None
+        self.died = asyncio.Event()
+        # It has said that its next run should be another's.
+        self.is_spent = False
+        # What it has in memory when it is ready and does nothing.
+        self.idle_bytes = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        output, output_end = os.pipe()
+        try:
+            # In the main thread: the kernel ties a child's death signal to the thread that made it.
+            self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - forks at once, our own command
+                [sys.executable, "-m", "fleet_worker.runner.main", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=output_end,
+                stderr=output_end,
+                pass_fds=[theirs.fileno()],
+                # A group of its own: Ctrl-C is the agent's business, and the group can be ended as a whole.
+                process_group=0,
+                **self._start.options(os.environ, runs_dir=Path(self._setup.runs_dir)),
+            )
+            strays.started(self._process.pid)
+        finally:
+            theirs.close()
+            os.close(output_end)
+        await loop.connect_read_pipe(lambda: _OutputLines(self.pid), os.fdopen(output, "rb", buffering=0))
+        transport, _ = await loop.create_unix_connection(lambda: _Conversation(self), sock=ours)
+        self._transport = transport
+        self._send(self._setup)
+
+    async def ready(self) -> Ready:
+        """The flows this runner knows. RunnerDied if it did not come so far."""
+        return await asyncio.shield(self._ready)
+
+    async def run(self, run: Run, on_progress: Callable[[Progress], None]) -> Done:
+        """Execute a run. RunnerDied if the process ends before the run does."""
+        assert self._done is None
+        if self.died.is_set():
+            raise RunnerDied(self._returncode())
+        self._done = asyncio.get_running_loop().create_future()
+        self._on_progress = on_progress
+        self._send(run)
+        try:
+            return await self._done
+        except asyncio.CancelledError:
+            # Nobody waits for this run any more, but the process would go on with it.
+            self.kill()
+            raise
+        finally:
+            self._done = None
+            self._on_progress = None
+
+    def cancel(self, run_id: str) -> None:
+        self._send(Cancel(run_id))
+
+    def kill(self) -> None:
+        """End the process and all that it started, at once; `died` tells when it is over."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            logger.debug("runner %d is already gone", self._process.pid)
+        # The line may stay open: a process that native code has forked has its end of it, too.
+        self.on_silence()
+
+    async def stop(self) -> None:
+        """Let an idle runner leave; end one that does not, or that is still starting."""
+        if self._process is None:
+            self.died.set()
+            return
+        self._send(Stop())
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT_SECONDS if self._ready.done() else 0):
+                await self.died.wait()
+        except TimeoutError:
+            self.on_silence()
+            await self.died.wait()
+
+    def on_frame(self, frame: Frame) -> None:
+        match frame:
+            case Ready():
+                if not self._ready.done():
+                    self.idle_bytes = resident_bytes(self.pid)
+                    self._ready.set_result(frame)
+            case Progress():
+                if self._on_progress is not None:
+                    self._on_progress(frame)
+            case Done():
+                self.is_spent = frame.spent
+                if self._done is not None and not self._done.done():
+                    self._done.set_result(frame)
+            case _:
+                logger.error("runner %d sent an unexpected %s", self.pid, type(frame).__name__)
+
+    def on_silence(self) -> None:
+        """The line is closed, or should be."""
+        if self._reaping is None:
+            self._reaping = asyncio.get_running_loop().create_task(self._reap())
+
+    async def _reap(self) -> None:
+        assert self._process is not None
+        # Whatever closed the line: nothing of this process group may stay, nor anything else that a run has started.
+        self.kill()
+        await asyncio.to_thread(self._process.wait)
+        strays.ended(self.pid)
+        await strays.end()
+        shutil.rmtree(spare_folder(Path(self._setup.runs_dir), self.pid), ignore_errors=True)
+        self.died.set()
+        error = RunnerDied(self._returncode())
+        for waiting in (self._ready, self._done):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                # Nobody may be waiting; asking marks the exception as seen.
+                waiting.exception()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _returncode(self) -> int:
+        assert self._process is not None
+        return self._process.returncode or 0
+
+    def _send(self, frame: Frame) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(frame))
+
+
+class _Conversation(asyncio.Protocol):
+    def __init__(self, runner: RunnerProcess) -> None:
+        self._runner = runner
+        self._decoder = Decoder()
+
+    def data_received(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            self._runner.on_frame(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._runner.on_silence()
+
+
+class _OutputLines(asyncio.Protocol):
+    """What native code and subprocesses of a runner print belongs to no task: it goes to the agent's log."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _MAX_LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = b""
+        for line in lines:
+            self._log(line)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._log(self._rest)
+
+    def _log(self, line: bytes) -> None:
+        if text := line.decode(errors="replace").rstrip():
+            # What a flow's programs print is its own business; how its interpreter died is ours.
+            level = logging.ERROR if _CRASH_REPORT.match(text) else logging.DEBUG
+            logger.log(level, "runner %d: %s", self._pid, text, extra={"event": LogEvent.RUNNER_OUTPUT})

@@ -1,0 +1,270 @@
+"""The worker's own record in the registry: what it is, what it does, that it lives (appendices F and G)."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.status import RunStatus, WorkerState
+from fleet_contracts.worker_record import WheelSync, WorkerRecord
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink, WrongRevision
+
+from ..settings import WorkerSettings
+from .control import ControlLine
+from .draining import Draining
+from .machine import MachineGauge
+
+logger = logging.getLogger(__name__)
+
+# A server of a NATS cluster may lag behind the others for so long, looked at so often.
+_LAG_SECONDS = 0.05
+_LOOKS_PAST_LAG = 40
+# However many runs come and go: at most so often is the record written.
+_WRITE_INTERVAL_SECONDS = 0.25
+# Names of flows are for people to look at; whoever offers thousands does not need all of them here.
+_FLOWS_BYTES = 16 * 1024
+
+
+class NotOurs(Exception):
+    """The worker's id belongs to another living instance."""
+
+
+class Registry:
+    """Changes are noted at once and written together.
+
+    `hidden` and `draining` belong to the operators and are kept, also from an earlier life under this id. The record
+    belongs to one instance: whoever begins takes it over only from the one that it has found silent, and who finds it
+    taken over stops. All of this is decided by compare-and-set, so of two that begin at once one is refused.
+    """
+
+    def __init__(
+        self,
+        link: NatsLink,
+        settings: WorkerSettings,
+        *,
+        instance_id: str,
+        draining: Draining | None = None,
+        flows: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        self._bucket = Bucket(link, settings.workers_kv_bucket)
+        self._link = link
+        self._draining = draining or Draining()
+        self._flows = flows
+        self._heartbeat_seconds = settings.worker_heartbeat_interval_sec
+        self._gauge: MachineGauge | None = None
+        self._lock = asyncio.Lock()
+        self._revision = 0
+        # Whose the record was when we began.
+        self._predecessor: str | None = None
+        self._is_ours = False
+        self._changed = True
+        self._written_at = 0.0
+        self._measured_at: float | None = None
+        self._runs: dict[str, float] = {}
+        # How often the record was written, for whoever counts.
+        self.writes = 0
+        # What the next write has to say beside the runs in hand.
+        self._news: dict[str, Any] = {}
+        # Told once if another instance has taken the record over.
+        self.on_lost: Callable[[NotOurs], None] = lambda _: None
+        now = time.time()
+        self._record = WorkerRecord(
+            worker_id=settings.worker_id,
+            instance_id=instance_id,
+            state=WorkerState.IDLE,
+            last_seen_at=now,
+            last_heartbeat_at=now,
+            started_at=now,
+            tags=settings.tags,
+            slots=settings.slots,
+        )
+
+    def run_started(self, run_id: str) -> None:
+        self._runs[run_id] = time.time()
+        self._changed = True
+
+    def run_ended(self, run_id: str, status: RunStatus | None) -> None:
+        """The run is no longer in hand; `status` is None if it did not end here."""
+        started_at = self._runs.pop(run_id, None)
+        if status is not None and started_at is not None:
+            self._news |= {
+                "last_run_id": run_id,
+                "last_run_status": status.value,
+                "last_run_started_at": started_at,
+                "last_run_finished_at": time.time(),
+            }
+        self._changed = True
+
+    def wheels_synced(self, wheels: WheelSync) -> None:
+        self._news["wheel_sync"] = wheels
+        self._changed = True
+
+    async def introduce(self, control: ControlLine) -> None:
+        """Be found under this id from now on; NotOurs if another living worker is."""
+        if control.is_open:
+            return
+        found = await self._read()
+        self._predecessor = None if found is None else found.instance_id
+        if (namesake := await control.find_namesake()) is not None:
+            raise NotOurs(self._taken(found if found is not None and found.instance_id == namesake else None))
+        await control.open()
+
+    async def claim(self) -> None:
+        """Write the record for the first time, or see after a reconnect that it is still ours; else NotOurs."""
+        if not self._is_ours:
+            await self._measure()
+        async with self._lock:
+            try:
+                await self._read_again()
+                if not self._is_ours or self._revision == 0:
+                    await self._write()
+            except NotOurs:
+                self._is_ours = False
+                raise
+            self._is_ours = True
+
+    async def look(self) -> None:
+        """Somebody says that the record has changed: see how."""
+        try:
+            async with self._lock:
+                await self._read_again()
+        except NatsUnavailable:
+            self._changed = True  # then the next write will show it
+        except NotOurs as error:
+            self._lose(error)
+
+    async def keep(self) -> None:
+        """Write changes and heartbeats for ever."""
+        while True:
+            due = self._changed or time.monotonic() - self._written_at >= self._heartbeat_seconds
+            # Also while the queues are not there yet: who waits for them is alive.
+            if due and self._is_ours and self._link.client.is_connected:
+                await self._measure()
+                await self._try_write()
+            await asyncio.sleep(_WRITE_INTERVAL_SECONDS)
+
+    async def say_goodbye(self) -> None:
+        if not self._is_ours:
+            return
+        self._runs.clear()
+        self._news |= {
+            "state": WorkerState.STOPPED_GRACEFUL,
+            "stopped_at": time.time(),
+            "stop_reason": "graceful_shutdown",
+        }
+        await self._try_write()
+
+    async def _measure(self) -> None:
+        """In a thread: a machine with thousands of processes takes a while to look through."""
+        now = time.monotonic()
+        if self._measured_at is None or now - self._measured_at >= self._heartbeat_seconds:
+            self._measured_at = now
+            if self._gauge is None:
+                self._gauge = await asyncio.to_thread(MachineGauge)
+            self._news["machine"] = await asyncio.to_thread(self._gauge.read)
+
+    async def _try_write(self) -> None:
+        async with self._lock:
+            try:
+                await self._write()
+            except NatsUnavailable as error:
+                logger.warning("the worker's registry record could not be written: %s", error)
+                self._changed = True
+            except NotOurs as error:
+                self._lose(error)
+
+    async def _write(self) -> None:
+        self._changed = False
+        self._written_at = time.monotonic()
+        news, self._news = self._news, {}
+        runs = {
+            "state": WorkerState.RUNNING if self._runs else WorkerState.IDLE,
+            "current_run_id": next(reversed(self._runs), None),
+            "current_run_ids": list(self._runs),
+            "flows": _cut(self._flows()),
+        }
+        self._record = self._record.model_copy(update={**runs, **news})
+        while True:
+            now = time.time()
+            record = self._record = self._record.model_copy(update={"last_seen_at": now, "last_heartbeat_at": now})
+            try:
+                if self._revision == 0:
+                    self._revision = await self._bucket.create(record.worker_id, record.encode())
+                else:
+                    self._revision = await self._bucket.update(
+                        record.worker_id, record.encode(), revision=self._revision
+                    )
+            except WrongRevision:
+                await self._read_again()
+                continue
+            self.writes += 1
+            return
+
+    async def _read(self) -> WorkerRecord | None:
+        """The record as it stands; None if there is none, or none that can be read."""
+        entry = await self._bucket.get(self._record.worker_id)
+        self._revision = 0 if entry is None else entry.revision
+        if entry is None:
+            return None
+        try:
+            return WorkerRecord.decode(entry.value)
+        except MalformedMessage:
+            logger.warning("the worker's registry record was unreadable and is written anew")
+            return None
+
+    async def _read_again(self) -> None:
+        """Keep what is not ours to say: operators write here, and an earlier life of this worker did."""
+        known = self._revision
+        found = await self._read()
+        for _ in range(_LOOKS_PAST_LAG):
+            if self._revision >= known:
+                break
+            # In a cluster we were shown what was a moment ago, when the record was perhaps not ours yet. (If it stays
+            # so, the bucket has been made anew and counts from the beginning.)
+            await asyncio.sleep(_LAG_SECONDS)
+            found = await self._read()
+        if found is None:
+            return
+        if found.instance_id != self._record.instance_id and (
+            self._is_ours or found.instance_id != self._predecessor
+        ):
+            raise NotOurs(self._taken(found))
+        kept = {"hidden": found.hidden, "draining": found.draining, **(found.model_extra or {})}
+        if found.instance_id != self._record.instance_id and self._record.last_run_id is None:
+            kept |= {
+                "last_run_id": found.last_run_id,
+                "last_run_status": found.last_run_status,
+                "last_run_started_at": found.last_run_started_at,
+                "last_run_finished_at": found.last_run_finished_at,
+            }
+        self._record = self._record.model_copy(update=kept)
+        self._draining.follow(found.draining)
+
+    def _lose(self, error: NotOurs) -> None:
+        if self._is_ours:
+            self._is_ours = False
+            self.on_lost(error)
+
+    def _taken(self, by: WorkerRecord | None) -> str:
+        where = ""
+        if by is not None and by.machine.pid is not None:
+            where = f", process {by.machine.pid} on {by.machine.host}"
+        return (
+            f"the worker id {self._record.worker_id} belongs to another living worker{where}; "
+            "stop that one, or start this one with another --worker-id"
+        )
+
+
+def _cut(names: Iterable[str]) -> list[str]:
+    kept: list[str] = []
+    room = _FLOWS_BYTES
+    for name in names:
+        room -= len(name.encode()) + 3
+        if room < 0:
+            break
+        kept.append(name)
+    return kept

@@ -1,0 +1,1 @@
+"""The runner process: executes flows. The only importer of pyoco."""

@@ -1,0 +1,50 @@
+"""An exception that happened in a runner, told so that the agent can log it."""
+
+import traceback
+from collections.abc import Iterator
+
+from fleet_kit.logs.json_values import describe
+
+from ..boundary.frames import Failure
+
+# What calls itself for ever has a thousand frames, and the last ones tell all.
+_MOST_FRAMES = 50
+# Whatever a flow raises, its line in the log stays one that people and collectors can handle.
+_MOST_MESSAGE_CHARACTERS = 8 * 1024
+_MOST_TRACEBACK_CHARACTERS = 64 * 1024
+
+
+def describe_failure(error: BaseException) -> Failure:
+    return Failure(
+        exc_type=type(error).__name__,
+        exc_message=_shortened(describe(error, str), _MOST_MESSAGE_CHARACTERS),
+        exc_traceback=_shortened("".join(traceback.format_exception(error)), _MOST_TRACEBACK_CHARACTERS),
+        exc_origin=_origin_of(error),
+        exc_frames="".join(_frames_of(error)),
+    )
+
+
+def _origin_of(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{error.filename}:{error.lineno}"  # no frame is there: nothing of the file was executed
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+
+
+def _frames_of(error: BaseException) -> Iterator[str]:
+    """Where it was raised, and where those that led to it were, the first of them first."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None:
+        yield from _frames_of(before)
+        yield "\nand then:\n\n"
+    yield "Traceback (most recent call last):\n"
+    yield from traceback.format_tb(error.__traceback__, limit=-_MOST_FRAMES)
+    yield f"{type(error).__name__}\n"
+
+
+def _shortened(text: str, characters: int) -> str:
+    """A traceback begins where the run began and ends with what was raised: the middle can be left out."""
+    if (left_out := len(text) - characters) <= 0:
+        return text
+    half = characters // 2
+    return f"{text[:half]}\n… ({left_out} characters are left out) …\n{text[-half:]}"

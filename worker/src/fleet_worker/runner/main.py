@@ -1,0 +1,256 @@
+"""A runner process: executes one run at a time for its agent, and ends when the agent does."""
+
+import faulthandler
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pyoco import Flow
+from pyoco.core.engine import Engine
+from pyoco.core.models import RunStatus as EngineStatus
+
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.status import RunStatus
+from fleet_kit.logs.json_values import describe
+
+from ..boundary.compaction import compact_records, compact_result
+from ..boundary.descendants import adopt_orphans, children_of, end_children
+from ..boundary.frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, encode
+from ..boundary.memory import MemoryLimit, offer_to_oom_killer
+from ..boundary.parent_death import die_with
+from ..boundary.workspace import Workspace
+from .failures import describe_failure
+from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, NoFlows, load_flows
+from .plain import json_safe
+from .pyoco_context import FleetRunContext
+from .recording import Recorder, TaskStream
+from .results import result_of
+from .wheel_flows import WheelFlows, add_to_path
+from .workflows import Workflows, make_workflows
+
+_FLUSH_INTERVAL_SECONDS = 0.1
+
+
+class Channel:
+    """The socket to the agent. Frames may be sent from any thread."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self._socket = socket.socket(fileno=fd)
+        self._lock = threading.Lock()
+        # A forked child of a task must not keep the line open when this process dies.
+        os.register_at_fork(after_in_child=self._socket.close)
+
+    def send(self, frame: Frame) -> None:
+        data = encode(frame)
+        with self._lock:
+            self._socket.sendall(data)
+
+    def read(self) -> bytes:
+        return self._socket.recv(65536)
+
+
+class Runner:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+        self._recorder: Recorder | None = None
+        self._running = threading.Event()
+        # Nothing of a run is sent after its end.
+        self._flushing = threading.Lock()
+        self._engine: Engine | None = None
+        self._cancelled_run_id: str | None = None
+        self._kept: set[int] = set()
+        self._memory = MemoryLimit(0)
+
+    def main(self) -> None:
+        sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
+        sys.stderr = cast(Any, TaskStream("stderr", sys.stderr, lambda: self._recorder))
+        # A forked child of a task has no recorder that anybody drains: its output goes to the agent's log.
+        os.register_at_fork(after_in_child=self._forget_recorder)
+        threading.Thread(target=self._listen, name="fleet-listen", daemon=True).start()
+        threading.Thread(target=self._flush_now_and_then, name="fleet-flush", daemon=True).start()
+        setup = self._inbox.get()
+        assert isinstance(setup, Setup)
+        flows = self._load(setup)
+        workflows = make_workflows(setup)
+        workspace = Workspace(Path(setup.runs_dir))
+        # What the flows' modules have started when they were loaded belongs to no run.
+        self._kept = children_of(os.getpid())
+        self._memory = MemoryLimit(setup.memory_max_bytes)
+        while isinstance(frame := self._inbox.get(), Run) and flows is not None:
+            self._channel.send(self._execute(frame, flows, workflows, workspace))
+        workspace.close()
+
+    def _load(self, setup: Setup) -> Flows | None:
+        try:
+            flows = _find_flows(setup)
+        except FlowsUnusable as error:
+            self._channel.send(Ready([], error=str(error)))
+            return None
+        self._channel.send(Ready(flows.names, {file: asdict(failure) for file, failure in flows.broken.items()}))
+        return flows
+
+    def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
+        try:
+            done = self._attempt(run, flows, workflows, workspace)
+            is_spent = end_children(self._kept) or self._memory.is_used_up
+            return replace(done, spent=True) if is_spent else done
+        finally:
+            workspace.leave(run.folder)
+
+    def _attempt(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
+        try:
+            workspace.enter(run.folder)
+            if run.workflow_yaml is None:
+                flow = flows.resolve(run.flow_name)
+            else:
+                flow = workflows.build(run.workflow_yaml, name=run.flow_name)
+        except FlowBroken as error:
+            return _broken(error)
+        except FlowNotFound as error:
+            return replace(_nothing_done(), error=str(error), reason=error.reason)
+        except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
+            return self._failed(error, _nothing_done())
+        else:
+            return self._run_flow(run, flow)
+
+    def _run_flow(self, run: Run, flow: Flow) -> Done:
+        recorder = Recorder(log_max_bytes=run.log_max_bytes)
+        recorder.expect(sorted(task.name for task in flow.tasks))
+        context = FleetRunContext(run_id=run.run_id)
+        engine = Engine(recorder)
+        # Known to the engine before it starts, so that no cancel comes too early.
+        engine.active_runs[run.run_id] = context
+        self._engine = engine
+        if self._cancelled_run_id == run.run_id:
+            engine.cancel(run.run_id)
+        self._recorder = recorder
+        self._running.set()
+        raised: BaseException | None = None
+        try:
+            engine.run(flow, json.loads(run.params), context)
+        except BaseException as error:  # noqa: BLE001 - a task's SystemExit must not end this process
+            raised = error
+        finally:
+            self._running.clear()
+            self._engine = None
+            with self._flushing:
+                self._recorder = None
+        return self._conclude(run, flow, recorder, context, raised or context.refused)
+
+    def _conclude(
+        self, run: Run, flow: Flow, recorder: Recorder, context: FleetRunContext, raised: BaseException | None
+    ) -> Done:
+        records, truncated = compact_records(json_safe(context.serialize_task_records()), run.records_max_bytes)
+        noted = recorder.drain()
+        done = Done(
+            status=RunStatus.COMPLETED,
+            events=noted.events if noted else [],
+            tasks={name: context.tasks[name].value for name in sorted(context.tasks)},
+            task_records=records,
+            task_records_truncated=truncated,
+            task_errors=recorder.errors(),
+            task_failures={
+                name: asdict(describe_failure(error)) for name, error in recorder.raised() if error is not raised
+            },
+        )
+        if raised is not None and self._cancelled_run_id == run.run_id:
+            # A task that was told to stop may do so by raising.
+            return replace(done, status=RunStatus.CANCELLED, error=_text(raised))
+        if raised is not None:
+            return self._failed(raised, done)
+        if context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED):
+            return replace(done, status=RunStatus.CANCELLED)
+        result, left_out = compact_result(json_safe(result_of(flow, context.task_records)), run.records_max_bytes)
+        return replace(done, result=result, result_truncated=left_out)
+
+    def _failed(self, error: BaseException, done: Done) -> Done:
+        failure = describe_failure(error)
+        text = _text(error)
+        if (hint := self._memory.explain(error)) is not None:
+            text = f"{text}; {hint}" if failure.exc_message else f"{failure.exc_type}: {hint}"
+            failure = replace(failure, sentence=hint)
+        return replace(
+            done,
+            status=RunStatus.FAILED,
+            error=text,
+            reason=DeadLetterReason.EXECUTION_ERROR,
+            failure=asdict(failure),
+        )
+
+    def _listen(self) -> None:
+        """Read what the agent says; when it falls silent for good, end at once, whatever is going on."""
+        decoder = Decoder()
+        try:
+            while data := self._channel.read():
+                for frame in decoder.feed(data):
+                    if isinstance(frame, Cancel):
+                        self._cancel(frame.run_id)
+                    else:
+                        self._inbox.put(frame)
+        finally:
+            os._exit(0)
+
+    def _cancel(self, run_id: str) -> None:
+        self._cancelled_run_id = run_id
+        if (engine := self._engine) is not None:
+            engine.cancel(run_id)
+
+    def _forget_recorder(self) -> None:
+        self._recorder = None
+
+    def _flush_now_and_then(self) -> None:
+        while True:
+            self._running.wait()
+            time.sleep(_FLUSH_INTERVAL_SECONDS)
+            with self._flushing:
+                recorder = self._recorder
+                if recorder is not None and (progress := recorder.drain()) is not None:
+                    self._channel.send(progress)
+
+
+def _find_flows(setup: Setup) -> Flows:
+    if setup.wheel_paths is None:
+        return load_flows(setup.flow_resolver, setup.flows_dir)
+    add_to_path(setup.wheel_paths)
+    has_own = setup.flow_resolver is not None or setup.flows_dir is not None
+    own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else NoFlows()
+    return WheelFlows(own, setup.wheel_paths)
+
+
+def _nothing_done() -> Done:
+    return Done(status=RunStatus.FAILED, events=[], tasks={}, task_records={})
+
+
+def _broken(error: FlowBroken) -> Done:
+    assert error.__cause__ is not None
+    failure = describe_failure(error.__cause__)
+    told = replace(failure, sentence=f"{error.sentence} ({failure.exc_type})")
+    return replace(_nothing_done(), error=str(error), reason=error.reason, failure=asdict(told))
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {describe(error, str)}"
+
+
+def main() -> None:
+    fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    die_with(parent_pid)
+    adopt_orphans()
+    offer_to_oom_killer()
+    faulthandler.enable()
+    # The flows' code sees a plain command line.
+    sys.argv[1:] = []
+    Runner(Channel(fd)).main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Inside a runner: what a run does (task states, output) is noted here and drained in batches."""
+
+import io
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from pyoco.trace.backend import TraceBackend
+
+from fleet_contracts.events import EventKind
+from fleet_contracts.status import TaskStatus
+from fleet_kit.logs.json_values import describe
+
+from ..boundary.frames import Progress
+
+# One event stays well below NATS's maximum payload, even when every character is escaped.
+_CHUNK_CHARACTERS = 32 * 1024
+# Exceptions of so many failed tasks of one run are kept.
+_MOST_RAISED = 20
+
+
+class Recorder(TraceBackend):  # type: ignore[misc]
+    """Pyoco calls the hooks in the thread that executes the task, so output finds its task by its thread."""
+
+    def __init__(self, *, log_max_bytes: int) -> None:
+        self._lock = threading.Lock()
+        self._events: list[dict[str, Any]] = []
+        self._task_of_thread: dict[int, str] = {}
+        self._tasks: dict[str, str] = {}
+        self._records: dict[str, dict[str, Any]] = {}
+        self._raised: dict[str, Exception] = {}
+        self._tasks_changed = False
+        self._log_bytes_left = log_max_bytes
+        self._log_max_bytes = log_max_bytes
+
+    def expect(self, task_names: list[str]) -> None:
+        """The tasks of the flow, before any of them starts."""
+        self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING.value)
+
+    def on_flow_start(self, flow_name: str, run_id: str | None = None) -> None:
+        pass
+
+    def on_flow_end(self, flow_name: str) -> None:
+        pass
+
+    def on_node_start(self, node_name: str) -> None:
+        now = time.time()
+        with self._lock:
+            self._task_of_thread[threading.get_ident()] = node_name
+            self._enter(node_name, TaskStatus.RUNNING, now)
+            self._records[node_name] = {"state": TaskStatus.RUNNING.value, "started_at": now, "ended_at": None}
+
+    def on_node_end(self, node_name: str, duration_ms: float) -> None:
+        self._leave(node_name, TaskStatus.SUCCEEDED, None)
+
+    def on_node_error(self, node_name: str, error: Exception) -> None:
+        with self._lock:
+            if len(self._raised) < _MOST_RAISED:
+                self._raised[node_name] = error
+        self._leave(node_name, TaskStatus.FAILED, f"{type(error).__name__}: {describe(error, str)}")
+
+    def write(self, stream: str, text: str) -> None:
+        """Output of the task that this thread executes."""
+        if not text.isascii():
+            text = text.encode(errors="backslashreplace").decode()
+        with self._lock:
+            task = self._task_of_thread.get(threading.get_ident())
+            if task is None and len(self._task_of_thread) == 1:
+                # A thread that the only running task has started.
+                (task,) = self._task_of_thread.values()
+            if (kept := self._within_limit(text)) is not None:
+                for start in range(0, len(kept), _CHUNK_CHARACTERS):
+                    self._append(task, stream, kept[start : start + _CHUNK_CHARACTERS])
+
+    def drain(self) -> Progress | None:
+        """What was noted since the last time; None if nothing was."""
+        with self._lock:
+            if not self._events:
+                return None
+            events, self._events = self._events, []
+            if not self._tasks_changed:
+                return Progress(events)
+            self._tasks_changed = False
+            return Progress(events, dict(self._tasks), {name: dict(record) for name, record in self._records.items()})
+
+    def errors(self) -> dict[str, str]:
+        with self._lock:
+            return {name: error for name, record in self._records.items() if (error := record.get("error"))}
+
+    def raised(self) -> list[tuple[str, Exception]]:
+        """The failed tasks with their exceptions; of many, the first."""
+        with self._lock:
+            return list(self._raised.items())
+
+    def _enter(self, task: str, status: TaskStatus, now: float) -> None:
+        self._tasks[task] = status.value
+        self._tasks_changed = True
+        self._events.append({"at": now, "kind": EventKind.TASK.value, "task": task, "status": status.value})
+
+    def _leave(self, task: str, status: TaskStatus, error: str | None) -> None:
+        now = time.time()
+        with self._lock:
+            if self._tasks.get(task) == status:
+                return  # the engine tells the error of an isolated task twice
+            self._task_of_thread.pop(threading.get_ident(), None)
+            self._enter(task, status, now)
+            record = self._records.setdefault(task, {"started_at": now})
+            record |= {
+                "state": status.value,
+                "ended_at": now,
+                "duration_ms": (now - record["started_at"]) * 1000,
+                "error": error,
+            }
+
+    def _within_limit(self, text: str) -> str | None:
+        """As much of the text as the run may still say."""
+        if self._log_bytes_left < 0:
+            return None
+        size = len(text) if text.isascii() else len(text.encode())
+        if size <= self._log_bytes_left:
+            self._log_bytes_left -= size
+            return text
+        kept = text.encode()[: self._log_bytes_left].decode(errors="ignore")
+        self._log_bytes_left = -1
+        return f"{kept}\n[output beyond {self._log_max_bytes} bytes is not kept]\n"
+
+    def _append(self, task: str | None, stream: str, text: str) -> None:
+        if self._events:
+            last = self._events[-1]
+            if last.get("stream") == stream and last["task"] == task:
+                joined = last["text"] + text
+                if len(joined) <= _CHUNK_CHARACTERS:
+                    last["text"] = joined
+                    return
+        self._events.append(
+            {"at": time.time(), "kind": EventKind.LOG.value, "task": task, "stream": stream, "text": text}
+        )
+
+
+class TaskStream(io.TextIOBase):
+    """Stands in for sys.stdout or sys.stderr: during a run to its recorder, else to the process's own output."""
+
+    def __init__(self, name: str, original: TextIO, recorder: Callable[[], Recorder | None]) -> None:
+        self._name = name
+        self._original = original
+        self._recorder = recorder
+        self.buffer = _BinaryStream(self)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+    def write(self, text: str) -> int:
+        recorder = self._recorder()
+        if recorder is None:
+            self._original.write(text)
+            self._original.flush()
+        elif text:
+            recorder.write(self._name, text)
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        """What writes to the descriptor itself ends in the agent's log."""
+        return self._original.fileno()
+
+
+class _BinaryStream(io.RawIOBase):
+    def __init__(self, text: TaskStream) -> None:
+        self._text = text
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        raw = bytes(data)
+        self._text.write(raw.decode(errors="replace"))
+        return len(raw)

@@ -1,0 +1,96 @@
+"""Flows that synced wheels offer, by entry points of the group `pyoco.flows`; and the path that leads to them."""
+
+import importlib
+import os
+import sys
+from collections.abc import Collection, Sequence
+from importlib.metadata import Distribution, EntryPoint, distributions
+from pathlib import Path
+
+from pyoco import Flow
+
+from ..boundary.frames import Failure
+from .failures import describe_failure
+from .flows import FlowBroken, FlowNotFound, Flows
+
+FLOWS_GROUP = "pyoco.flows"
+
+
+def add_to_path(paths: Sequence[str]) -> None:
+    """Let this process import from wheels, and let the programs that it starts use them.
+
+    After the standard library, before the packages of the interpreter: a wheel may bring another version of a package
+    that happens to be installed. Those that the worker itself needs are not accepted as wheels in the first place.
+    """
+    places = [
+        number for number, entry in enumerate(sys.path) if Path(entry).name in ("site-packages", "dist-packages")
+    ]
+    start = places[0] if places else len(sys.path)
+    sys.path[start:start] = paths
+    importlib.invalidate_caches()
+    _append("PYTHONPATH", paths)
+    _append("PATH", [scripts for path in paths if os.path.isdir(scripts := os.path.join(path, "bin"))])
+
+
+def _append(variable: str, paths: Sequence[str]) -> None:
+    if paths:
+        before = [value] if (value := os.environ.get(variable)) else []
+        os.environ[variable] = os.pathsep.join([*before, *paths])
+
+
+class WheelFlows:
+    """What the worker has of its own, and besides what wheels offer.
+
+    Nothing of a wheel is imported before a run asks for it: a broken one breaks only what it offers itself.
+    """
+
+    def __init__(self, own: Flows, paths: Sequence[str]) -> None:
+        self._own = own
+        self._offers: dict[str, EntryPoint] = {}
+        self.broken = dict(own.broken)
+        for distribution in distributions(path=list(paths)):
+            self._read(distribution, taken=own.names)
+        self.names = sorted({*own.names, *self._offers})
+
+    def resolve(self, name: str) -> Flow:
+        try:
+            return self._own.resolve(name)
+        except FlowNotFound as error:
+            if (entry := self._offers.get(name)) is None:
+                raise FlowNotFound(f"{error}; wheels offer: {', '.join(sorted(self._offers)) or 'none'}") from error
+        return _load(name, entry)
+
+    def _read(self, distribution: Distribution, *, taken: Collection[str]) -> None:
+        for entry in distribution.entry_points.select(group=FLOWS_GROUP):
+            if entry.name in taken:
+                self._refuse(entry, "the worker has a flow of this name of its own, which is used")
+            elif entry.name in self._offers:
+                self._refuse(entry, f"{_wheel_of(self._offers[entry.name])} offers a flow of this name, too")
+            else:
+                self._offers[entry.name] = entry
+
+    def _refuse(self, entry: EntryPoint, why: str) -> None:
+        what = f"the flow {entry.name} of {_wheel_of(entry)}"
+        self.broken[what] = Failure("FlowNameTaken", why, "", entry.value)
+
+
+def _load(name: str, entry: EntryPoint) -> Flow:
+    try:
+        offered = entry.load()
+    except (Exception, SystemExit) as error:
+        said = describe_failure(error)
+        raise FlowBroken(
+            f"flow {name!r} of {_wheel_of(entry)} cannot be loaded",
+            f" ({said.exc_type}: {said.exc_message}; {said.exc_origin})",
+        ) from error
+    flow = offered if isinstance(offered, Flow) else offered() if callable(offered) else offered
+    if not isinstance(flow, Flow):
+        raise FlowNotFound(
+            f"flow {name!r} of {_wheel_of(entry)} cannot be used: {entry.value} is a {type(flow).__name__}, "
+            "neither a Flow nor a function that returns one"
+        )
+    return flow
+
+
+def _wheel_of(entry: EntryPoint) -> str:
+    return f"wheel {entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a wheel"

@@ -1,0 +1,1 @@
+"""Synced wheels: which, where, how they are installed."""

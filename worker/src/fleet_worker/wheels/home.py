@@ -1,0 +1,176 @@
+"""The folder in which one worker keeps its wheels: each in a tree of its own, and a note of those in force."""
+
+import csv
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import sys
+import sysconfig
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ValidationError
+
+from fleet_contracts.wheel import InstalledWheel
+
+from ..boundary.wheel_set import NO_WHEELS, WheelSet
+
+logger = logging.getLogger(__name__)
+
+_MOST_HOMES = 1024
+
+
+class WheelFolderUnusable(Exception):
+    """Wheels cannot be kept where they should; the message says what to fix."""
+
+
+class _Note(BaseModel):
+    """What is in force. Whatever it names was complete when it was written."""
+
+    # Trees of another Python are of no use.
+    interpreter: str
+    wheels: list[InstalledWheel]
+
+
+class WheelHome:
+    """Belongs to one living worker; made anew in every life, from what the life before has left."""
+
+    def __init__(self, folder: Path, interpreter: str) -> None:
+        self._folder = folder
+        self._interpreter = interpreter
+        self._trees = folder / "trees"
+        # Whatever is here is unfinished: of no use after this life.
+        self._scratch = folder / "scratch"
+        self._note = folder / "wheels.json"
+        self._complete: set[Path] = set()
+        # What the life before has left behind.
+        self.left = NO_WHEELS
+
+    @classmethod
+    @contextmanager
+    def taken(cls, folder: Path, interpreter: str | None = None) -> Iterator[Self]:
+        """The first home below the folder that no living worker has."""
+        try:
+            home, lock = _take_first_free(folder.absolute())
+        except OSError as error:
+            raise WheelFolderUnusable(
+                f"wheels cannot be kept in {folder} ({error.strerror or error}); "
+                "make it writable or set PYOCO_WHEEL_SYNC_DIR to another folder"
+            ) from error
+        try:
+            taken = cls(home, interpreter or _this_interpreter())
+            taken._look_around()
+            yield taken
+        finally:
+            os.close(lock)
+
+    def path_of(self, wheel: InstalledWheel) -> Path:
+        """Every content has a path of its own; what is at a path never changes."""
+        digest = hashlib.sha256(f"{wheel.name}\n{wheel.nuid}\n{wheel.sha256_hex}".encode()).hexdigest()
+        return self._trees / f"{wheel.package}-{digest[:16]}"
+
+    def has(self, wheel: InstalledWheel) -> bool:
+        return self.path_of(wheel) in self._complete
+
+    @contextmanager
+    def workbench(self) -> Iterator[Path]:
+        """A fresh folder for something unfinished; gone afterwards."""
+        bench = self._scratch / uuid.uuid4().hex[:12]
+        bench.mkdir(parents=True)
+        try:
+            yield bench
+        finally:
+            shutil.rmtree(bench, ignore_errors=True)
+
+    def add(self, wheel: InstalledWheel, tree: Path) -> None:
+        """A finished tree takes its place, all at once."""
+        path = self.path_of(wheel)
+        if path.exists():
+            shutil.rmtree(path)
+        self._trees.mkdir(exist_ok=True)
+        tree.rename(path)
+        self._complete.add(path)
+
+    def set_of(self, wheels: Sequence[InstalledWheel]) -> WheelSet:
+        assert all(self.has(wheel) for wheel in wheels)
+        return WheelSet(wheels, [str(self.path_of(wheel)) for wheel in wheels])
+
+    def note(self, wheels: Sequence[InstalledWheel]) -> None:
+        """What is in force from now on, for the next life, too."""
+        text = _Note(interpreter=self._interpreter, wheels=list(wheels)).model_dump_json()
+        draft = self._note.with_suffix(".draft")
+        with draft.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(self._note)
+
+    def keep_only(self, paths: Collection[str]) -> None:
+        """Remove every tree that is not among these."""
+        for tree in self._trees.iterdir() if self._trees.is_dir() else ():
+            if str(tree) not in paths:
+                self._complete.discard(tree)
+                shutil.rmtree(tree, ignore_errors=True)
+
+    def _look_around(self) -> None:
+        """Find what an earlier life has left: only what is whole is used again."""
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        try:
+            note = _Note.model_validate_json(self._note.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, ValidationError):
+            logger.warning("the note of the wheels in %s cannot be read; they are fetched again", self._folder)
+            return
+        if note.interpreter != self._interpreter:
+            return
+        self._complete = {path for wheel in note.wheels if _is_whole(path := self.path_of(wheel))}
+        if all(self.has(wheel) for wheel in note.wheels):
+            self.left = self.set_of(note.wheels)
+        else:
+            logger.warning("wheels in %s are damaged and are fetched again", self._folder)
+
+
+def _this_interpreter() -> str:
+    """What trees are made for; scripts name the interpreter by its place."""
+    return f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {sys.prefix}"
+
+
+def _take_first_free(folder: Path) -> tuple[Path, int]:
+    for number in range(1, _MOST_HOMES + 1):
+        home = folder / str(number)
+        home.mkdir(parents=True, exist_ok=True)
+        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        except OSError:
+            os.close(lock)
+            raise
+        return home, lock
+    raise OSError(f"{_MOST_HOMES} workers use it already")
+
+
+def _is_whole(tree: Path) -> bool:
+    """Every file that pip has noted is there, and as large as it was; enough to see what a crash has torn."""
+    try:
+        records = list(tree.glob("*.dist-info/RECORD"))
+        return len(records) == 1 and all(
+            (tree / name).stat().st_size == int(size) for name, size in _sizes(records[0]).items()
+        )
+    except (OSError, ValueError, csv.Error):
+        return False
+
+
+def _sizes(record: Path) -> dict[str, str]:
+    """By path; scripts lie elsewhere than pip notes, and what has no size is made when needed."""
+    with record.open(newline="") as lines:
+        rows = [row for row in csv.reader(lines) if len(row) == 3]
+    return {name: size for name, _, size in rows if size and not name.startswith(("..", "/"))}

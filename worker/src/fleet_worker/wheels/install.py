@@ -1,0 +1,118 @@
+"""Install one wheel into a folder of its own, with pip, and look into it before."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from email.parser import BytesParser
+from pathlib import Path
+
+from ..boundary.descendants import strays
+from .choice import Interpreter
+from .own_packages import first_clash, own_roots, roots_of
+
+_MAX_METADATA_BYTES = 4 * 1024 * 1024
+_TOLD_CHARACTERS = 800
+
+
+class InstallFailed(Exception):
+    """A wheel could not be installed; the message says why."""
+
+
+def why_unusable(file: Path, interpreter: Interpreter) -> str | None:
+    """What only the inside of a wheel tells against it. InstallFailed if it is no wheel at all."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+            metadata = next((name for name in names if _is_metadata(name)), None)
+            if metadata is None:
+                raise InstallFailed(f"{file.name} has no METADATA")
+            with archive.open(metadata) as text:
+                requires = BytesParser().parsebytes(text.read(_MAX_METADATA_BYTES)).get("Requires-Python")
+    except (zipfile.BadZipFile, OSError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise InstallFailed(f"{file.name} cannot be opened: {error}") from error
+    if not interpreter.accepts(requires):
+        return f"it requires Python {requires}, and this is {interpreter.version}"
+    if (clash := first_clash(roots_of(_inside(names)), own_roots())) is not None:
+        module = clash.replace("/", ".")
+        return (
+            f"it brings the module {module}, which would take the place of one that Python or the worker itself needs"
+        )
+    return None
+
+
+async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: float) -> None:
+    """Nothing is fetched, nothing outside of the two folders is written. InstallFailed with what pip said."""
+    output = scratch / f"{into.name}.log"
+    with output.open("wb") as log:
+        # In the main thread: the kernel ties a child's death signal to the thread that made it.
+        process = subprocess.Popen(  # noqa: ASYNC220, S603 - forks at once, our own command
+            [
+                *(sys.executable, "-I", "-m", "fleet_worker.wheels.pip_process", str(os.getpid())),
+                *("--isolated", "--disable-pip-version-check", "--no-input", "--no-color", "install"),
+                *("--no-deps", "--no-index", "--only-binary", ":all:", "--force-reinstall", "--no-cache-dir"),
+                *("--no-warn-script-location", "--root-user-action", "ignore"),
+                *("--target", str(into), str(file)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=scratch,
+            env={
+                "PATH": os.defpath,
+                "LANG": "C.UTF-8",
+                "HOME": str(scratch),
+                "TMPDIR": str(scratch),
+                "PIP_CONFIG_FILE": os.devnull,
+            },
+            # The group is ended as a whole.
+            process_group=0,
+        )
+        strays.started(process.pid)
+    waiting = asyncio.create_task(asyncio.to_thread(process.wait))
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            code = await asyncio.shield(waiting)
+    except TimeoutError:
+        raise InstallFailed(
+            f"{file.name} was not installed within {timeout_seconds:g} s (PYOCO_WHEEL_INSTALL_TIMEOUT_SEC)"
+        ) from None
+    finally:
+        if process.returncode is None:
+            _kill_group(process)
+        await waiting
+        strays.ended(process.pid)
+    if code != 0:
+        raise InstallFailed(f"{file.name} cannot be installed: {_end_of(output)}")
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # as it should be
+
+
+def _end_of(output: Path) -> str:
+    said = " ".join(output.read_text(errors="replace").split())
+    return said[-_TOLD_CHARACTERS:] or "pip said nothing"
+
+
+def _is_metadata(name: str) -> bool:
+    folder, _, file = name.partition("/")
+    return folder.endswith(".dist-info") and file == "METADATA"
+
+
+def _inside(names: list[str]) -> list[str]:
+    """The files as they will be installed: what is in `x.data/purelib` goes to the top."""
+    inside = []
+    for name in names:
+        top, _, rest = name.partition("/")
+        if top.endswith(".data"):
+            kind, _, rest = rest.partition("/")
+            inside += [rest] if kind in ("purelib", "platlib") else []
+        elif not top.endswith(".dist-info"):
+            inside.append(name)
+    return inside

@@ -1,0 +1,49 @@
+"""The registry of wheels as a worker reads it: what is there, whether it has changed, the bytes of one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleet_contracts.names import object_metas_subject
+from fleet_contracts.wheel import WHEEL_TAGS_HEADER, split_tags
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.messages import latest_message
+from fleet_kit.nats.objects import ObjectStore, StoredObject
+
+from .choice import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The latest change of the registry; another mark means that something is different."""
+
+    sequence: int
+    # A registry that was made anew counts from the beginning.
+    stored_at: float
+
+
+class WheelRegistry:
+    def __init__(self, link: NatsLink, bucket: str) -> None:
+        self._link = link
+        self._store = ObjectStore(link, bucket)
+        # Every change of a wheel is a message here, which may be listened to like any other.
+        self.changes_subject = object_metas_subject(bucket)
+
+    async def mark(self) -> Mark:
+        """One small request, however many wheels there are."""
+        message = await latest_message(self._link, self._store.stream, self.changes_subject)
+        return Mark(message.sequence, message.stored_at) if message is not None else Mark(0, 0.0)
+
+    async def wheels(self) -> dict[str, StoredObject]:
+        """Every wheel by its nuid."""
+        return {stored.nuid: stored for stored in (await self._store.list()).objects}
+
+    async def fetch(self, stored: StoredObject, file: Path) -> None:
+        """ObjectDamaged, and no whole file, if the bytes are not those that the registry has the SHA-256 of."""
+        with file.open("wb") as out:
+            async for piece in self._store.read(stored):
+                out.write(piece)
+
+
+def candidate_of(stored: StoredObject) -> Candidate:
+    tags = split_tags(stored.headers.get(WHEEL_TAGS_HEADER))
+    return Candidate(stored.name, stored.nuid, stored.sha256_hex, tags)

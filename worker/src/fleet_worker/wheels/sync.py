@@ -1,0 +1,347 @@
+"""Keeps the worker's wheels in step with the registry: at the start, now and then, and when a flow is missing."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from fleet_contracts.log_events import LogEvent
+from fleet_contracts.problems import Problem
+from fleet_contracts.wheel import InstalledWheel
+from fleet_contracts.worker_record import WheelSync, WheelSyncResult
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.events import log_integration_call
+from fleet_kit.logs.setup import problem_fields
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.objects import ObjectDamaged, StoredObject
+
+from ..boundary.wheel_set import WheelSet
+from ..pool.pool import RunnerPool, RunnersUnusable
+from ..settings import WorkerSettings
+from .choice import Choice, Interpreter, choose
+from .home import WheelHome
+from .install import InstallFailed, install, why_unusable
+from .own_packages import own_packages
+from .registry import Mark, WheelRegistry, candidate_of
+
+logger = logging.getLogger(__name__)
+
+_INSTALLS_AT_ONCE = min(4, os.cpu_count() or 1)
+# The registry may change while we follow it: so often is it looked at again at once.
+_LOOKS = 3
+# Before the first run: so long is a registry waited for that does not answer although NATS does.
+_FIRST_PATIENCE_SECONDS = 5.0
+# Until a change that was heard of is seen.
+_PAUSES_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
+_FIRST_PAUSE_SECONDS = 0.25
+# The registry record is written every few seconds: it does not list hundreds of names.
+_MOST_LISTED = 200
+
+
+class SyncedWheels:
+    """One set is in force at any time; another takes its place as a whole, when all of it is there."""
+
+    def __init__(
+        self,
+        link: NatsLink,
+        settings: WorkerSettings,
+        home: WheelHome,
+        pool: RunnerPool,
+        *,
+        tell: Callable[[WheelSync], None],
+        stopping: asyncio.Event,
+    ) -> None:
+        self._link = link
+        self._settings = settings
+        self._home = home
+        self._pool = pool
+        self._tell = tell
+        self._stopping = stopping
+        self._registry = WheelRegistry(link, settings.wheel_object_store_bucket)
+        self._interpreter = Interpreter.here(own_packages())
+        # By nuid: what was fetched and turned out to be of no use, so that it is not fetched again.
+        self._refused: dict[str, str] = {}
+        self._waiters: list[asyncio.Future[None]] = []
+        self._has_synced = asyncio.Event()
+        # When the registry last told its mark.
+        self._looked_at = float("-inf")
+        # The registry as it was when we last tried to follow it.
+        self._mark: Mark | None = None
+        self._trouble: str | None = None
+        self._told_trouble: str | None = None
+        self._wake = asyncio.Event()
+        # How often we still look for a change that we have heard of and not seen.
+        self._looks_left = 0
+        self._listening: Subscription | None = None
+        self._in_force: WheelSet = pool.wheels
+        # For whoever counts.
+        self.successes = 0
+        self.failures = 0
+        self._state = WheelSync(enabled=True, last_result=WheelSyncResult.IDLE)
+        self._show(installed_wheels=_listed(self._in_force.wheels))
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the wheels may not be those of the registry."""
+        return self._trouble
+
+    async def listen(self) -> None:
+        """After every connect. Uploads are heard of at once; what was not heard is seen at the next look."""
+        if self._listening is None:
+            self._listening = await self._link.client.subscribe(self._registry.changes_subject, cb=self._on_change)
+        self._wake.set()
+
+    async def first_sync(self) -> None:
+        """Before the first run is taken. A registry that cannot be followed keeps no worker from working."""
+        await self._has_synced.wait()
+
+    async def catch_up(self, since: float) -> None:
+        """Wait until what was in the registry at that moment (of the monotonic clock) is in force, if it can be.
+
+        Costs one small request if nothing has changed; many callers at once share it.
+        """
+        if self._looked_at < since:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            self._wake.set()
+            await waiter
+
+    async def keep(self) -> None:
+        """Look at the registry for ever: the only task that does."""
+        await self._begin()
+        while not self._stopping.is_set():
+            is_due = False
+            try:
+                async with asyncio.timeout(self._settings.wheel_sync_interval_sec):
+                    await self._wake.wait()
+            except TimeoutError:
+                is_due = True
+            self._wake.clear()
+            before = self._mark
+            await self._look(try_again=is_due)
+            if self._mark != before:
+                self._looks_left = 0
+            elif self._looks_left:
+                self._look_once_more()
+
+    async def _begin(self) -> None:
+        await self._link.wait_ready()
+        give_up_at = time.monotonic() + _FIRST_PATIENCE_SECONDS
+        while not self._has_synced.is_set() and not self._stopping.is_set():
+            await self._look(try_again=True)
+            if self._mark is not None or time.monotonic() >= give_up_at:
+                self._has_synced.set()
+            else:
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+
+    async def _on_change(self, _msg: Msg) -> None:
+        self._looks_left = len(_PAUSES_SECONDS)
+        self._wake.set()
+
+    def _look_once_more(self) -> None:
+        """NATS hands a message on before it is stored, and other servers of a cluster store it later still."""
+        pause = _PAUSES_SECONDS[-self._looks_left]
+        self._looks_left -= 1
+        asyncio.get_running_loop().call_later(pause, self._wake.set)
+
+    async def _look(self, *, try_again: bool) -> None:
+        # Whoever comes later waits for the next look.
+        waiters, self._waiters = self._waiters, []
+        connection = self._link.reconnects
+        try:
+            await self._sync(try_again=try_again)
+        except BaseException:
+            # Nobody knows: they wait for the next one.
+            self._waiters = waiters + self._waiters
+            self._wake.set()
+            raise
+        if self._link.down_because is not None or self._link.reconnects != connection:
+            # An outage says nothing about the registry: every connect wakes us.
+            self._waiters = waiters + self._waiters
+            waiters = []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        in_use = {*self._in_force.paths, *self._pool.wheel_paths_in_use()}
+        await asyncio.to_thread(self._home.keep_only, in_use)
+
+    async def _sync(self, *, try_again: bool) -> None:
+        """Follow the registry if it has changed or, to `try_again`, if we could not the last time."""
+        looked_at, now = time.monotonic(), time.time()
+        mark: Mark | None = None
+        try:
+            self._link.require()
+            mark = await self._registry.mark()
+            self._looked_at = looked_at
+            if mark != self._mark or (self._trouble is not None and try_again):
+                mark = await self._follow(mark)
+            elif self._trouble is not None:
+                return
+        except NatsUnavailable as error:
+            # Not the registry's fault: it is worth another try whenever somebody asks.
+            self._mark = mark if isinstance(error, ObjectDamaged) else None
+            self._failed(error, now)
+        except (InstallFailed, OSError) as error:
+            self._mark = mark
+            self._failed(error, now)
+        else:
+            self._mark = mark
+            self._went_well(now)
+
+    async def _follow(self, mark: Mark) -> Mark:
+        """Have what the registry has, at that mark or a later one; the mark."""
+        for _ in range(_LOOKS - 1):
+            try:
+                await self._get_all()
+            except (InstallFailed, ObjectDamaged):
+                before, mark = mark, await self._registry.mark()
+                if mark == before:
+                    raise
+                # What we were after may be gone or replaced.
+            else:
+                return mark
+        await self._get_all()
+        return mark
+
+    async def _get_all(self) -> None:
+        wheels = await self._registry.wheels()
+        candidates = [candidate_of(stored) for stored in wheels.values()]
+        self._refused = {nuid: reason for nuid, reason in self._refused.items() if nuid in wheels}
+        while True:
+            choice = choose(
+                candidates, worker_tags=self._settings.tags, interpreter=self._interpreter, refused=self._refused
+            )
+            missing = [wheel for wheel in choice.selected if not self._home.has(wheel)]
+            if not missing:
+                return await self._put_in_force(choice)
+            for start in range(0, len(missing), _INSTALLS_AT_ONCE):
+                some = missing[start : start + _INSTALLS_AT_ONCE]
+                await _all_of([self._get(wheel, wheels[wheel.nuid]) for wheel in some])
+
+    async def _get(self, wheel: InstalledWheel, stored: StoredObject) -> None:
+        with self._home.workbench() as bench:
+            file = bench / wheel.name
+            await self._asked("nats", "fetch_wheel", wheel, self._registry.fetch(stored, file))
+            reason = await asyncio.to_thread(why_unusable, file, self._interpreter)
+            if reason is not None:
+                self._refused[wheel.nuid] = reason
+                return
+            timeout = self._settings.wheel_install_timeout_sec
+            installing = install(file, into=bench / "tree", scratch=bench, timeout_seconds=timeout)
+            await self._asked("pip", "install", wheel, installing)
+            await asyncio.to_thread(self._home.add, wheel, bench / "tree")
+
+    async def _asked(self, provider: str, operation: str, wheel: InstalledWheel, work: Awaitable[None]) -> None:
+        """Wait for another program, and tell how it went."""
+        begun = time.perf_counter()
+        failure: Exception | None = None
+        try:
+            await work
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            log_integration_call(
+                logger,
+                provider=provider,
+                operation=operation,
+                # Every one is the first of its look at the registry; the next look tries again.
+                attempt=1,
+                timeout_seconds=self._settings.wheel_install_timeout_sec
+                if provider == "pip"
+                else self._settings.nats_request_timeout_sec,
+                begun=begun,
+                entity_id=f"wheel:{wheel.name}",
+                error=failure,
+            )
+
+    async def _put_in_force(self, choice: Choice) -> None:
+        new, old = self._home.set_of(choice.selected), self._in_force
+        self._state = self._state.model_copy(
+            update={
+                "selected_count": len(new.names),
+                "selected_wheels": new.names[:_MOST_LISTED],
+                "skipped_incompatible_count": len(choice.skipped),
+                "skipped_incompatible": choice.skipped[:_MOST_LISTED],
+            }
+        )
+        if list(new.paths) == list(old.paths):
+            return
+        try:
+            await self._pool.try_out(new)
+        except RunnersUnusable as error:
+            raise InstallFailed(
+                f"no runner can be started with {', '.join(new.names) or 'no wheels'}: {error}"
+            ) from error
+        await asyncio.to_thread(self._home.note, new.wheels)
+        self._pool.switch(new)
+        self._in_force = new
+        updated = [wheel.name for wheel, path in zip(new.wheels, new.paths, strict=True) if path not in old.paths]
+        removed = [name for name in old.names if name not in new.names]
+        self._state = self._state.model_copy(
+            update={
+                "last_synced_at": time.time(),
+                "updated_count": len(updated),
+                "updated_wheels": updated[:_MOST_LISTED],
+                "removed_count": len(removed),
+                "removed_wheels": removed[:_MOST_LISTED],
+                "installed_wheels": _listed(new.wheels),
+            }
+        )
+        logger.info(
+            "wheels in force: %s",
+            ", ".join(new.names) or "none",
+            extra={"event": LogEvent.WHEELS_SYNCED, "meta": {"updated": updated, "removed": removed}},
+        )
+
+    def _went_well(self, now: float) -> None:
+        if self._told_trouble is not None:
+            logger.info("wheels are in step with the registry again", extra={"event": LogEvent.WHEEL_SYNC_RECOVERED})
+        self._trouble = self._told_trouble = None
+        self.successes += 1
+        self._show(
+            last_result=WheelSyncResult.OK,
+            last_error=None,
+            last_attempt_at=now,
+            last_success_at=now,
+            last_synced_at=self._state.last_synced_at or now,
+        )
+
+    def _failed(self, error: Exception, now: float) -> None:
+        is_outage = isinstance(error, NatsUnavailable) and not isinstance(error, ObjectDamaged)
+        self._trouble = str(error) or type(error).__name__
+        self.failures += 1
+        # Words of an outage vary from one moment to the next.
+        told = "NATS" if is_outage else self._trouble
+        if told != self._told_trouble:
+            self._told_trouble = told
+            logger.log(
+                logging.WARNING if is_outage else logging.ERROR,
+                "wheels could not be synced, those in force stay so: %s",
+                self._trouble,
+                extra={
+                    "event": LogEvent.WHEEL_SYNC_FAILED,
+                    **problem_fields(Problem.NATS_UNAVAILABLE if is_outage else Problem.WHEEL_SYNC_FAILED),
+                },
+            )
+        self._show(last_result=WheelSyncResult.ERROR, last_error=self._trouble, last_attempt_at=now)
+
+    def _show(self, **changes: Any) -> None:
+        self._state = self._state.model_copy(update=changes)
+        self._tell(self._state)
+
+
+def _listed(wheels: Sequence[InstalledWheel]) -> list[InstalledWheel]:
+    return list(wheels[:_MOST_LISTED])
+
+
+async def _all_of(work: Sequence[Any]) -> None:
+    """Everything is brought to its end before the first failure is told."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
