@@ -199,11 +199,11 @@ class Submission:
             )
             for one in new
         ]
-        acceptance = Acceptance(runs, use)
+        wanted = Acceptance(runs, use)
         begun = time.perf_counter()
         with span(spans.RUN_ACCEPT, spans.about_run(runs[0].job) if len(runs) == 1 else {spans.RUN_COUNT: len(runs)}):
             try:
-                earlier = await self._commits.write(acceptance.accept, acceptance)
+                earlier = await self._commits.write(acceptance.accept, wanted)
             except LedgerUnavailable as error:
                 if error.may_be_written:
                     raise AcceptanceUnknown() from error
@@ -218,7 +218,7 @@ class Submission:
             if fate is _Fate.UNDECIDED:
                 await asyncio.sleep(_LOOK_SECONDS)
             before = earlier
-            if (earlier := await self._commits.write(acceptance.accept, acceptance)) is None:
+            if (earlier := await self._commits.write(acceptance.accept, wanted)) is None:
                 return None  # the first request was withdrawn: this one takes its place
             if fate is _Fate.GONE and earlier == before:
                 break  # it was not withdrawn, or its key would be free: it has ended, and that was long ago
