@@ -3,7 +3,7 @@
 from alembic import context
 from sqlmodel import SQLModel
 
-from .. import tables
+from fleet_runs_api.ledger import tables
 
 assert tables.Run.metadata is SQLModel.metadata
 
