@@ -14,6 +14,7 @@ _CLIENTS = 4
 _UNKNOWN_KEYS = 1_450_000
 # The attack begins so much before the reads, and ends so much after them.
 _AROUND_SECONDS = 1.0
+_LONG_NUMBERS, _LONG_DIGITS = 3_400, 4_300
 _READS = {"list": "/runs?limit=20", "worker list": "/workers"}
 
 
@@ -21,24 +22,28 @@ def measure_hostile(session: Session) -> list[Figure]:
     """Ours alone: the peer has no batches."""
     port, seconds = session.ours.port, session.effort.hostile_seconds
     keys = dict.fromkeys((f"{number:x}" for number in range(_UNKNOWN_KEYS)), 1)
-    hostile = request("POST", "/runs/batch", keys)
+    long_numbers = {"flow_name": "x", "params": {"numbers": [10 ** (_LONG_DIGITS - 1)] * _LONG_NUMBERS}}
+    bodies = {
+        "of unknown keys": request("POST", "/runs/batch", keys),
+        "of long numbers": request("POST", "/runs/batch", {"runs": [long_numbers]}),
+    }
     figures = []
     with LoadProcess() as attackers, ThreadPoolExecutor(1) as beside:
-        for name, path in _READS.items():
+        for read, path in _READS.items():
             sent = request("GET", path)
-            calm = session.load.call(hammer, port, sent, clients=1, seconds=seconds)
-            lasting = seconds + 2 * _AROUND_SECONDS
-            attack = beside.submit(attackers.call, send_hostile_bodies, port, hostile, seconds=lasting)
-            time.sleep(_AROUND_SECONDS)
-            busy = session.load.call(hammer, port, sent, clients=1, seconds=seconds)
-            refused = attack.result()
-            figures += _compare(f"{name}, alone", calm)
-            figures += _compare(f"{name}, beside {_CLIENTS} hostile clients", busy)
-            figures.append(Figure("hostile bodies refused meanwhile", "per s", refused / lasting, None))
+            figures += _shares(f"{read}, alone", session.load.call(hammer, port, sent, clients=1, seconds=seconds))
+            for kind, hostile in bodies.items():
+                lasting = seconds + 2 * _AROUND_SECONDS
+                attack = beside.submit(attackers.call, send_hostile_bodies, port, hostile, seconds=lasting)
+                time.sleep(_AROUND_SECONDS)
+                busy = session.load.call(hammer, port, sent, clients=1, seconds=seconds)
+                refused = attack.result()
+                figures += _shares(f"{read}, beside {_CLIENTS} clients with bodies {kind}", busy)
+                figures.append(Figure(f"bodies {kind} refused meanwhile", "per s", refused / lasting, None))
     return figures
 
 
-def _compare(name: str, seen: Outcome) -> list[Figure]:
+def _shares(name: str, seen: Outcome) -> list[Figure]:
     shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
     return [Figure(f"{name}, {title}", "ms", seen.percentile_ms(share), None) for title, share in shares.items()]
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from starlette.types import Message
 
 from fleet_kit.http import bodies
-from fleet_kit.http.bodies import MOST_VALUES, Body, parse, read
+from fleet_kit.http.bodies import LONGEST_NUMBER, MOST_DIGITS, MOST_VALUES, Body, parse, read
 
 _readers: list[str] = []
 
@@ -46,8 +46,21 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(monkeypatch: p
         assert refusal(body) == "more than 100,000 values; send fewer at a time"
 
 
-@pytest.mark.parametrize("text", [",", "{[", '",', "\\,", '\\",', '\\\\",', "x,\\"])
-def test_commas_in_texts_are_no_values(text: str) -> None:
+def test_numbers_that_are_expensive_are_refused_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    long, many = b"7" * (LONGEST_NUMBER + 1), [b"7" * LONGEST_NUMBER] * (MOST_DIGITS // LONGEST_NUMBER + 1)
+    # The second so that the number lies across a boundary between windows.
+    costly = (b'{"size":' + long + b"}", b" " * (64 * 1024 - 60) + long, b"[" + b",".join(many) + b"]")
+    with monkeypatch.context() as patch:
+        patch.setattr(bodies, "from_json", None)
+        said = [refusal(body) for body in costly]
+    assert said == ["a number of more than 100 digits; send it as text"] * 2 + [
+        "more than 2,000,000 digits in numbers; send fewer at a time"
+    ]
+    assert parse(Cup, b'{"size": %d}' % 2**80).size == 2**80
+
+
+@pytest.mark.parametrize("text", [",", "{[", '",', "\\,", '\\",', '\\\\",', "x,\\", "7" * 30])
+def test_what_is_in_texts_is_neither_a_value_nor_a_number(text: str) -> None:
     # Of a length that puts every boundary between windows somewhere else in the text.
     for odd in range(7):
         label = "y" * odd + text * (MOST_VALUES + 10)
