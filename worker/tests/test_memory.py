@@ -8,6 +8,7 @@ import pytest
 
 from fleet_contracts.status import RunStatus
 from fleet_worker.boundary import memory
+from fleet_worker.boundary.memory import sentence_about
 
 from .conftest import Desk, WorkerProcess
 
@@ -32,6 +33,19 @@ async def test_a_run_that_exceeds_its_memory_fails_and_says_so(desk: Desk, start
     assert psutil.Process(worker.process.pid).children(recursive=True) == worker.runners()
     told = [line["message"] for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0007"]
     assert [said in message for message in told] == [True, True]
+
+
+async def test_a_result_as_large_as_the_memory_is_left_out_and_one_that_cannot_be_read_fails_its_run(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    start_worker("w1", PYOCO_RUN_MEMORY_MAX_BYTES=str(LIMIT))
+    run = await desk.wait_ended(await desk.submit("generous", megabytes=56))
+    assert (run.status, run.attempt, run.result) == (RunStatus.COMPLETED, 1, None)
+    assert (run.model_extra or {})["result_truncated"]
+    assert run.task_records["return_much"]["output"] == "<dict: too large to be shown>"
+    run = await desk.wait_ended(await desk.submit("generous"))
+    assert (run.status, run.reason, run.attempt) == (RunStatus.FAILED, "execution_error", 1)
+    assert (run.error or "").startswith(f"ValueError: there was too much of it; {sentence_about(LIMIT)}")
 
 
 async def test_without_a_limit_a_run_may_use_what_there_is(desk: Desk, start_worker: StartWorker) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 from pyoco import Flow, task
 
@@ -261,6 +262,28 @@ def use_memory(megabytes, processes=0):
 
 
 hungry = Flow("hungry") >> use_memory
+
+
+class Unreadable(Mapping):
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        raise ValueError("there was too much of it") from MemoryError()
+
+
+@task
+def return_much(megabytes=0):
+    """Text and lists of so much in all, or a value that cannot be read."""
+    if not megabytes:
+        return Unreadable()
+    return {"text": "é" * (megabytes << 19), "list": ["x" * 1000 for _ in range(megabytes << 9)]}
+
+
+generous = Flow("generous") >> return_much
 
 
 @task

@@ -42,13 +42,25 @@ class MemoryLimit:
         self._limit_bytes = limit_bytes if sys.platform == "linux" else 0
         self._idle_bytes = resident_bytes(os.getpid())
         self._was_met = False
+        # Not the address space: that is reserved generously and tells little.
+        self._data_bytes = _data_bytes() + self._limit_bytes + _STACKS_BYTES
         if self._limit_bytes:
-            # Not the address space: that is reserved generously and tells little.
-            _limit_data(_data_bytes() + self._limit_bytes + _STACKS_BYTES)
+            _limit_data(self._data_bytes)
+
+    @contextlib.contextmanager
+    def lifted(self) -> Iterator[None]:
+        """For what the runner does itself: a library in C may end the process where Python has an exception."""
+        if self._limit_bytes:
+            _limit_data(resource.RLIM_INFINITY)
+        try:
+            yield
+        finally:
+            if self._limit_bytes and not self._was_met:
+                _limit_data(self._data_bytes)
 
     def explain(self, error: BaseException) -> str | None:
-        """A sentence about the limit if that is what the flow has met."""
-        if not self._limit_bytes or not isinstance(error, MemoryError):
+        """A sentence about the limit if that is what the flow has met, whatever it has made of it."""
+        if not self._limit_bytes or not any(isinstance(one, MemoryError) for one in _chain_of(error)):
             return None
         if not self._was_met:
             self._was_met = True
@@ -117,6 +129,16 @@ def _total_bytes() -> Iterator[int]:
 
 def _machine_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
+
+
+def _chain_of(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    following: list[BaseException | None] = [error]
+    while following:
+        if (one := following.pop()) is not None and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            following += (one.__cause__, one.__context__)
 
 
 def _data_bytes() -> int:

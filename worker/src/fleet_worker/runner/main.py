@@ -31,7 +31,7 @@ from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, NoFlows, load
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
 from .recording import Recorder, TaskStream
-from .results import result_of
+from .results import is_larger, leave_out_large_values, result_of
 from .wheel_flows import WheelFlows, add_to_path
 from .workflows import Workflows, make_workflows
 
@@ -86,7 +86,9 @@ class Runner:
         self._kept = children_of(os.getpid())
         self._memory = MemoryLimit(setup.memory_max_bytes)
         while isinstance(frame := self._inbox.get(), Run) and flows is not None:
-            self._channel.send(self._execute(frame, flows, workflows, workspace))
+            done = self._execute(frame, flows, workflows, workspace)
+            with self._memory.lifted():
+                self._channel.send(done)
         workspace.close()
 
     def _load(self, setup: Setup) -> Flows | None:
@@ -144,19 +146,32 @@ class Runner:
             self._engine = None
             with self._flushing:
                 self._recorder = None
-        return self._conclude(run, flow, recorder, context, raised or context.refused)
+        with self._memory.lifted():
+            noted = recorder.drain()
+            tasks = {name: context.tasks[name].value for name in sorted(context.tasks)}
+            done = replace(_nothing_done(), events=noted.events if noted else [], tasks=tasks)
+            try:
+                return self._conclude(run, flow, recorder, context, raised or context.refused, done)
+            except BaseException as error:  # noqa: BLE001 - what tasks have returned may raise anything when it is read
+                return self._failed(error, done)
 
     def _conclude(
-        self, run: Run, flow: Flow, recorder: Recorder, context: FleetRunContext, raised: BaseException | None
+        self,
+        run: Run,
+        flow: Flow,
+        recorder: Recorder,
+        context: FleetRunContext,
+        raised: BaseException | None,
+        done: Done,
     ) -> Done:
+        is_cancelled = context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED)
+        result = result_of(flow, context.task_records) if raised is None and not is_cancelled else None
+        has_large = leave_out_large_values(context.task_records, run.records_max_bytes)
         records, truncated = compact_records(json_safe(context.serialize_task_records()), run.records_max_bytes)
-        noted = recorder.drain()
-        done = Done(
-            status=RunStatus.COMPLETED,
-            events=noted.events if noted else [],
-            tasks={name: context.tasks[name].value for name in sorted(context.tasks)},
+        done = replace(
+            done,
             task_records=records,
-            task_records_truncated=truncated,
+            task_records_truncated=truncated or has_large,
             task_errors=recorder.errors(),
             task_failures={
                 name: asdict(describe_failure(error)) for name, error in recorder.raised() if error is not raised
@@ -167,15 +182,19 @@ class Runner:
             return replace(done, status=RunStatus.CANCELLED, error=_text(raised))
         if raised is not None:
             return self._failed(raised, done)
-        if context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED):
+        if is_cancelled:
             return replace(done, status=RunStatus.CANCELLED)
-        result, left_out = compact_result(json_safe(result_of(flow, context.task_records)), run.records_max_bytes)
+        done = replace(done, status=RunStatus.COMPLETED)
+        if is_larger(result, run.records_max_bytes):
+            return replace(done, result_truncated=True)
+        result, left_out = compact_result(json_safe(result), run.records_max_bytes)
         return replace(done, result=result, result_truncated=left_out)
 
     def _failed(self, error: BaseException, done: Done) -> Done:
+        hint = self._memory.explain(error)
         failure = describe_failure(error)
         text = _text(error)
-        if (hint := self._memory.explain(error)) is not None:
+        if hint is not None:
             text = f"{text}; {hint}" if failure.exc_message else f"{failure.exc_type}: {hint}"
             failure = replace(failure, sentence=hint)
         return replace(
@@ -211,7 +230,7 @@ class Runner:
         while True:
             self._running.wait()
             time.sleep(_FLUSH_INTERVAL_SECONDS)
-            with self._flushing:
+            with self._flushing, self._memory.lifted():
                 recorder = self._recorder
                 if recorder is not None and (progress := recorder.drain()) is not None:
                     self._channel.send(progress)

@@ -6,6 +6,12 @@ from typing import Any
 from pyoco import Flow
 from pyoco.core.models import TaskRecord
 
+from fleet_kit.logs.json_values import MAX_DEPTH
+
+# Records that are only somewhat too large are shortened when they are JSON: that tells more of them.
+_RECORDS_SHARE = 4
+_SHOWN_CHARACTERS = 512
+
 
 def result_of(flow: Flow, records: Mapping[str, TaskRecord]) -> Any:
     if flow.has_control_flow():
@@ -21,3 +27,46 @@ def _output_of_the_latest(records: Mapping[str, TaskRecord]) -> Any:
     """Such a flow runs one task after another, and which one is the last shows only then."""
     ended = [record for record in records.values() if record.ended_at is not None]
     return max(ended, key=lambda record: record.ended_at).output if ended else None
+
+
+def is_larger(value: Any, max_bytes: int) -> bool:
+    """Whether its JSON is certainly larger, found out without a copy: the value may be as large as the memory."""
+    return _size_within(value, max_bytes) is None
+
+
+def leave_out_large_values(records: Mapping[str, TaskRecord], max_bytes: int) -> bool:
+    """Replace what no snapshot could hold, before records are copied as JSON; whether there was any."""
+    left, was_any = max_bytes * _RECORDS_SHARE, False
+
+    def kept(value: Any) -> Any:
+        nonlocal left, was_any
+        if (size := _size_within(value, left)) is not None:
+            left -= size
+            return value
+        was_any = True
+        if isinstance(value, str):
+            return f"{value[:_SHOWN_CHARACTERS]}… ({len(value)} characters)"
+        return f"<{type(value).__name__}: too large to be shown>"
+
+    for record in records.values():
+        record.inputs = {name: kept(value) for name, value in record.inputs.items()}
+        record.output = kept(record.output)
+    return was_any
+
+
+def _size_within(value: Any, max_bytes: int) -> int | None:
+    """The least that its JSON can have, None if that is more than allowed."""
+    size, found = 0, [(value, 0)]
+    while found:
+        value, depth = found.pop()
+        if not isinstance(value, str | bytes | bytearray | dict | list | tuple | set | frozenset):
+            continue
+        size += len(value)
+        if size > max_bytes:
+            return None
+        if isinstance(value, str | bytes | bytearray) or depth == MAX_DEPTH:
+            continue
+        if isinstance(value, dict):
+            found += [(key, depth + 1) for key in value]
+        found += [(item, depth + 1) for item in (value.values() if isinstance(value, dict) else value)]
+    return size
