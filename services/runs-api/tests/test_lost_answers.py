@@ -70,10 +70,10 @@ async def test_a_first_try_that_is_still_under_way_is_waited_for(
 ) -> None:
     """What the server has of it goes on after the connection has died."""
     elsewhere = Database(postgres_url)
-    acceptance = Acceptance([new_run], None)
+    wanted = Acceptance([new_run], None)
     under_way = elsewhere.writer.connect()
     first_try = under_way.begin()
-    acceptance.accept(under_way, [acceptance])
+    acceptance.accept(under_way, [wanted])
     under_way.execute(text("SELECT 1"))  # so that it has been sent
 
     tries: list[None] = []
@@ -85,7 +85,7 @@ async def test_a_first_try_that_is_still_under_way_is_waited_for(
             raise OperationalError(None, None, psycopg.OperationalError("gone"), connection_invalidated=True)
         return acceptance.accept(connection, acceptances)
 
-    accepting = commits.write_soon(accept, acceptance)
+    accepting = commits.write_soon(accept, wanted)
     waiting = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     await eventually(lambda: rows(elsewhere, waiting), what="the second try waiting for the first")
     first_try.commit()

@@ -512,9 +512,9 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
     with ThreadPoolExecutor(1) as threads:
         with one.writer.begin() as connection:
             recording.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
-            reopening = threads.submit(reopen)
+            reopened = threads.submit(reopen)
             wait_until(somebody_waits, what="the other process waiting for the run")
-        assert reopening.result(timeout=60).reopened == 1
+        assert reopened.result(timeout=60).reopened == 1
     one.dispose()
     other.dispose()
 
