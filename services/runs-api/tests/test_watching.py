@@ -159,6 +159,10 @@ async def test_since_and_include_choose_what_is_shown(bench: Bench) -> None:
         event = await feed.next()
         assert event is not None
         assert event["data"]["snapshot"]["task_records"] == {"greet": {"output": 1}}
+    # An end is always told: a stream that ended without one would say nothing of why.
+    async with bench.watch(run_id, since=time.time() + 3600) as feed:
+        assert await feed.status() == "COMPLETED"
+        assert await feed.next() is None
 
 
 async def test_the_stream_ends_when_its_time_is_up(bench: Bench) -> None:

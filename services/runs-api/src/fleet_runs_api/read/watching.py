@@ -144,7 +144,7 @@ class Watching:
                     yield None
                 elif state.id != last or state.snapshot.is_terminal:
                     last = state.id
-                    if state.snapshot.updated_at > since:
+                    if state.snapshot.is_terminal or state.snapshot.updated_at > since:
                         yield state
                 if time.monotonic() >= deadline or (state is not None and state.snapshot.is_terminal):
                     return
@@ -171,7 +171,7 @@ class Watching:
         if last is not None and told.is_older_than(last):
             return None
         try:
-            return State(accepted.laid_over(RunSnapshot.decode(news.msg.data)), told)
+            return State(accepted.laid_over(RunSnapshot.decode_of(run_id, news.msg.data)), told)
         except MalformedMessage:
             logger.warning("a snapshot cannot be read and is not shown", extra={"run_id": run_id})
             return None
