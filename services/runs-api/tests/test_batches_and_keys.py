@@ -12,6 +12,7 @@ from sqlalchemy import text
 from fleet_runs_api.accept import acceptance
 from fleet_runs_api.accept.acceptance import Acceptance, NewRun, Withdrawal
 from fleet_runs_api.accept.idempotency import Earlier, KeyUse
+from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.ledger.counting import settle_counts
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.repair import removal
@@ -230,6 +231,32 @@ async def test_a_repeated_submit_takes_the_place_of_one_that_is_withdrawn_meanwh
     run_id = answer.json()["run_id"]
     assert run_id != new_run.job.run_id
     assert [row.run_id for row in service.rows("SELECT run_id FROM runs")] == [run_id]
+
+
+async def test_a_repeated_submit_whose_second_look_is_cut_off_is_told_that_it_may_be_accepted(
+    service: RunsUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers = {"Idempotency-Key": KEY}
+    await service.client.post("/runs", json={"flow_name": "hello"}, headers=headers)
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    with service.database.writer.begin() as connection:
+        connection.execute(text("DELETE FROM runs"))
+    inner = service.app.state.service.submission
+    write = inner._commits.write
+
+    async def cut_off_next_time(batch: object, item: object) -> object:
+        monkeypatch.setattr(inner._commits, "write", cut_off)
+        return await write(batch, item)
+
+    async def cut_off(batch: object, item: object) -> object:
+        error = LedgerUnavailable()
+        error.may_be_written = True
+        raise error
+
+    monkeypatch.setattr(inner._commits, "write", cut_off_next_time)
+    answer = await service.client.post("/runs", json={"flow_name": "hello"}, headers=headers)
+    assert answer.status_code == 503
+    assert "not known whether the run was accepted" in answer.json()["detail"]
 
 
 async def test_a_key_outlives_its_run(service: RunsUnderTest) -> None:

@@ -202,12 +202,7 @@ class Submission:
         wanted = Acceptance(runs, use)
         begun = time.perf_counter()
         with span(spans.RUN_ACCEPT, spans.about_run(runs[0].job) if len(runs) == 1 else {spans.RUN_COUNT: len(runs)}):
-            try:
-                earlier = await self._commits.write(acceptance.accept, wanted)
-            except LedgerUnavailable as error:
-                if error.may_be_written:
-                    raise AcceptanceUnknown() from error
-                raise
+            earlier = await self._write(wanted)
         self._metrics.accept_seconds.observe(time.perf_counter() - begun)
         if earlier is None or use is None:
             return None
@@ -218,7 +213,7 @@ class Submission:
             if fate is _Fate.UNDECIDED:
                 await asyncio.sleep(_LOOK_SECONDS)
             before = earlier
-            if (earlier := await self._commits.write(acceptance.accept, wanted)) is None:
+            if (earlier := await self._write(wanted)) is None:
                 return None  # the first request was withdrawn: this one takes its place
             if fate is _Fate.GONE and earlier == before:
                 break  # it was not withdrawn, or its key would be free: it has ended, and that was long ago
@@ -229,6 +224,14 @@ class Submission:
                 run_ids=list(earlier.run_ids),
             )
         return Receipt(earlier.run_ids, replayed=True)
+
+    async def _write(self, wanted: Acceptance) -> Earlier | None:
+        try:
+            return await self._commits.write(acceptance.accept, wanted)
+        except LedgerUnavailable as error:
+            if error.may_be_written:
+                raise AcceptanceUnknown() from error
+            raise
 
     async def _fate_of(self, earlier: Earlier) -> "_Fate":
         """The first request may still be withdrawn if it was accepted a moment ago, not sent and not taken to be."""
