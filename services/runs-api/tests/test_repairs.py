@@ -4,17 +4,19 @@ import asyncio
 import time
 from pathlib import Path
 
+import nats.errors
 import pytest
 
 from fleet_contracts.job import Job
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.kv import Bucket
-from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.link import HeartbeatJetStream, NatsLink
 from fleet_kit.nats.resources import ensure_bucket, ensure_consumer
 from fleet_kit.nats.streams import work_consumer_config
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually
 
 from .conftest import RunsUnderTest, runs_running, runs_settings
@@ -158,20 +160,26 @@ async def test_a_vanished_workers_run_is_revoked_and_its_job_delivered_again_at_
     assert await repairs(service, "worker_lost") == 1
 
 
+async def announce(service: RunsUnderTest, *, has: list[str]) -> None:
+    """A worker of the default tag with one slot."""
+    now = time.time()
+    worker = WorkerRecord(
+        worker_id="w1",
+        instance_id="i1",
+        state=WorkerState.RUNNING if has else WorkerState.IDLE,
+        last_seen_at=now,
+        last_heartbeat_at=now,
+        tags=["default"],
+        current_run_ids=has,
+    )
+    await Bucket(service.link, "pyoco_workers").put("w1", worker.encode())
+
+
 async def test_a_delivery_that_no_claim_follows_is_handed_out_again(nats_server: NatsServer, tmp_path: Path) -> None:
     """AckWait is two minutes: JetStream itself would deliver neither of them again before the test gives up."""
     settings = runs_settings(nats_server, tmp_path, consumer_ack_wait_sec=120)
     async with runs_running(settings) as service:
-        now = time.time()
-        worker = WorkerRecord(
-            worker_id="w1",
-            instance_id="i1",
-            state=WorkerState.IDLE,
-            last_seen_at=now,
-            last_heartbeat_at=now,
-            tags=["default"],
-        )
-        await Bucket(service.link, "pyoco_workers").put("w1", worker.encode())
+        await announce(service, has=[])
         js = service.link.jetstream
         await ensure_consumer(js, "PYOCO_WORK", work_consumer_config(settings, settings, "default"))
         subscription = await js.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
@@ -205,6 +213,62 @@ async def test_a_delivery_that_no_claim_follows_is_handed_out_again(nats_server:
         assert (Job.decode(third.data).run_id, third.metadata.num_delivered) == (queued, 1)
         assert Job.decode(first.data).run_id == claimed
         assert (await service.listed(claimed))["waiting_reason"] is None
+
+
+async def test_a_run_that_was_handed_back_while_all_workers_are_busy_waits_in_their_queue(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with runs_running(runs_settings(nats_server, tmp_path, consumer_ack_wait_sec=120)) as service:
+        await announce(service, has=["another"])
+        settings = runs_settings(nats_server, tmp_path)
+        await ensure_consumer(
+            service.link.jetstream, "PYOCO_WORK", work_consumer_config(settings, settings, "default")
+        )
+        subscription = await service.link.jetstream.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
+        run_id = await service.submit()
+        [message] = await subscription.fetch(1, timeout=30)
+        await message.nak()
+        unclaimed = service.app.state.service._sweeper._unclaimed
+        # By then it would have been given back, after 0.6 seconds.
+        await eventually(lambda: unclaimed.has(run_id, "default"), within=30, what="the delivery being known")
+        shown = [(await service.client.get(f"/runs/{run_id}")).json(), await service.listed(run_id)]
+        for item in shown:
+            assert (item["waiting_reason"], "busy" in item["waiting_detail"]) == ("queue", True)
+        assert await repairs(service, "delivery_unclaimed") == 0
+        await announce(service, has=[])
+        await eventually(
+            lambda: repairs(service, "delivery_unclaimed"), within=30, what="the job being given back at once"
+        )
+
+
+async def test_a_queue_that_cannot_be_looked_at_stops_no_other_repair(
+    service: RunsUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = HeartbeatJetStream.consumer_info
+
+    async def consumer_info(js: HeartbeatJetStream, stream: str, consumer: str) -> object:
+        if consumer.endswith("_a_sick"):
+            raise nats.errors.TimeoutError
+        return await look(js, stream, consumer)
+
+    monkeypatch.setattr(HeartbeatJetStream, "consumer_info", consumer_info)
+    service.app.state.service._queues._made.update(("a_sick", "default"))
+    await service.submit(tag="a_sick")
+    run_id = await service.submit()
+    await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
+    await service.link.jetstream.purge_stream("PYOCO_WORK", subject="pyoco.work.default")
+
+    async def is_found() -> bool:
+        return run_id in await service.jobs()
+
+    await eventually(is_found, within=30, what="the lost job being queued again")
+    begun = time.time()
+
+    async def is_swept() -> bool:
+        seen = Scrape((await service.client.get("/metrics")).text)
+        return (seen.value("pyoco_sweep_last_success_timestamp_seconds") or 0.0) > begun
+
+    await eventually(is_swept, within=30, what="a round being finished")
 
 
 async def test_a_worker_that_keeps_writing_keeps_its_run(service: RunsUnderTest) -> None:

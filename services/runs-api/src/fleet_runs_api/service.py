@@ -109,6 +109,7 @@ class RunsService:
             runs=runs,
             database=self._database,
             queues=self._queues,
+            workers=self._fleet,
             names=settings,
             lost_after_sec=settings.run_lost_after_sec,
             metrics=metrics,

@@ -57,11 +57,11 @@ def why_waiting(
         if capacity.draining:
             why = f"all workers of tag {tag} are draining; resume one (POST /workers/<id>/resume), or start another"
         return Waiting(WaitingReason.NO_WORKER, f"{why} with: {workers.start_command(tag)}")
+    if not capacity.free_slots:
+        return Waiting(WaitingReason.QUEUE, f"all workers of tag {tag} are busy; it is in their queue")
     if unclaimed:
         why = "its job was delivered, but no worker has claimed it; it is handed out again within seconds"
         return Waiting(WaitingReason.DELIVERY, why)
-    if not capacity.free_slots:
-        return Waiting(WaitingReason.QUEUE, f"all workers of tag {tag} are busy; it is in their queue")
     return Waiting(WaitingReason.QUEUE, f"it is in the queue of tag {tag} and about to be taken")
 
 

@@ -1,11 +1,19 @@
-"""What is repaired in a run is told in the run's own trace."""
+"""Repairs of single runs: each for itself, and told in the run's own trace."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from fleet_contracts import spans
 from fleet_contracts.job import Job
+from fleet_kit.errors import FleetError
 from fleet_kit.telemetry.tracing import UNTRACED, Span, span
 
 from ..ledger import reads
 from ..ledger.database import Database
+
+logger = logging.getLogger(__name__)
 
 
 async def repairing(database: Database, run_id: str, reason: str) -> Span:
@@ -29,3 +37,16 @@ async def in_trace_of(database: Database, run_id: str) -> Span:
     """For a line about a run of which only the id is known."""
     rows = await database.fetch(reads.run_with_documents(run_id))
     return Span(Job.decode(rows[0].job.encode()).trace_context) if rows else UNTRACED
+
+
+async def repair_each(database: Database, repair: Callable[[Any], Awaitable[object]], rows: Sequence[Any]) -> None:
+    """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""
+    outcomes = await asyncio.gather(*(repair(row) for row in rows), return_exceptions=True)
+    for row, outcome in zip(rows, outcomes, strict=True):
+        if isinstance(outcome, FleetError):
+            raise outcome
+        if isinstance(outcome, Exception):
+            with await in_trace_of(database, row.run_id):
+                logger.error(
+                    "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
+                )

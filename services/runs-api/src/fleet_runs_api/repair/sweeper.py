@@ -6,14 +6,12 @@ It always asks the leader of a stream: a server that is a moment behind has lost
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import WireNames, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.errors import FleetError
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.kv import Bucket, Entry
 from fleet_kit.nats.link import NatsLink, WrongRevision
@@ -22,17 +20,16 @@ from ..dispatch.queued_jobs import QueuedJobs
 from ..dispatch.relay import Relay
 from ..fold import recording
 from ..fold.recording import Observation
-from ..fold.rules import is_possible
 from ..ledger import reads
 from ..ledger.database import Database
-from ..ledger.known import Known
 from ..ledger.writer import GroupCommit
 from ..metrics import RunsMetrics
 from ..settings import RunsSettings
 from . import lost_runs
 from .expiry import Expiry
 from .lost_runs import Redispatch
-from .repairs import in_trace_of, repairing
+from .possible import possible_snapshot
+from .repairs import in_trace_of, repair_each, repairing
 from .unclaimed import Unclaimed
 
 logger = logging.getLogger(__name__)
@@ -96,10 +93,15 @@ class Sweeper:
 
     async def sweep(self) -> bool:
         """One round; True if there is more to do right away."""
-        await self._expiry.end_overdue()
-        await self._take_from_the_lost()
-        await self._unclaimed.hand_out_again()
+        failures = []
+        for step in (self._expiry.end_overdue, self._take_from_the_lost, self._unclaimed.hand_out_again):
+            try:
+                await step()
+            except Exception as error:  # noqa: BLE001 - raised below; it does not keep the other steps from running
+                failures.append(error)
         is_more_to_do = await self._find_forgotten()
+        if failures:
+            raise failures[0]
         self._metrics.swept_at.set_to_current_time()
         return is_more_to_do
 
@@ -133,7 +135,7 @@ class Sweeper:
             self._unmoved[row.run_id] = (row.revision, since if revision == row.revision else now)
             if revision == row.revision and now - since > self._settings.run_lost_after_sec:
                 lost.append(row)
-        await self._each(self._take_back, lost)
+        await repair_each(self._database, self._take_back, lost)
 
     async def _has_been_disturbed(self) -> bool:
         """Was there a time since the last look at which the bucket took no writes?"""
@@ -151,7 +153,10 @@ class Sweeper:
         entry = await self._runs.get(run_id, linearizable=True)
         if entry is None:
             return  # forgotten altogether: the check below finds it
-        snapshot = RunSnapshot.decode_of(run_id, entry.value)
+        try:
+            snapshot = RunSnapshot.decode_of(run_id, entry.value)
+        except MalformedMessage:
+            return  # the check below makes it anew
         if entry.revision != row.revision:
             await self._record(snapshot, entry)
             return
@@ -193,12 +198,13 @@ class Sweeper:
         """
         if self._suspect_before is not None:
             suspects = await self._database.fetch(reads.unchecked_runs(self._suspect_before, limit=_CHECK_PAGE))
-            await self._each(self._check, suspects)
+            await repair_each(self._database, self._check, suspects)
             if len(suspects) == _CHECK_PAGE:
                 return True
             self._suspect_before = None
         routine = time.time() - self._settings.run_check_interval_sec
-        await self._each(self._check, await self._database.fetch(reads.unchecked_runs(routine, limit=_CHECK_PAGE)))
+        unchecked = await self._database.fetch(reads.unchecked_runs(routine, limit=_CHECK_PAGE))
+        await repair_each(self._database, self._check, unchecked)
         return False
 
     async def _check(self, row: Any) -> None:
@@ -207,7 +213,7 @@ class Sweeper:
             await self._send_again(row, "snapshot_lost", forgotten=True)
             return
         try:
-            snapshot = _of_run(row, entry)
+            snapshot = possible_snapshot(row, entry)
         except MalformedMessage as error:
             with await in_trace_of(self._database, row.run_id):
                 logger.error(
@@ -261,23 +267,3 @@ class Sweeper:
         changed = await self._commits.write(recording.record, [seen])
         self._metrics.note_changes(observation.snapshot for observation in changed)
         return bool(changed)
-
-    async def _each(self, repair: Callable[[Any], Awaitable[None]], rows: Sequence[Any]) -> None:
-        """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""
-        outcomes = await asyncio.gather(*(repair(row) for row in rows), return_exceptions=True)
-        for row, outcome in zip(rows, outcomes, strict=True):
-            if isinstance(outcome, FleetError):
-                raise outcome
-            if isinstance(outcome, Exception):
-                with await in_trace_of(self._database, row.run_id):
-                    logger.error(
-                        "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
-                    )
-
-
-def _of_run(row: Any, entry: Entry) -> RunSnapshot:
-    """The run's snapshot; one that it cannot have counts as unreadable."""
-    snapshot = RunSnapshot.decode_of(row.run_id, entry.value)
-    if not is_possible(Known.of(row), snapshot, now=time.time()):
-        raise MalformedMessage("RunSnapshot: says of the run what the ledger knows to be impossible")
-    return snapshot

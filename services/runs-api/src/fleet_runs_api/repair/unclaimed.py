@@ -8,11 +8,14 @@ from typing import Any
 
 import nats.errors
 import nats.js.errors
+from nats.js import api
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import WireNames, ack_subject
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 
@@ -20,6 +23,7 @@ from ..dispatch.queues import Queues
 from ..ledger import reads
 from ..ledger.database import Database
 from ..metrics import RunsMetrics
+from ..workers import FleetView
 from .repairs import repairing
 
 logger = logging.getLogger(__name__)
@@ -55,6 +59,7 @@ class Unclaimed:
         runs: Bucket,
         database: Database,
         queues: Queues,
+        workers: FleetView,
         names: WireNames,
         lost_after_sec: float,
         metrics: RunsMetrics,
@@ -63,11 +68,13 @@ class Unclaimed:
         self._runs = runs
         self._database = database
         self._queues = queues
+        self._workers = workers
         self._names = names
         self._lost_after_sec = lost_after_sec
         self._metrics = metrics
         self._tags: deque[str] = deque()
         self._delivered: dict[str, dict[str, _Delivered]] = {}
+        self._failures = RateLimitedLog()
 
     def has(self, run_id: str, tag: str) -> bool:
         """Was the run's job delivered some time ago, without a claim?"""
@@ -79,25 +86,26 @@ class Unclaimed:
         self._tags.extend(sorted(self._queues.tags.difference(self._tags)))
         for _ in range(min(_TAGS_PER_ROUND, len(self._tags))):
             tag = self._tags.popleft()
-            await self._look_at(tag)
             self._tags.append(tag)
+            try:
+                await self._look_at(tag)
+            except NatsUnavailable as error:
+                # The other queues are looked at all the same. This one's timers go on.
+                self._failures.log(logger, f"the queue of tag {tag} is looked at later", error)
 
     async def _look_at(self, tag: str) -> None:
-        before = self._delivered.pop(tag, {})
         waiting = await self._database.fetch(reads.queued_runs(tag, time.time(), limit=_PAGE))
-        if not waiting:
-            return
         durable = self._names.work_durable(tag)
-        try:
-            info = await self._link.jetstream.consumer_info(self._names.work_stream, durable)
-        except nats.js.errors.NotFoundError:
-            return
-        except (nats.errors.Error, nats.js.errors.Error) as error:
-            raise self._link.unavailable(error) from error
-        if not info.num_ack_pending or info.delivered is None:
+        info = await self._consumer_info(durable) if waiting else None
+        before = self._delivered.pop(tag, {})
+        if info is None or not info.num_ack_pending or info.delivered is None:
             return
         now = time.monotonic()
+        # A job that was handed back waits in the queue like any other, and looks like one that nobody has claimed.
+        # As long as no worker has room for it, it is in the right place.
+        has_room = self._workers.capacity(tag, now=time.time()).free_slots > 0
         delivered = self._delivered[tag] = {}
+        due = []
         for row in waiting:
             if row.job_sequence > info.delivered.stream_seq:
                 break
@@ -105,16 +113,26 @@ class Unclaimed:
             if known is None or known.job_sequence != row.job_sequence:
                 known = _Delivered(row.job_sequence, now, now + self._lost_after_sec)
             delivered[row.run_id] = known
-            if now >= known.next_at:
-                known.times += 1
-                known.next_at = now + self._lost_after_sec * 2.0**known.times
-                await self._give_back(row, durable, info.delivered.consumer_seq, times=known.times)
+            if has_room and now >= known.next_at:
+                due.append((row, known))
+        for row, known in due:
+            known.times += 1
+            known.next_at = now + self._lost_after_sec * 2.0**known.times
+            await self._give_back(row, durable, info.delivered.consumer_seq, times=known.times)
+
+    async def _consumer_info(self, durable: str) -> api.ConsumerInfo | None:
+        try:
+            return await self._link.jetstream.consumer_info(self._names.work_stream, durable)
+        except nats.js.errors.NotFoundError:
+            return None
+        except (nats.errors.Error, nats.js.errors.Error) as error:
+            raise self._link.unavailable(error) from error
 
     async def _give_back(self, row: Any, durable: str, consumer_sequence: int, *, times: int) -> None:
         """The ledger may be a moment behind: only a run that waits in KV, too, is given back."""
         entry = await self._runs.get(row.run_id, linearizable=True)
         try:
-            snapshot = None if entry is None else RunSnapshot.decode(entry.value)
+            snapshot = None if entry is None else RunSnapshot.decode_of(row.run_id, entry.value)
         except MalformedMessage:
             return  # the sweeper makes it anew
         if snapshot is None or snapshot.status is not RunStatus.PENDING or snapshot.is_held:
