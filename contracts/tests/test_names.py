@@ -8,6 +8,8 @@ from fleet_contracts.names import (
     SubjectPrefix,
     Tag,
     WireNames,
+    dead_letter_id,
+    end_of_dead_letter_id,
     is_tag,
     job_message_id,
     kv_key,
@@ -36,6 +38,13 @@ def test_subjects_and_durables_follow_their_tag() -> None:
     assert names.work_durable("gpu") == "pyoco_workers_gpu"
     assert names.dlq_subject("gpu") == "pyoco.dlq.gpu"
     assert names.events_subject("r1") == "pyoco.events.r1"
+
+
+def test_the_id_of_a_dead_letter_names_the_end_of_its_run() -> None:
+    letter_id = dead_letter_id("r.1", reopened=2, attempt=3, reason="execution_error")
+    assert end_of_dead_letter_id(letter_id, "r.1") == (2, 3)
+    assert end_of_dead_letter_id(letter_id, "rx1") is None
+    assert end_of_dead_letter_id("7:execution_error", "r.1") is None
 
 
 def test_configured_prefixes_are_used() -> None:

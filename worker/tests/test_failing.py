@@ -1,10 +1,12 @@
 """Jobs and runs that go wrong: what is recorded, what is answered, what is told."""
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 from nats.js import api
 
+from fleet_contracts.names import DEAD_LETTER_ID, NATS_MSG_ID, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_testkit.waiting import eventually
@@ -51,7 +53,13 @@ async def test_an_invalid_job_cannot_end_a_run_that_somebody_executes(
 
 async def test_an_unknown_flow_fails_and_names_the_known_ones(desk: Desk, start_worker: StartWorker) -> None:
     worker = start_worker("w1")
-    run_id = await desk.submit("no-such-flow")
+    run_id = str(uuid.uuid4())
+    # Another worker cannot keep the letter out of the stream by using its id first.
+    letter_id = dead_letter_id(run_id, reopened=0, attempt=1, reason="flow_not_found")
+    headers = {NATS_MSG_ID: letter_id, DEAD_LETTER_ID: letter_id}
+    await desk.link.publish("pyoco.dlq.cpu", b"forged", headers)
+    await desk.link.jetstream.purge_stream("PYOCO_DLQ")
+    await desk.submit("no-such-flow", run_id=run_id)
     run = await desk.wait_ended(run_id)
     assert (run.status, run.reason) == (RunStatus.FAILED, "flow_not_found")
     assert "'no-such-flow' is not known" in (run.error or "")

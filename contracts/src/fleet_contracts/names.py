@@ -31,6 +31,8 @@ NATS_EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 # Of which subjects the expected sequence is the last; without it of the message's own.
 NATS_EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 NATS_ROLLUP = "Nats-Rollup"
+# Tells the letters of one run apart. With Nats-Msg-Id JetStream would drop a letter whose id somebody used before.
+DEAD_LETTER_ID = "Pyoco-Dead-Letter-Id"
 
 
 def is_tag(text: str) -> bool:
@@ -134,9 +136,15 @@ def ack_subject(stream: str, durable: str, stream_sequence: int, consumer_sequen
     return f"$JS.ACK.{stream}.{durable}.1.{stream_sequence}.{consumer_sequence}.0.0"
 
 
-def dead_letter_message_id(run_id: str, *, reopened: int, attempt: int, reason: str) -> str:
+def dead_letter_id(run_id: str, *, reopened: int, attempt: int, reason: str) -> str:
     """One end of a run has one letter, whoever sends it and however often."""
     return f"{run_id}:{reopened}:{attempt}:{reason}"
+
+
+def end_of_dead_letter_id(letter_id: str, run_id: str) -> tuple[int, int] | None:
+    """How often the run had been reopened, and in which attempt it failed; None for an id that a peer made up."""
+    found = re.fullmatch(rf"{re.escape(run_id)}:([0-9]{{1,10}}):([0-9]{{1,10}}):.*", letter_id)
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def job_message_id(run_id: str, dispatch: int) -> str:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.events import EventKind, RunEvent, RunEvents
-from fleet_contracts.names import HEADER_TENANT_ID, WireNames
+from fleet_contracts.names import DEAD_LETTER_ID, HEADER_TENANT_ID, NATS_MSG_ID, WireNames, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_testkit.waiting import eventually
@@ -109,6 +110,39 @@ async def test_nothing_is_sent_to_a_subject_that_is_no_answer_to_the_runs_own_jo
     await eventually(is_taken_back, within=60, what="the run taken from its lost holder")
     await service.link.client.flush()
     assert heard == []
+
+
+async def test_a_forged_letter_neither_keeps_the_true_one_away_nor_says_why_a_run_failed(
+    service: RunsUnderTest,
+) -> None:
+    run_id = await service.submit(timeout_sec=0.5)
+    letter_id = dead_letter_id(run_id, reopened=0, attempt=0, reason="deadline_exceeded")
+    headers = {NATS_MSG_ID: letter_id, DEAD_LETTER_ID: letter_id}
+    forged = DeadLetter(timestamp=1.0, reason="execution_error", error="KeyError: forged", run_id=run_id).encode()
+    # A worker of another queue, before the run has failed; one of its own queue, after it.
+    await service.link.publish(WireNames().dlq_subject("probe"), forged, headers)
+    await service.until_listed(run_id, status="FAILED")
+
+    async def letters() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (await service.client.get("/dlq", params={"run_id": run_id})).json()["items"]
+        return found
+
+    await eventually(letters, within=20, what="the true letter")
+    await service.link.publish(WireNames().dlq_subject("default"), forged)
+    # The next life's letter would be taken for this one.
+    ahead = {DEAD_LETTER_ID: dead_letter_id(run_id, reopened=1, attempt=1, reason="execution_error")}
+    await service.link.publish(WireNames().dlq_subject("default"), forged, ahead)
+
+    async def are_in() -> bool:
+        info = await service.link.jetstream.consumer_info("PYOCO_DLQ", "pyoco_runs_dlq")
+        return not info.num_ack_pending and not info.num_pending
+
+    await eventually(are_in, within=20, what="all letters taken in")
+    found = await letters()
+    assert [letter["reason"] for letter in found] == ["deadline_exceeded"] * 2
+    assert all("deadline" in letter["error"] for letter in found)
+    answer = await service.client.post(f"/dlq/{found[-1]['id']}/requeue")
+    assert answer.status_code == 200, answer.text
 
 
 async def test_events_of_somebody_who_never_had_the_run_are_not_shown(service: RunsUnderTest) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.job import Job
-from fleet_contracts.names import NATS_MSG_ID, dead_letter_message_id
+from fleet_contracts.names import DEAD_LETTER_ID, dead_letter_id
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
@@ -82,10 +82,8 @@ class Answers:
             attempt=attempt,
             tenant_id=job.tenant_id if job is not None else None,
         )
-        message_id = (
-            dead_letter_message_id(
-                snapshot.run_id, reopened=snapshot.reopened, attempt=snapshot.attempt, reason=reason
-            )
+        letter_id = (
+            dead_letter_id(snapshot.run_id, reopened=snapshot.reopened, attempt=snapshot.attempt, reason=reason)
             if snapshot is not None
             else f"{delivery.sequence}:{reason}"
         )
@@ -93,7 +91,7 @@ class Answers:
         queue = self._settings.tag_of_work_subject(delivery.subject)
         try:
             with burying(letter, subject := self._settings.dlq_subject(queue)):
-                await self._link.publish(subject, letter.encode(), {NATS_MSG_ID: message_id})
+                await self._link.publish(subject, letter.encode(), {DEAD_LETTER_ID: letter_id})
         except NatsUnavailable as error:
             logger.error(
                 "a dead letter could not be published: %s",

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from fleet_contracts import spans
 from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import NATS_MSG_ID
+from fleet_contracts.names import DEAD_LETTER_ID, NATS_MSG_ID
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
@@ -147,12 +147,14 @@ class DeadLetterIngest:
                 self._metrics.note_changes(observation.snapshot for observation in changed)
 
     def _read(self, msg: Msg) -> Letter:
+        headers = msg.headers or {}
         arrived = Arrived(
             data=msg.data,
             subject=msg.subject,
             sequence=stream_sequence_of(msg),
             stored_at=stored_at_of(msg),
-            given_id=(msg.headers or {}).get(NATS_MSG_ID),
+            # The latter from workers of earlier versions and from peers.
+            given_id=headers.get(DEAD_LETTER_ID) or headers.get(NATS_MSG_ID),
         )
         return read_letter(arrived, tag=msg.subject.removeprefix(self._settings.dlq_subject("")))
 

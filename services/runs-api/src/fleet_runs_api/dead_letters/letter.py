@@ -9,6 +9,7 @@ from enum import StrEnum
 from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.names import end_of_dead_letter_id
 from fleet_kit.logs.events import log_dlq_transition
 
 from ..ledger.texts import fitting
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 # A message of the stream that is no dead letter at all; whoever may publish there may send anything.
 INVALID_LETTER = "invalid_letter"
 
-_LONGEST_ERROR = 2000
+LONGEST_ERROR = 2000
 _LARGEST_COUNT = 2**31 - 1
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # `ValueError` or `package.module.Error`, as an error begins that tells its type.
@@ -40,7 +41,7 @@ class Arrived:
     subject: str
     sequence: int
     stored_at: float
-    # The publisher's own id for it (Nats-Msg-Id).
+    # The publisher's own id for it; nobody else need have it.
     given_id: str | None
 
 
@@ -49,6 +50,8 @@ class Letter:
     """A letter whose every field fits the ledger."""
 
     message_id: str
+    # Which end of its run the publisher's id names, if it does: how often reopened, and which attempt.
+    named_end: tuple[int, int] | None
     at: float
     reason: str
     error: str | None
@@ -98,10 +101,11 @@ def read_letter(arrived: Arrived, *, tag: str) -> Letter:
     run_id = said.run_id if said.run_id and _RUN_ID.fullmatch(said.run_id) else None
     return Letter(
         message_id=_message_id(arrived, run_id),
+        named_end=end_of_dead_letter_id(arrived.given_id or "", run_id) if run_id is not None else None,
         # By the server's clock: a publisher's own may say anything.
         at=arrived.stored_at,
         reason=fitting(said.reason, 64) or INVALID_LETTER,
-        error=fitting(said.error, _LONGEST_ERROR),
+        error=fitting(said.error, LONGEST_ERROR),
         tenant_id=fitting(said.tenant_id, 128),
         run_id=run_id,
         flow_name=fitting(said.flow_name, 200),

@@ -14,9 +14,10 @@ from fleet_contracts.status import RunStatus
 
 from ..ledger.tables import dead_letters as _letters
 from ..ledger.tables import runs as _runs
+from ..ledger.texts import fitting
 from . import reopening
 from .groups import GroupKey, letters_entered, letters_left
-from .letter import Letter, LetterState, Moved, Unfounded, error_type_of, fingerprint_of
+from .letter import LONGEST_ERROR, Letter, LetterState, Moved, Unfounded, error_type_of, fingerprint_of
 from .reopening import NotReopened, Reopening
 
 _MOVED = tuple(
@@ -91,11 +92,12 @@ def enter(connection: Connection, letters: Sequence[Letter]) -> Sequence[Moved |
     ledger knows that the run was in this queue and has failed in this attempt.
     """
     runs = _runs_of(connection, letters)
-    unfounded = {letter.message_id for letter in letters if not _is_founded(letter, runs.get(letter.run_id or ""))}
+    # Each by itself: an unfounded letter may have taken the id of a good one.
+    are_founded = [_is_founded(letter, runs.get(letter.run_id or "")) for letter in letters]
     rows = {
         letter.message_id: _row_of(letter, runs.get(letter.run_id or ""))
-        for letter in letters
-        if letter.message_id not in unfounded
+        for letter, is_founded in zip(letters, are_founded, strict=True)
+        if is_founded
     }
     new: dict[str, Moved] = {}
     if rows:
@@ -104,7 +106,10 @@ def enter(connection: Connection, letters: Sequence[Letter]) -> Sequence[Moved |
         )
         new = {row.message_id: _moved(row) for row in inserted}
         letters_entered(connection, (rows[message_id] for message_id in new))
-    return [Unfounded() if letter.message_id in unfounded else new.pop(letter.message_id, None) for letter in letters]
+    return [
+        new.pop(letter.message_id, None) if is_founded else Unfounded()
+        for letter, is_founded in zip(letters, are_founded, strict=True)
+    ]
 
 
 def requeue(connection: Connection, wanted: Sequence[Requeueing]) -> Sequence[Requeued]:
@@ -228,7 +233,7 @@ def _runs_of(connection: Connection, letters: Iterable[Letter]) -> dict[str, Any
     wanted = {letter.run_id for letter in letters if letter.run_id is not None}
     if not wanted:
         return {}
-    columns = ("run_id", "tenant_id", "flow_name", "tag", "status", "attempt")
+    columns = ("run_id", "tenant_id", "flow_name", "tag", "status", "attempt", "reopened", "reason", "error")
     rows = connection.execute(select(*(_runs.c[name] for name in columns)).where(_runs.c.run_id.in_(wanted)))
     return {row.run_id: row for row in rows}
 
@@ -236,20 +241,30 @@ def _runs_of(connection: Connection, letters: Iterable[Letter]) -> dict[str, Any
 def _is_founded(letter: Letter, run: Any) -> bool:
     """A letter about no run, or one that is not known, is nobody's but the operator's."""
     return run is None or (
-        run.status == RunStatus.FAILED and run.tag == letter.tag and letter.attempt in (None, run.attempt)
+        run.status == RunStatus.FAILED
+        and run.tag == letter.tag
+        and letter.attempt in (None, run.attempt)
+        # Else the letter of a later end would be taken for one that has come already.
+        and letter.named_end in (None, (run.reopened, run.attempt))
     )
 
 
 def _row_of(letter: Letter, run: Any) -> dict[str, Any]:
-    """Whose letter it is only the run itself says; without one it is the operator's."""
+    """Whose letter it is, and why it failed, the run itself says; without one it is the operator's."""
     flow_name = run.flow_name if run else letter.flow_name
-    error_type = error_type_of(letter.error, letter.reason)
+    reason = (run and run.reason) or letter.reason
+    error = fitting(run.error, LONGEST_ERROR) if run and run.error else letter.error
+    error_type = error_type_of(error, reason)
+    values = asdict(letter)
+    del values["named_end"]
     return {
-        **asdict(letter),
+        **values,
         "tenant_id": run.tenant_id if run else ANONYMOUS_TENANT,
         "flow_name": flow_name,
+        "reason": reason,
+        "error": error,
         "error_type": error_type,
-        "fingerprint": fingerprint_of(letter.reason, flow_name, error_type),
+        "fingerprint": fingerprint_of(reason, flow_name, error_type),
         "state": LetterState.OPEN.value,
     }
 

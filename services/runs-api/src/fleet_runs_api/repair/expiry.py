@@ -16,7 +16,7 @@ from fleet_contracts import spans
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import NATS_MSG_ID, WireNames, dead_letter_message_id
+from fleet_contracts.names import DEAD_LETTER_ID, WireNames, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.logs.rate_limit import RateLimitedLog
@@ -211,14 +211,12 @@ class Expiry:
             attempt=ended.attempt,
             tenant_id=ended.tenant_id,
         )
-        message_id = dead_letter_message_id(
-            ended.run_id, reopened=ended.reopened, attempt=ended.attempt, reason=reason
-        )
+        letter_id = dead_letter_id(ended.run_id, reopened=ended.reopened, attempt=ended.attempt, reason=reason)
         tag = ended.tag or self._names.default_tag
         subject = self._names.dlq_subject(tag)
         about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
         with span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER):
-            await self._link.publish(subject, letter.encode(), {NATS_MSG_ID: message_id})
+            await self._link.publish(subject, letter.encode(), {DEAD_LETTER_ID: letter_id})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
