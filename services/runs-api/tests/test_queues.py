@@ -100,3 +100,20 @@ async def test_a_queue_that_cannot_be_made_keeps_nobody_else_waiting(service: Ru
     assert await queue(service, "a_taken") is None
     await js.delete_consumer("PYOCO_WORK", "stranger")
     await made(service, "a_taken")
+
+
+async def test_a_worker_can_cause_only_so_many_queues(
+    nats_server: NatsServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with runs_running(runs_settings(nats_server, tmp_path, worker_tags_max=3, queues_max=5)) as service:
+        await announce(service, "greedy", *(f"a{number}" for number in range(10)))
+        # Nor by naming others later.
+        await announce(service, "greedy", *(f"b{number}" for number in range(10)))
+        await announce(service, "w1", "a0", "c0", "c1")
+        # No more in all, whoever asks.
+        await announce(service, "w2", "d0")
+        await eventually(lambda: "worker w2 names 1 more tags" in caplog.text, what="the refusal being told")
+        await made(service, "c1")
+        assert service.app.state.service._queues.tags == {"a0", "a1", "a2", "c0", "c1"}
+        assert (await service.link.stream_info("PYOCO_WORK")).state.consumer_count == 5
+    assert "worker greedy names 7 more tags" in caplog.text

@@ -37,6 +37,10 @@ class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, Dl
     # What to type for a worker of a tag, in the fleet that this is; told to whoever waits for one.
     worker_start_command: str = "pyoco-worker --tags {tag}"
 
+    # How many queues one worker may cause, and all of them together, since the start of the process.
+    worker_tags_max: int = Field(100, ge=1)
+    queues_max: int = Field(1000, ge=1)
+
     # How often the sweeper looks, and after how long a silent holder counts as lost.
     sweep_interval_sec: float = Field(1.0, gt=0)
     run_lost_after_sec: float = Field(4.0, gt=0)

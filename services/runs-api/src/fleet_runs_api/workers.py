@@ -34,7 +34,7 @@ class FleetView:
         bucket: str,
         disconnect_timeout_sec: float,
         start_command: str,
-        on_tags: Callable[[list[str]], None] = lambda _: None,
+        on_tags: Callable[[str, list[str]], None] = lambda worker_id, tags: None,
     ) -> None:
         """`on_tags` hears at every change of a working worker's record which tags it serves."""
         self._disconnect_timeout_sec = disconnect_timeout_sec
@@ -78,7 +78,7 @@ class FleetView:
             logger.warning("worker record %s cannot be read: %s", key, error)
             return
         if record.state is not WorkerState.STOPPED_GRACEFUL:
-            self._on_tags(record.tags)
+            self._on_tags(key, record.tags)
 
 
 def _capacity_of(serving: Sequence[WorkerRecord]) -> Capacity:

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 import nats.errors
 import nats.js.errors
 
 from fleet_contracts.names import is_tag
+from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_kit.nats.streams import work_consumer_config
@@ -29,6 +31,9 @@ class Queues:
         self._link = link
         self._settings = settings
         self._wanted: set[str] = set()
+        # How many of them a worker was the first to want.
+        self._asked: Counter[str] = Counter()
+        self._refusals = RateLimitedLog()
         self._made: set[str] = set()
         self._news = asyncio.Event()
         self._complaint = ""
@@ -38,12 +43,28 @@ class Queues:
         """Those whose queues exist."""
         return self._made
 
-    def want(self, tags: Iterable[str]) -> None:
-        """Some worker takes jobs of these tags."""
+    def want(self, worker_id: str, tags: Iterable[str]) -> None:
+        """A worker takes jobs of these tags. Its record may name any: how many queues it can cause is limited."""
         # At every heartbeat of every worker: nearly always there is nothing new.
-        new = [tag for tag in tags if tag not in self._wanted and is_tag(tag)]
-        if new:
-            self._wanted.update(new)
+        new = list(dict.fromkeys(tag for tag in tags if tag not in self._wanted and is_tag(tag)))
+        if not new:
+            return
+        settings = self._settings
+        room = min(settings.worker_tags_max - self._asked[worker_id], settings.queues_max - len(self._wanted))
+        allowed, refused = new[: max(room, 0)], new[max(room, 0) :]
+        if refused:
+            logger.log(
+                self._refusals.level(worker_id),
+                "worker %s names %d more tags than queues are made for, such as %s; see PYOCO_WORKER_TAGS_MAX and "
+                "PYOCO_QUEUES_MAX",
+                worker_id,
+                len(refused),
+                refused[0],
+                extra={"worker_id": worker_id},
+            )
+        if allowed:
+            self._asked[worker_id] += len(allowed)
+            self._wanted.update(allowed)
             self._news.set()
 
     async def look_again(self) -> None:
