@@ -2,6 +2,7 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from fleet_contracts.events import EventKind, RunEvent, RunEvents
 from fleet_contracts.names import DEAD_LETTER_ID, HEADER_TENANT_ID, NATS_MSG_ID, WireNames, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_kit.nats.resources import ensure_consumer
+from fleet_kit.nats.streams import work_consumer_config
+from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest
+from .conftest import RunsUnderTest, runs_running, runs_settings
 
 ACME = {HEADER_TENANT_ID: "acme"}
 ACCEPTED = {"flow_name": "hello", "params": {"name": "Ada"}, "tag": "default", "tags": ["default"]}
@@ -145,6 +150,31 @@ async def test_a_forged_letter_neither_keeps_the_true_one_away_nor_says_why_a_ru
     assert answer.status_code == 200, answer.text
 
 
+async def test_no_delivery_of_another_run_is_answered_while_a_run_has_no_job_of_its_own(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    """A run that waits for its time: nobody knows yet where its job will lie."""
+    settings = runs_settings(nats_server, tmp_path, consumer_ack_wait_sec=120)
+    async with runs_running(settings) as service:
+        await ensure_consumer(
+            service.link.jetstream, "PYOCO_WORK", work_consumer_config(settings, settings, "default")
+        )
+        subscription = await service.link.jetstream.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
+        victim, scheduled = await service.submit(), await service.submit(delay_sec=3600)
+        [message] = await subscription.fetch(1, timeout=30)
+        await service.claim(scheduled, ack_subject=message.reply)
+        await service.change(scheduled, lambda s: s.request_cancel(by=None, now=time.time()))
+        # The sweeper ends it, and would ack the other's job.
+        await service.until_listed(scheduled, status="CANCELLED")
+
+        async def is_told() -> bool:
+            seen = Scrape((await service.client.get("/metrics")).text)
+            return seen.value("pyoco_runs_repairs_total", reason="worker_lost") == 1
+
+        await eventually(is_told, within=30, what="the repair being over")
+        assert await service.jobs() == [victim]
+
+
 async def test_events_of_somebody_who_never_had_the_run_are_not_shown(service: RunsUnderTest) -> None:
     run_id = await service.submit()
     await service.claim(run_id)
@@ -180,3 +210,28 @@ async def test_a_relay_gets_over_what_is_no_snapshot(service: RunsUnderTest) -> 
 
     await eventually(is_queued, within=60, what="the job sent")
     assert (await service.snapshot(run_id)).status is RunStatus.PENDING
+
+
+async def test_garbage_under_an_overdue_run_ends_it_and_keeps_no_other_run_from_its_repair(
+    service: RunsUnderTest,
+) -> None:
+    held = await service.submit()
+    overdue = [await service.submit(timeout_sec=1, tag="gpu") for _ in range(3)]
+    await service.runs.put(overdue[0], b"garbage")
+    await service.runs.put(overdue[1], (await service.snapshot(held)).encode())
+    await forge(service, overdue[2], **FORGED)
+    for run_id in overdue:
+        ended = await service.until_listed(run_id, status="FAILED")
+        assert ended["reason"] == "deadline_exceeded"
+    # Garbage comes again at every round, and none of them stops.
+    await service.claim(held)
+
+    async def is_taken_back() -> bool:
+        found = await service.found(held)
+        return found is not None and found.interruptions == 1
+
+    await eventually(is_taken_back, within=60, what="the run taken from its lost holder")
+    decided = service.rows("SELECT run_id FROM decisions WHERE kind = 'expire'")
+    assert sorted(row.run_id for row in decided) == sorted(overdue)
+    info = await service.link.jetstream.stream_info("PYOCO_DLQ", subjects_filter="pyoco.dlq.>")
+    assert info.state.subjects == {"pyoco.dlq.gpu": 3}

@@ -50,7 +50,7 @@ class QueuedJobs:
         The snapshot names the subject, and whoever wrote it may have named any: nothing else is ever sent to.
         """
         rows = await self._database.fetch(reads.job_place(run_id))
-        if rows and self._is_answer_to(ack_subject, rows[0].tag, rows[0].job_sequence):
+        if rows and await self._is_answer_for(run_id, ack_subject, rows[0].tag, rows[0].job_sequence):
             await self._link.send(ack_subject, answer)
         else:
             logger.warning(
@@ -59,14 +59,15 @@ class QueuedJobs:
                 extra={"run_id": run_id},
             )
 
-    def _is_answer_to(self, subject: str, tag: str, sequence: int | None) -> bool:
-        """`sequence`: where the job lies; None if that is not known yet."""
+    async def _is_answer_for(self, run_id: str, subject: str, tag: str, sequence: int | None) -> bool:
+        """`sequence`: where the job lies; None if that is not known, and the job itself is looked at."""
         tokens = subject.split(".")
         if tokens[:2] != ["$JS", "ACK"]:
             return False
         stream, durable, _, found, *_ = [*ack_tokens(subject), *("",) * 4]
-        queue = [self._names.work_stream, self._names.work_durable(tag)]
-        return [stream, durable] == queue and (sequence is None or found == str(sequence))
+        if (stream, durable) != (self._names.work_stream, self._names.work_durable(tag)) or not found.isdecimal():
+            return False
+        return int(found) == sequence if sequence is not None else await self.has(run_id, int(found))
 
     async def remove_of_ended(self, run_id: str) -> None:
         """Nobody is to wait for a worker that would only drop it. What stays all the same, a worker does drop."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import nats.errors
@@ -20,7 +21,7 @@ from fleet_contracts.names import DEAD_LETTER_ID, WireNames, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.kv import Bucket, Entry
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.telemetry.tracing import Kind, span
@@ -30,11 +31,12 @@ from ..fold import history
 from ..fold.history import Decided, DecisionKind
 from ..ledger import reads
 from ..ledger.database import Database
-from ..ledger.documents import waiting_snapshot_of
+from ..ledger.documents import waiting_snapshot_of, with_facts_of
 from ..ledger.texts import iso
 from ..ledger.writer import GroupCommit
 from ..metrics import RunsMetrics
-from .repairs import repairing
+from .possible import possible_snapshot
+from .repairs import repair_each, repairing
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +75,13 @@ class Expiry:
     async def end_overdue(self) -> None:
         """End a page of runs whose deadline has passed."""
         now = time.time()
-        for row in await self._database.fetch(reads.overdue_runs(now, limit=_PAGE)):
-            error = f"the run's deadline {iso(row.deadline_at)} passed before it ended"
-            patience = row.deadline_at + _HOLDER_SECONDS
-            await self._fail(row, DeadLetterReason.DEADLINE_EXCEEDED, error, spare_holder=now < patience)
+        overdue = await self._database.fetch(reads.overdue_runs(now, limit=_PAGE))
+        await repair_each(self._database, partial(self._end_overdue, now=now), overdue)
+
+    async def _end_overdue(self, row: Any, *, now: float) -> None:
+        error = f"the run's deadline {iso(row.deadline_at)} passed before it ended"
+        patience = row.deadline_at + _HOLDER_SECONDS
+        await self._fail(row, DeadLetterReason.DEADLINE_EXCEEDED, error, spare_holder=now < patience)
 
     # Deliveries ----------------------------------------------------------------------------------
 
@@ -104,7 +109,11 @@ class Expiry:
         except nats.js.errors.NotFoundError:
             return False  # no worker of this tag ever came
         except (nats.errors.Error, nats.js.errors.Error) as error:
-            raise self._link.unavailable(error) from error
+            # The job is there. A queue that does not answer keeps nobody else's runs waiting.
+            self._failures.log(
+                logger, f"the queue of tag {row.tag} is looked at later", self._link.unavailable(error)
+            )
+            return False
         handed_out = info.delivered.stream_seq if info.delivered else 0
         if info.num_ack_pending or not row.job_sequence or row.job_sequence > handed_out:
             return False
@@ -158,13 +167,10 @@ class Expiry:
             entry = await self._runs.get(row.run_id)
             if only_revision is not None and (entry is None or entry.revision != only_revision):
                 return False
-            if entry is not None:
-                snapshot, revision = RunSnapshot.decode(entry.value), entry.revision
-            else:
-                rows = await self._database.fetch(reads.run_with_documents(row.run_id))
-                if not rows:
-                    return False
-                snapshot, revision = waiting_snapshot_of(rows[0]), 0
+            rows = await self._database.fetch(reads.run_with_documents(row.run_id))
+            if not rows:
+                return False
+            snapshot = _snapshot_to_end(rows[0], entry)
             if snapshot.is_terminal or (snapshot.is_held and spare_holder):
                 return False
             ack_subject = snapshot.ack_subject
@@ -177,7 +183,7 @@ class Expiry:
                     if entry is None:
                         await self._runs.create(row.run_id, ended.encode())
                     else:
-                        await self._runs.update(row.run_id, ended.encode(), revision=revision)
+                        await self._runs.update(row.run_id, ended.encode(), revision=entry.revision)
                 except WrongRevision:
                     continue
                 # The job goes last: as long as it is there, a worker that gets it sees to a missing letter.
@@ -227,3 +233,17 @@ class Expiry:
         self._working.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failures.log(logger, "an exhausted job could not be dealt with; the sweeper will", error)
+
+
+def _snapshot_to_end(row: Any, entry: Entry | None) -> RunSnapshot:
+    """The run as KV has it; as the ledger has it, if KV has nothing that can be the run's.
+
+    `row` is read after the entry: a run is reopened in the ledger before KV hears of it.
+    """
+    waiting = waiting_snapshot_of(row)
+    if entry is None:
+        return waiting
+    try:
+        return with_facts_of(waiting, possible_snapshot(row, entry))
+    except MalformedMessage:
+        return waiting
