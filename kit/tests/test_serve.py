@@ -17,13 +17,21 @@ from fleet_kit.settings import HttpSettings
 run_service("test", HttpSettings, lambda settings: sys.exit(0))
 """
 
+# The status tells whether other processes of the same user may look into it (PR_GET_DUMPABLE).
+DUMPABLE = """
+import ctypes, sys
+from fleet_kit.http.serve import run_service
+from fleet_kit.settings import HttpSettings
+run_service("test", HttpSettings, lambda settings: sys.exit(ctypes.CDLL(None).prctl(3)))
+"""
 
-def started_with(env: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
+
+def started_with(env: dict[str, str], script: str = SCRIPT) -> tuple[int, list[dict[str, Any]]]:
     """How a service ends that has nothing to serve, and what it has said."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYOCO_", "OTEL_"))}
     asked_for = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "PYOCO_LOAD_DOTENV": "0"}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         env=inherited | asked_for | env,
         check=False,
         capture_output=True,
@@ -35,10 +43,15 @@ def started_with(env: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of Linux")
+def test_other_processes_of_its_user_cannot_look_into_it() -> None:
+    assert started_with({}, DUMPABLE)[0] == 0
+
+
 def test_what_the_library_of_traces_complains_about_is_a_line() -> None:
     status, (complaint, start) = started_with({"OTEL_TRACES_SAMPLER": "typo"})
     assert status == 0
-    assert (complaint["level"], complaint["component"]) == ("WARNING", "test.telemetry")
+    assert (complaint["level"], complaint["component"]) == ("WARNING", "test.telemetry.setup")
     assert "typo" in complaint["message"]
     assert start["level"] == "INFO"
 

@@ -1,5 +1,6 @@
 """`pyoco-server` with a part table of stand-ins: STANDIN_PARTS='[{"name": …, "behaviours": […]}, …]'"""
 
+import ctypes
 import json
 import os
 import signal
@@ -47,6 +48,9 @@ def _file_check(ready: Path) -> Check:
 
 async def build(plan: StackPlan) -> list[Part]:
     check_gateway_port(plan.settings.host, plan.settings.port)
+    if sys.platform == "linux":
+        # PR_GET_DUMPABLE: whether other processes of the same user may look into this one.
+        (plan.folder.path / "launcher.dumpable").write_text(str(ctypes.CDLL(None).prctl(3)))
     parts = []
     for entry in json.loads(os.environ["STANDIN_PARTS"]):
         seconds = entry.pop("stop_seconds", 5.0)

@@ -3,6 +3,7 @@
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -34,6 +35,12 @@ def test_a_signal_stops_everything_and_leaves_nothing(server: StandinServer, how
     assert server.leftovers() == []
     assert "http://127.0.0.1:" in out
     assert "curl" in out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of Linux")
+def test_other_processes_of_its_user_cannot_look_into_the_launcher(server: StandinServer) -> None:
+    server.up_and_ready([{"name": "only"}])
+    assert (server.data_dir / "launcher.dumpable").read_text() == "0"
 
 
 def test_ctrl_c_while_the_parts_start_stops_them_too(server: StandinServer) -> None:

@@ -14,6 +14,7 @@ from fleet_contracts.log_events import SERVICE_LAUNCHER
 from fleet_contracts.problems import Problem
 from fleet_kit.logs.setup import configure_logging, exception_fields
 from fleet_kit.logs.text import is_coloured
+from fleet_kit.privacy import keep_private
 from fleet_kit.settings import FleetSettings, SettingsError
 
 from .commands.console import Console
@@ -295,6 +296,8 @@ def main() -> None:
     """Run a command; what goes wrong is one sentence and exit code 1, Ctrl-C is 130."""
     # Whatever this process or a part makes is for its owner's eyes only.
     os.umask(0o077)
+    # Flows run as the same user, and this process has the secrets of all parts.
+    keep_private()
     try:
         app()
     except _FAILURES as error:

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fleet_contracts.log_events import SERVICE_HTTP
 
 from ..logs.setup import configure_logging, failure_fields
+from ..privacy import keep_private
 from ..settings import FleetSettings, HttpSettings, SettingsError
 from ..telemetry.setup import configure_tracing
 from .app import listen_when_ready
@@ -38,6 +39,8 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
     """The main function of a service: settings, logging, tracing, serve, clean stop."""
     # The ledger's file and what is uploaded are for their owner's eyes only.
     os.umask(0o077)
+    # Flows run as the same user, and secrets stand in this process's environment.
+    keep_private()
     # uvicorn stops at a signal and then raises it again: by default that would kill us before our clean-up.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))

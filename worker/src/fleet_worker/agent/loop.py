@@ -22,10 +22,10 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.setup import log_context, problem_fields
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.pull import Puller
+from fleet_kit.privacy import keep_private
 
 from ..boundary.descendants import strays
 from ..boundary.frames import Setup
-from ..boundary.parent_death import keep_private
 from ..boundary.wheel_set import NO_WHEELS
 from ..job.answers import Answers
 from ..job.claims import Claims

@@ -1,4 +1,4 @@
-"""Between the agent and its children: they end when it does, and cannot look into it."""
+"""Between the agent and its children: they end when it does."""
 
 import ctypes
 import os
@@ -6,7 +6,6 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
 
 
 def die_with(parent_pid: int) -> None:
@@ -15,9 +14,3 @@ def die_with(parent_pid: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(0)
-
-
-def keep_private() -> None:
-    """Let no other process of the same user read the environment and the memory of this one; root still can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0)
