@@ -37,7 +37,8 @@ def test_subjects_and_durables_follow_their_tag() -> None:
     assert names.tag_of_work_subject("pyoco.work.gpu") == "gpu"
     assert names.work_durable("gpu") == "pyoco_workers_gpu"
     assert names.dlq_subject("gpu") == "pyoco.dlq.gpu"
-    assert names.events_subject("r1") == "pyoco.events.r1"
+    assert names.events_subject("w1", "r1") == "pyoco.events.w1.r1"
+    assert names.writer_of_events("pyoco.events.w1.r1") == "w1"
 
 
 def test_the_id_of_a_dead_letter_names_the_end_of_its_run() -> None:

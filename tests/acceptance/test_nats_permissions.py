@@ -76,6 +76,9 @@ MAY_NOT = {
         f"{API}.CONSUMER.MSG.NEXT.KV_pyoco_runs.pyoco_runs_ingest",
         "$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.1.1.1.1",
         "$JS.ACK.KV_pyoco_runs.pyoco_runs_ingest.1.1.1.1.1",
+        # In the name of another one, or of nobody.
+        "pyoco.events.another.some-run",
+        "pyoco.events.some-run",
         "pyoco.dlq.default",
         "pyoco.control.another",
         "$O.pyoco_wheels.M.x",
@@ -108,7 +111,7 @@ MAY_NOT = {
         f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_default",
         "$O.pyoco_wheels.M.x",
         "pyoco.dlq.default",
-        "pyoco.events.x",
+        "pyoco.events.x.x",
     ],
     "wheels-api": [
         *READ_KEYS,
@@ -136,7 +139,7 @@ MAY_NOT = {
         "$O.pyoco_wheels.M.x",
         "pyoco.control.probe",
         "pyoco.dlq.default",
-        "pyoco.events.x",
+        "pyoco.events.x.x",
     ],
 }
 MAY_NOT_HEAR = [
@@ -216,7 +219,7 @@ async def test_nobody_may_publish_what_is_not_theirs(stack: Fleet, role: str) ->
 async def test_nobody_may_listen_to_others(stack: Fleet, role: str) -> None:
     runs_api = inbox_prefix(public_key(stack.credentials("runs-api")))
     # Only runs-api hears of events: it tells them to whoever follows a run.
-    others = [f"{runs_api}.>", "pyoco.events.>", "pyoco.events.*"] if role != "runs-api" else []
+    others = [f"{runs_api}.>", "pyoco.events.>", "pyoco.events.*.*"] if role != "runs-api" else []
     subjects = [*MAY_NOT_HEAR, *others]
 
     async def ignore(_: Msg) -> None:
@@ -258,7 +261,12 @@ async def test_a_worker_cannot_wipe_what_it_may_write(stack: Fleet) -> None:
     """With Nats-Rollup: all on one subject a stream that allows it drops all the others."""
     [kept] = await asyncio.to_thread(lambda: wait_ended(stack.client, [submit(stack.client, "hello", name="kept")]))
     async with connected(stack, "worker") as worker:
-        for subject in ("$KV.pyoco_runs.forged", "$KV.pyoco_workers.probe", "pyoco.events.forged", "pyoco.dlq.probe"):
+        for subject in (
+            "$KV.pyoco_runs.forged",
+            "$KV.pyoco_workers.probe",
+            "pyoco.events.probe.forged",
+            "pyoco.dlq.probe",
+        ):
             for reach in ("all", "sub"):
                 answer = await worker.client.request(subject, b"", headers={"Nats-Rollup": reach}, timeout=30)
                 assert b"rollup not permitted" in answer.data, subject
@@ -273,7 +281,7 @@ async def test_a_worker_reaches_what_is_its_own(stack: Fleet) -> None:
         for subject in (
             "$KV.pyoco_workers.probe",
             "$KV.pyoco_runs.probe-run",
-            "pyoco.events.probe",
+            "pyoco.events.probe.some-run",
             "pyoco.dlq.probe",
         ):
             answer = await worker.client.request(subject, b"{}", headers={"Nats-Expected-Stream": "NONE"})

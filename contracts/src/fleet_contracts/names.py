@@ -75,8 +75,12 @@ class WireNames(BaseModel):
     def dlq_subject(self, tag: str) -> str:
         return f"{self.dlq_subject_prefix}.{tag}"
 
-    def events_subject(self, run_id: str) -> str:
-        return f"{self.events_subject_prefix}.{run_id}"
+    def events_subject(self, worker_id: str, run_id: str) -> str:
+        """A worker may write below its own id only: so the subject says who wrote."""
+        return f"{self.events_subject_prefix}.{worker_id}.{run_id}"
+
+    def writer_of_events(self, subject: str) -> str:
+        return subject.removeprefix(self.events_subject_prefix + ".").partition(".")[0]
 
     def control_subject(self, worker_id: str) -> str:
         """Where a worker listens for what must not wait: plain NATS, not stored, a hint and never the only word."""

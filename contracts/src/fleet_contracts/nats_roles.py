@@ -69,7 +69,7 @@ def runs_api(names: WireNames) -> Permissions:
             *_pulled(dlq, names.dlq_durable()),
         ),
         # Output of runs that somebody follows is told at once.
-        subscribe=(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{work}.>", names.events_subject("*")),
+        subscribe=(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{work}.>", names.events_subject("*", "*")),
     )
 
 
@@ -129,7 +129,7 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
             f"{_API}.STREAM.MSG.GET.{kv_stream(names.runs_kv_bucket)}",
             record,
             f"{_API}.DIRECT.GET.{kv_stream(names.workers_kv_bucket)}.{record}",
-            names.events_subject("*"),
+            names.events_subject(worker_id, "*"),
             f"{_API}.DIRECT.GET.{wheels}",
             f"{_API}.DIRECT.GET.{wheels}.>",
             *(

@@ -45,7 +45,7 @@ async def fill(server: NatsServer) -> None:
     await keys.delete("key0")
     wheels = await js.object_store(NAMES.wheel_object_store_bucket)
     await wheels.put("large-1.0-py3-none-any.whl", LARGE)
-    await js.publish(NAMES.events_subject("some-run"), b'{"events":[]}')
+    await js.publish(NAMES.events_subject("some-worker", "some-run"), b'{"events":[]}')
     await js.publish(NAMES.work_subject("default"), b"{}")
     await client.close()
 

@@ -179,15 +179,20 @@ async def test_events_of_somebody_who_never_had_the_run_are_not_shown(service: R
     run_id = await service.submit()
     await service.claim(run_id)
 
-    async def say(text: str, *, worker_id: str | None, attempt: int = 1) -> None:
+    async def say(text: str, *, writer: str, attempt: int = 1, batch: int = 0) -> None:
+        """The subject says who writes, and NATS sees to it that it is true; the message may say anything."""
         events = [RunEvent(at=time.time(), kind=EventKind.LOG, stream="stdout", text=text)]
-        batch = RunEvents(run_id=run_id, attempt=attempt, batch=0, worker_id=worker_id, events=events)
-        await service.link.publish(WireNames().events_subject(run_id), batch.encode())
+        message = RunEvents(run_id=run_id, attempt=attempt, batch=batch, worker_id="w1", events=events)
+        await service.link.publish(WireNames().events_subject(writer, run_id), message.encode())
 
-    for worker_id, attempt in (("w2", 1), ("w1", 2), (None, 1)):
-        await say("forged\n", worker_id=worker_id, attempt=attempt)
-    await say("said\n", worker_id="w1")
+    await say("forged\n", writer="w2")
+    # The numbers of the true batches that follow would be repeats.
+    await say("forged\n", writer="w2", batch=10**9)
+    await say("forged\n", writer="w1", attempt=2)
+    await say("said\n", writer="w1")
     assert (await service.client.get(f"/runs/{run_id}/logs")).text == "said\n"
+    page = (await service.client.get(f"/runs/{run_id}/events")).json()
+    assert ([event["text"] for event in page["events"]], page["missing_batches"]) == (["said\n"], 0)
 
 
 def test_times_that_are_no_numbers_and_counts_without_bounds_are_no_snapshot() -> None:

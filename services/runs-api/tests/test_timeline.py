@@ -43,7 +43,7 @@ def said(text: str, *, task: str = "greet", stream: str = "stdout") -> RunEvent:
 async def publish(link: NatsLink, run_id: str, batch: int, *events: RunEvent, attempt: int = 1) -> None:
     """As a worker does it."""
     message = RunEvents(run_id=run_id, attempt=attempt, batch=batch, worker_id="w1", events=list(events))
-    await link.publish(NAMES.events_subject(run_id), message.encode())
+    await link.publish(NAMES.events_subject("w1", run_id), message.encode())
 
 
 class Bench:
@@ -222,10 +222,10 @@ async def test_a_timeline_says_when_its_beginning_is_gone(bench: Bench) -> None:
     await bench.publish(run_id, 1, said("kept\n"))
     assert (await bench.events(run_id))["truncated"] is False
     purge = bench.link.jetstream.purge_stream
-    await purge(NAMES.events_stream, subject=NAMES.events_subject(run_id), keep=1)
+    await purge(NAMES.events_stream, subject=NAMES.events_subject("w1", run_id), keep=1)
     page = await bench.events(run_id)
     assert ([event["text"] for event in page["events"]], page["truncated"]) == (["kept\n"], True)
-    await purge(NAMES.events_stream, subject=NAMES.events_subject(run_id))
+    await purge(NAMES.events_stream, subject=NAMES.events_subject("w1", run_id))
     await bench.end(run_id)
     page = await bench.events(run_id)
     assert (page["events"], page["truncated"]) == ([], True)
@@ -459,8 +459,7 @@ async def test_a_position_of_a_lost_stream_starts_over(nats_server: NatsServer) 
             return wanted
 
         def texts(position: int) -> TimelineReader:
-            subject = NAMES.events_subject("r")
-            return TimelineReader(link, NAMES.events_stream, subject, find_writers=everybody, position=position)
+            return TimelineReader(link, NAMES, "r", find_writers=everybody, position=position)
 
         entries = await texts(0).read()
         assert [entry.event.text for entry in entries] == ["one", "two"]

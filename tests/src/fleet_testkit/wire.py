@@ -101,7 +101,8 @@ class Wire:
 
     def events(self, run_id: str) -> list[RunEvents]:
         return [
-            RunEvents.decode(data) for data in self._messages(_NAMES.events_stream, _NAMES.events_subject(run_id))
+            RunEvents.decode(data)
+            for data in self._messages(_NAMES.events_stream, _NAMES.events_subject("*", run_id))
         ]
 
     def refusing_snapshots(self) -> AbstractContextManager[None]:

@@ -127,7 +127,7 @@ class Execution:
         self._lease = lease = claimed
         self._events = RunEventBatches(
             services.link,
-            services.settings.events_subject(job.run_id),
+            services.settings.events_subject(services.settings.worker_id, job.run_id),
             run_id=job.run_id,
             attempt=lease.attempt,
             worker_id=services.settings.worker_id,

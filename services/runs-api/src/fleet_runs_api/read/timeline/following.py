@@ -187,7 +187,7 @@ class Following:
             is_followed, is_heard = run_id in self._followers, run_id in self._subscriptions
             try:
                 if is_followed and not is_heard:
-                    subject = self._names.events_subject(run_id)
+                    subject = self._names.events_subject("*", run_id)
                     self._subscriptions[run_id] = await self._link.client.subscribe(subject, cb=ring)
                 elif is_heard and not is_followed:
                     await self._subscriptions.pop(run_id).unsubscribe()

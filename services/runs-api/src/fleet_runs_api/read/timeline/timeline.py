@@ -78,17 +78,20 @@ class EventsPage:
 class TimelineReader:
     """Goes through a run's timeline from a position on and keeps nothing of what it has read.
 
-    Any worker may write any run's events: those of workers that have not executed the run are left out.
+    Any worker may write events of any run under its own name: those of workers that have not executed the run are
+    left out.
     """
 
     def __init__(
-        self, link: NatsLink, stream: str, subject: str, *, find_writers: FindWriters, position: int = 0
+        self, link: NatsLink, names: WireNames, run_id: str, *, find_writers: FindWriters, position: int = 0
     ) -> None:
         self._link = link
+        self._names = names
+        self._run_id = run_id
         self._find_writers = find_writers
         self._writers: Set[Writer] = set()
-        self._stream = stream
-        self._subject = subject
+        self._stream = names.events_stream
+        self._subject = names.events_subject("*", run_id)
         self._begun_at, self._read_before = divmod(position, 1 << _INDEX_BITS)
         # The batch at the position is read again: for its other events, and to tell a repeat or a gap after it.
         self._sequence = max(self._begun_at - 1, 0)
@@ -101,7 +104,7 @@ class TimelineReader:
         self.ended_attempt = 0
 
     def from_the_beginning(self) -> "TimelineReader":
-        return TimelineReader(self._link, self._stream, self._subject, find_writers=self._find_writers)
+        return TimelineReader(self._link, self._names, self._run_id, find_writers=self._find_writers)
 
     async def read(self) -> list[Entry]:
         """The next entries; empty if there are no more now. NatsUnavailable leaves the reader where it is."""
@@ -117,7 +120,7 @@ class TimelineReader:
             )
             if not messages and not await self._starts_over():
                 return []
-            batches = [_decoded(message) for message in messages]
+            batches = [_decoded(message, self._names) for message in messages]
             writers = {(batch.attempt, batch.worker_id) for batch in batches if batch is not None}
             if not writers <= self._writers:
                 self._writers = await self._find_writers(writers)
@@ -163,9 +166,11 @@ class TimelineReader:
         return False
 
 
-def _decoded(message: StoredMessage) -> RunEvents | None:
+def _decoded(message: StoredMessage, names: WireNames) -> RunEvents | None:
+    """Who wrote the events only their subject says, which NATS has checked."""
     try:
-        return RunEvents.decode(message.data)
+        batch = RunEvents.decode(message.data)
+        return batch.model_copy(update={"worker_id": names.writer_of_events(message.subject)})
     except MalformedMessage as error:
         logger.warning("events of a run cannot be read and are not shown: %s", error)
         return None
@@ -180,8 +185,8 @@ class Timeline:
     def reader(self, run_id: str, *, tenant_id: str, position: int = 0) -> TimelineReader:
         return TimelineReader(
             self._link,
-            self._names.events_stream,
-            self._names.events_subject(run_id),
+            self._names,
+            run_id,
             find_writers=lambda wanted: self._views.writers(run_id, tenant_id=tenant_id, wanted=wanted),
             position=position,
         )
@@ -229,7 +234,7 @@ class Timeline:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _has_lost_its_beginning(self, snapshot: RunSnapshot) -> bool:
-        stream, subject = self._names.events_stream, self._names.events_subject(snapshot.run_id)
+        stream, subject = self._names.events_stream, self._names.events_subject("*", snapshot.run_id)
         first = await messages_of(self._link, stream, subject, limit=1)
         if not first:
             return snapshot.is_terminal and snapshot.attempt > 0
