@@ -14,6 +14,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_kit.nats.streams import work_consumer_config
+from fleet_runs_api.fold import ingest
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually
@@ -96,6 +97,53 @@ async def test_an_ended_run_stays_ended_and_is_kept_whatever_its_snapshot_says(s
     await service.claim(other)
     await service.until_listed(other, status="RUNNING")
     assert (await service.listed(run_id))["status"] == "COMPLETED"
+
+
+async def ended_run(service: RunsUnderTest) -> str:
+    run_id = await service.submit()
+    await service.claim(run_id)
+    await service.change(run_id, lambda s: s.finish(RunStatus.COMPLETED, now=time.time()))
+    await service.until_listed(run_id, status="COMPLETED")
+    return run_id
+
+
+async def until_gone(service: RunsUnderTest, run_id: str) -> None:
+    async def is_gone() -> bool:
+        return await service.runs.get(run_id) is None
+
+    await eventually(is_gone, within=60, what="KV letting go of the false snapshot")
+    assert (await service.client.get(f"/runs/{run_id}")).json()["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"status": RunStatus.FAILED}, {"status": RunStatus.RUNNING}, {"status": RunStatus.PENDING, "attempt": 0}],
+    ids=["end", "under way", "not begun"],
+)
+async def test_a_snapshot_over_an_end_leaves_kv_at_once(service: RunsUnderTest, said: dict[str, Any]) -> None:
+    run_id = await ended_run(service)
+    await forge(service, run_id, **said)
+    await until_gone(service, run_id)
+
+
+async def test_a_snapshot_of_a_run_that_kv_had_let_go_of_leaves_too(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_FIRST_WORD_SECONDS", 0.0)
+    async with runs_running(runs_settings(nats_server, tmp_path, runs_kv_retention_sec=0.1)) as service:
+        run_id = await ended_run(service)
+        await eventually(lambda: service.rows("SELECT 1 FROM runs WHERE kv_released = 1"), what="the run released")
+        ended = RunSnapshot.decode((service.rows("SELECT snapshot FROM run_documents"))[0].snapshot.encode())
+        first = ended.model_copy(update={"status": RunStatus.PENDING, "attempt": 0})
+        await service.runs.create(run_id, first.encode())
+        await until_gone(service, run_id)
+
+
+async def test_whatever_was_written_over_an_end_leaves_kv_with_it(nats_server: NatsServer, tmp_path: Path) -> None:
+    async with runs_running(runs_settings(nats_server, tmp_path, runs_kv_retention_sec=1.0)) as service:
+        run_id = await ended_run(service)
+        await service.runs.put(run_id, b"garbage")
+        await until_gone(service, run_id)
 
 
 async def test_nothing_is_sent_to_a_subject_that_is_no_answer_to_the_runs_own_job(service: RunsUnderTest) -> None:

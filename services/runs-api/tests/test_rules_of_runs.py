@@ -542,6 +542,32 @@ async def test_an_ended_run_leaves_kv_in_time_and_stays_readable(nats_server: Na
         assert state.messages == 1  # no marker is left behind
 
 
+async def test_a_run_that_is_reopened_while_kv_lets_go_of_it_keeps_its_new_snapshot(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erased = asyncio.Event()
+    erase = Bucket.erase
+
+    async def reopen_first(runs: Bucket, key: str, *, up_to: int) -> None:
+        monkeypatch.setattr(Bucket, "erase", erase)
+        wanted = Reopening(key, "anonymous", time.time(), time.time(), "somebody")
+        reopened = await service.app.state.service._commits.write(reopening.reopen, wanted)
+        await service.app.state.service._relay.announce(reopened)
+        await erase(runs, key, up_to=up_to)
+        erased.set()
+
+    monkeypatch.setattr(Bucket, "erase", reopen_first)
+    async with runs_running(runs_settings(nats_server, tmp_path, runs_kv_retention_sec=0.1)) as service:
+        run_id = await service.submit()
+        await service.claim(run_id)
+        await service.change(run_id, lambda s: s.finish(RunStatus.FAILED, now=time.time(), reason="execution_error"))
+        async with asyncio.timeout(30):
+            await erased.wait()
+        found = await service.found(run_id)
+        assert found is not None
+        assert (found.status, found.reopened) == (RunStatus.PENDING, 1)
+
+
 async def test_runs_that_ended_long_ago_leave_the_ledger_with_all_that_belongs_to_them(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:

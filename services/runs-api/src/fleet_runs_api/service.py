@@ -84,7 +84,13 @@ class RunsService:
             metrics=metrics,
         )
         self._ingest = Ingest(
-            link=self.link, commits=self._commits, relay=relay, names=settings, metrics=self.metrics
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            relay=relay,
+            names=settings,
+            metrics=self.metrics,
         )
         self._dead_letter_ingest = DeadLetterIngest(
             link=self.link,
@@ -114,7 +120,9 @@ class RunsService:
             lost_after_sec=settings.run_lost_after_sec,
             metrics=metrics,
         )
-        self._retention = Retention(settings=settings, link=self.link, database=self._database, commits=self._commits)
+        self._retention = Retention(
+            settings=settings, link=self.link, runs=runs, database=self._database, commits=self._commits
+        )
         self._sweeper = Sweeper(
             settings=settings,
             link=self.link,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 
 from nats.aio.msg import Msg
@@ -10,12 +11,13 @@ from nats.js import api
 
 from fleet_contracts import spans
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import WireNames, kv_key, kv_stream
+from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, WireNames, kv_key, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.nats.resources import ensure_consumer
@@ -23,6 +25,8 @@ from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..dispatch.relay import Relay
 from ..errors import LedgerUnavailable
+from ..ledger import reads
+from ..ledger.database import Database
 from ..ledger.writer import GroupCommit
 from ..metrics import RunsMetrics
 from . import recording
@@ -35,15 +39,27 @@ _PAUSE_SECONDS = 0.2
 # How far the ledger may lag behind KV. A snapshot that is replaced meanwhile is never even delivered: of a tiny
 # run only the end is.
 _GATHER_SECONDS = 0.03
+# So long after it was accepted a run may get its first snapshot; of later ones each is looked at.
+_FIRST_WORD_SECONDS = 60.0
 
 
 class Ingest:
     """Replicas share one durable consumer on the bucket's stream, so each change is folded once."""
 
     def __init__(
-        self, *, link: NatsLink, commits: GroupCommit, relay: Relay, names: WireNames, metrics: RunsMetrics
+        self,
+        *,
+        link: NatsLink,
+        runs: Bucket,
+        database: Database,
+        commits: GroupCommit,
+        relay: Relay,
+        names: WireNames,
+        metrics: RunsMetrics,
     ) -> None:
         self._link = link
+        self._runs = runs
+        self._database = database
         self._commits = commits
         self._relay = relay
         self._names = names
@@ -98,6 +114,7 @@ class Ingest:
         observations = [seen for msg in latest.values() if (seen := self._observation(msg)) is not None]
         if observations:
             changed, refused = await self._record(observations)
+            await self._remove_after_the_end(observations, changed)
             self._failures.recovered()
             self._metrics.note_changes(seen.snapshot for seen in changed)
             for seen in observations:
@@ -119,9 +136,22 @@ class Ingest:
             with Span(TraceContext.of_headers(msg.headers)):
                 logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
             return None
-        if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0:
+        if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0 and _is_first(snapshot.run_id, msg):
             return None  # our own first word about the run: the ledger said it before KV did
         return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), TraceContext.of_headers(msg.headers))
+
+    async def _remove_after_the_end(
+        self, observations: Sequence[Observation], changed: Sequence[Observation]
+    ) -> None:
+        """An end in the ledger stands: what somebody wrote over it leaves KV, and from then on the ledger answers.
+
+        A run that is reopened meanwhile has a newer revision.
+        """
+        news = {id(seen) for seen in changed}
+        old = {seen.snapshot.run_id: seen for seen in observations if id(seen) not in news}
+        for row in await self._database.fetch(reads.ended_among(list(old))) if old else ():
+            if (seen := old[row.run_id]).revision != row.revision:
+                await self._runs.erase(row.run_id, up_to=seen.revision)
 
     async def _record(self, observations: Sequence[Observation]) -> tuple[Sequence[Observation], dict[str, str]]:
         """Together; if that fails one by one, so that one that the ledger cannot take does not hold up the others.
@@ -147,6 +177,20 @@ class Ingest:
                 with Span(seen.trace):
                     logger.exception("a snapshot of run %s cannot be folded in", run_id, extra={"run_id": run_id})
         return changed, refused
+
+
+def _is_first(run_id: str, msg: Msg) -> bool:
+    """Whether it is the first snapshot of its run, which is not worth a look at the ledger.
+
+    Nobody can write one like it over another, nor long after the run was accepted: the run id begins with that time.
+    """
+    if (msg.headers or {}).get(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE) != "0":
+        return False
+    try:
+        accepted_at = (uuid.UUID(run_id).int >> 80) / 1000
+    except ValueError:
+        return False
+    return stored_at_of(msg) - accepted_at < _FIRST_WORD_SECONDS
 
 
 def _tell_traces(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:

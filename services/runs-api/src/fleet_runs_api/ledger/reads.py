@@ -134,7 +134,7 @@ def overdue_runs(now: float, *, limit: int) -> Select[Any]:
 def finished_runs_in_kv(before: float, *, limit: int) -> Select[Any]:
     """Runs that ended before, and of which the ledger heard so before: a worker's clock may say anything."""
     return (
-        select(_runs.c.run_id, _runs.c.revision)
+        select(_runs.c.run_id)
         .where(FINISHED_IN_KV, _runs.c.finished_at < before, _runs.c.changed_at < before)
         .order_by(_runs.c.finished_at)
         .limit(limit)
@@ -151,7 +151,9 @@ def finished_runs_out_of_kv(before: float, *, limit: int) -> Select[Any]:
 
 
 def ended_among(run_ids: Sequence[str]) -> Select[Any]:
-    return select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
+    """Those of the runs that have ended, and the revision in KV that said so."""
+    columns = (_runs.c.run_id, _runs.c.revision)
+    return select(*columns).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
 
 
 def attempts_of(run_id: str) -> Select[Any]:

@@ -92,7 +92,7 @@ class RunViews:
         return await self._live(run_id, await self.accepted(run_id, tenant_id=tenant_id), linearizable=linearizable)
 
     async def _live(self, run_id: str, accepted: Accepted, *, linearizable: bool) -> tuple[RunSnapshot, int] | None:
-        found = _readable(await self._runs.get(run_id, linearizable=linearizable))
+        found = _readable(run_id, await self._runs.get(run_id, linearizable=linearizable))
         return found and (accepted.laid_over(found[0]), found[1])
 
     async def accepted(self, run_id: str, *, tenant_id: str) -> Accepted:
@@ -177,11 +177,11 @@ class RunViews:
         return snapshot_of(rows[0])
 
 
-def _readable(entry: Entry | None) -> tuple[RunSnapshot, int] | None:
+def _readable(run_id: str, entry: Entry | None) -> tuple[RunSnapshot, int] | None:
     if entry is None:
         return None
     try:
-        return RunSnapshot.decode(entry.value), entry.revision
+        return RunSnapshot.decode_of(run_id, entry.value), entry.revision
     except MalformedMessage as error:
         logger.warning("a snapshot in KV cannot be read, the ledger answers: %s", error)
         return None

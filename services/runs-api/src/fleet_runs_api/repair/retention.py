@@ -3,13 +3,10 @@
 import asyncio
 import logging
 import time
-from typing import Any
 
-import orjson
-
-from fleet_contracts.names import kv_stream, kv_subject
-from fleet_kit.errors import NatsUnavailable
+from fleet_contracts.names import kv_stream
 from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 
 from ..ledger import reads
@@ -25,9 +22,12 @@ _LONGEST_PAUSE_SECONDS = 10.0
 
 
 class Retention:
-    def __init__(self, *, settings: RunsSettings, link: NatsLink, database: Database, commits: GroupCommit) -> None:
+    def __init__(
+        self, *, settings: RunsSettings, link: NatsLink, runs: Bucket, database: Database, commits: GroupCommit
+    ) -> None:
         self._settings = settings
         self._link = link
+        self._runs = runs
         self._database = database
         self._commits = commits
         self._failures = RateLimitedLog()
@@ -55,21 +55,14 @@ class Retention:
     async def _release_from_kv(self) -> int:
         """Let KV go of runs that ended long enough ago: from then on the ledger alone tells of them."""
         before = time.time() - self._settings.runs_kv_retention_sec
+        # Looked at before the ledger: of a run that is reopened later all that KV has then is newer, and stays. What
+        # somebody wrote over an end does not, whatever its revision.
+        last = (await self._link.stream_info(kv_stream(self._runs.name))).state.last_seq
         rows = await self._database.fetch(reads.finished_runs_in_kv(before, limit=_PAGE))
-        await asyncio.gather(*(self._release(row) for row in rows))
+        await asyncio.gather(*(self._runs.erase(row.run_id, up_to=last) for row in rows))
         if rows:
             await self._commits.write(removal.mark_released, [row.run_id for row in rows])
         return len(rows)
-
-    async def _release(self, row: Any) -> None:
-        """Only up to the revision that the ledger has: a run that was reopened meanwhile is newer and stays."""
-        bucket = self._settings.runs_kv_bucket
-        request = {"filter": kv_subject(bucket, row.run_id), "seq": row.revision + 1}
-        answer = await self._link.request(f"$JS.API.STREAM.PURGE.{kv_stream(bucket)}", orjson.dumps(request))
-        outcome = orjson.loads(answer.data)
-        if "error" in outcome:
-            description = outcome["error"].get("description", "no reason given")
-            raise NatsUnavailable(f"JetStream would not let go of run {row.run_id}: {description}")
 
     async def _purge_ledger(self) -> int:
         if not self._settings.runs_retention_sec:
