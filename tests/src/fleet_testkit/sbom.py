@@ -27,7 +27,7 @@ def locked_packages() -> dict[str, str]:
 
 def images() -> dict[str, str]:
     """The tag of each image that is not ours."""
-    files = [*_ROOT.glob("compose*.yaml"), *_ROOT.glob("*/Dockerfile"), *_ROOT.glob("services/*/Dockerfile")]
+    files = [*_ROOT.glob("compose*.yaml"), _ROOT / "Dockerfile", *_ROOT.glob("*/Dockerfile")]
     return {name: tag for file in sorted(files) for name, tag in _IMAGE.findall(file.read_text())}
 
 
