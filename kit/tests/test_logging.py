@@ -282,7 +282,7 @@ def test_an_output_that_fails_with_stderr_breaks_no_work_either(
 @pytest.mark.parametrize(
     ("name", "component"),
     [
-        ("fleet_kit.nats.link", "test.nats"),
+        ("fleet_kit.nats.link", "test.nats.link"),
         ("uvicorn.error", "test.uvicorn"),
         ("root", "test"),
         ("asyncio", "test.asyncio"),

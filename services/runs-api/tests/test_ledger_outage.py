@@ -16,7 +16,7 @@ from fleet_testkit.waiting import eventually
 
 from .conftest import RunsUnderTest, runs_running, runs_settings
 
-LOOPS = ("ingest", "dead_letters.ingest", "relay", "sweeper", "retention")
+LOOPS = ("fold.ingest", "dead_letters.arrivals", "dispatch.relay", "repair.sweeper", "repair.retention")
 
 
 @contextmanager
