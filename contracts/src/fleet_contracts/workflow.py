@@ -1,8 +1,10 @@
 """The shape of a workflow file (flow.yaml), as whoever accepts it and whoever executes it read it."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -12,15 +14,23 @@ from pydantic import (
     model_validator,
 )
 
+from .names import LINE_PATTERN
+
 
 def _empty_if_null(kind: type) -> BeforeValidator:
     """`inputs:` with nothing behind it means none."""
     return BeforeValidator(lambda value: kind() if value is None else value)
 
 
+def _one_line(name: str) -> str:
+    if re.search(LINE_PATTERN, name) is None:
+        raise ValueError("must be one line without control characters")
+    return name
+
+
 Values = Annotated[dict[str, Any], _empty_if_null(dict)]
 Texts = Annotated[dict[str, str], _empty_if_null(dict)]
-Names = Annotated[list[str], _empty_if_null(list)]
+Names = Annotated[list[Annotated[str, AfterValidator(_one_line)]], _empty_if_null(list)]
 
 
 class _Part(BaseModel):
@@ -32,7 +42,7 @@ class WorkflowTask(_Part):
     """Where a task comes from: a function (`callable`), or a task that a plug-in or another line offers (`use`)."""
 
     callable: str | None = None
-    use: Annotated[str, StringConstraints(min_length=1, max_length=200)] | None = None
+    use: Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_one_line)] | None = None
     inputs: Values = {}
     outputs: Names = []
 

@@ -183,6 +183,27 @@ def test_expressions_that_flows_use_are_accepted() -> None:
         read_workflow(graph(f"until(cond={{{{ {expression} }}}}){{ a }}").encode())
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        r'tasks: {"a\x9b31m\e[2J": {callable: m:a}}',
+        r'tasks: {a: {use: "x\e[2J/y"}}',
+        r'tasks: {a: {callable: "m:a\e[2J"}}',
+        r'tasks: {a: {callable: m:a, outputs: ["o\e[2J"]}}',
+        r'pipes: {"p\e[2J": a}',
+        r'"x\x9b2J": 1',
+        r'flow: {graph: "a >> \e[2J"}',
+        r'flow: {graph: "a >> \"b\e[2J\": a"}',
+        r'flow: {graph: "pipe(\"p\e[2J\")"}',
+    ],
+)
+def test_a_control_character_comes_by_no_escape_into_a_name_or_a_refusal(file: str) -> None:
+    parts = {"flow": "flow: {graph: a}", "tasks": "tasks: {a: {callable: m:a}}"}
+    parts[file.partition(":")[0]] = file
+    said = refusal("\n".join(parts.values()))
+    assert re.search(r"[\x00-\x1f\x7f-\x9f]", f"{said.message} {said.meta}") is None
+
+
 def test_all_unknown_keys_are_told_at_once() -> None:
     error = refusal(FILE + "one: 1\ntwo: 2\n")
     assert [fault["path"] for fault in error.meta["fields"]] == ["one", "two"]

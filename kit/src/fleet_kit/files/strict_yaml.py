@@ -17,7 +17,8 @@ _MOST_LEVELS = 32
 _LONGEST_NUMBER = 100
 _LONGEST_SHOWN = 60
 
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _CORE_TAGS = {f"tag:yaml.org,2002:{kind}": kind for kind in ("null", "bool", "int", "float")}
 _TEXT_TAG = "tag:yaml.org,2002:str"
@@ -93,7 +94,12 @@ def shown_path(path: Path) -> str:
 
 def shorten(text: str) -> str:
     """A stranger's word, short enough for a sentence."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return printable(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+def printable(text: str) -> str:
+    """Control characters are spelled out: some of them are commands to the terminal that shows them."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _check_events(text: str) -> None:
@@ -139,7 +145,12 @@ def _key(node: Node, path: Path) -> str:
     if not isinstance(node, ScalarNode) or node.tag != _TEXT_TAG:
         shown = f'"{shorten(str(node.value))}" ' if isinstance(node, ScalarNode) else ""
         raise BadYaml(f"the key {shown}is no text{_inside(path)}; put it in quotes", _line(node))
-    return _text(node)
+    key = _text(node)
+    if found := _CONTROL.search(key):
+        # An escape such as "\\e" stands for it.
+        reason = f'the character U+{ord(found[0]):04X} is not allowed in the key "{shorten(key)}"{_inside(path)}'
+        raise BadYaml(reason, _line(node))
+    return key
 
 
 def _scalar(node: Node, path: Path) -> Any:

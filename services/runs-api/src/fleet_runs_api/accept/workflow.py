@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fleet_contracts.expressions import ARGUMENTS, LONGEST_EXPRESSION, parse_expression
 from fleet_contracts.workflow import WorkflowFile, WorkflowFlow, WorkflowRuntime, WorkflowTask
-from fleet_kit.files.strict_yaml import BadYaml, Path, YamlDocument, read_yaml, shorten, shown_path
+from fleet_kit.files.strict_yaml import BadYaml, Path, YamlDocument, printable, read_yaml, shorten, shown_path
 
 from ..errors import InvalidWorkflow
 
@@ -75,6 +75,8 @@ def read_workflow(raw: bytes) -> Workflow:
 
 
 def _invalid(faults: Sequence[_Fault]) -> InvalidWorkflow:
+    # Some reasons quote the file.
+    faults = [replace(fault, reason=printable(fault.reason)) for fault in faults]
     return InvalidWorkflow(
         "; ".join(f"line {fault.line}: {fault.reason}" for fault in faults),
         line=faults[0].line,
