@@ -13,6 +13,9 @@ from sqlalchemy import text
 
 from fleet_contracts.names import HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus
+from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept.acceptance import Acceptance, NewRun
+from fleet_runs_api.ledger.counting import settle_counts
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -282,6 +285,17 @@ async def test_a_difference_waits_for_a_change_whose_commit_takes_long(service: 
             connection.commit()
     seen = await eventually(lambda: walk(service, updated_after=after), what="the change that took long")
     assert [(item["run_id"], item["attempt"]) for item in seen] == [(run_id, 9)]
+
+
+async def test_a_run_of_a_replica_that_stood_still_before_its_commit_is_in_the_next_difference(
+    nats_server: NatsServer, tmp_path: Path, postgres_url: str, new_run: NewRun
+) -> None:
+    async with runs_running(runs_settings(nats_server, tmp_path, runs_database_url=postgres_url)) as service:
+        with service.database.writer.begin() as replica:
+            acceptance.accept(replica, [Acceptance([new_run])])
+            after = await _poll_for(service, 1.0)
+            settle_counts(replica)
+        assert ids((await ask(service, updated_after=after))["items"]) == [new_run.job.run_id]
 
 
 async def _poll_for(service: RunsUnderTest, seconds: float) -> float:

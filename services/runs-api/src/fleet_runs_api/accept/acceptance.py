@@ -26,6 +26,7 @@ _INSERT_RUN = Inserting(
         "submitted_at", "updated_at", "heartbeat_at", "revision", "dispatch", "checked_at", "changed_at", "failures",
         "reopened", "kv_released", "not_before", "deadline_at", "rerun_of",
     ),
+    executed_at="changed_at",
 )  # fmt: skip
 _INSERT_DOCUMENT = Inserting(_documents, ("run_id", "job"))
 
@@ -66,7 +67,8 @@ def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequenc
         there = _those_of(connection, [run.job.run_id for run in new])
         new = [run for run in new if run.job.run_id not in there]
     pending = RunStatus.PENDING.value
-    # Read inside the transaction: whoever follows changes relies on it.
+    # Read inside the transaction: whoever follows changes relies on it. PostgreSQL reads its own clock once more, when
+    # it knows of the transaction: between the two this process may stand still, and a replica sees nothing of it.
     changed_at = time.time()
     rows = []
     for run in new:

@@ -22,14 +22,20 @@ _CHUNKS = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
 class Prepared(ABC):
-    """A statement for rows whose values come in the order of `columns`."""
+    """A statement for rows whose values come in the order of `columns`.
 
-    def __init__(self, table: Table, columns: Sequence[str]) -> None:
+    PostgreSQL executes it some time after it was given: a time in the column `executed_at` becomes that moment there,
+    by the server's clock, if it is later.
+    """
+
+    def __init__(self, table: Table, columns: Sequence[str], *, executed_at: str | None = None) -> None:
         self._table = table.name
         self._columns = list(columns)
         self._texts: dict[int, str] = {}
         types = ", ".join(f"{name} {_postgresql_type(table, name)}" for name in columns)
-        self._document = f"SELECT * FROM json_to_recordset(%s::json) AS v({types})"
+        moment = f"greatest(v.{executed_at}, extract(epoch FROM clock_timestamp()))"
+        values = ", ".join(moment if name == executed_at else f"v.{name}" for name in columns)
+        self._document = f"SELECT {values} FROM json_to_recordset(%s::json) AS v({types})"
 
     def execute(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
@@ -67,8 +73,10 @@ class Prepared(ABC):
 class Inserting(Prepared):
     """`adding`: a column to add to where the row is there already."""
 
-    def __init__(self, table: Table, columns: Sequence[str], *, adding: str | None = None) -> None:
-        super().__init__(table, columns)
+    def __init__(
+        self, table: Table, columns: Sequence[str], *, adding: str | None = None, executed_at: str | None = None
+    ) -> None:
+        super().__init__(table, columns, executed_at=executed_at)
         self._head = f"INSERT INTO {self._table} ({', '.join(columns)})"
         self._tail = ""
         if adding is not None:

@@ -120,7 +120,9 @@ class Listing:
         """No change that is yet to be committed, here or by a replica, has a time before this one."""
         settled = self._commits.settled_until()
         if not self._database.is_sqlite:
-            settled -= float(connection.execute(list_reads.oldest_write_age()).scalar_one())
+            oldest = connection.execute(list_reads.oldest_write()).one()
+            # What is yet to be inserted gets a time of the server's clock, which may be behind ours.
+            settled = min(settled, oldest.now) - oldest.age
         return settled - _SETTLING_SECONDS
 
     def _summaries(self, rows: Sequence[Any]) -> list[bytes]:

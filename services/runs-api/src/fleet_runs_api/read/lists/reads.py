@@ -172,12 +172,13 @@ def highest_seq(tenant_id: str, until: float) -> Select[Any]:
     return select(func.max(rows.c.seq))
 
 
-def oldest_write_age() -> Select[Any]:
-    """PostgreSQL only: for how many seconds the oldest transaction that writes has been open, in any process."""
+def oldest_write() -> Select[Any]:
+    """PostgreSQL only: its clock, and how many seconds the oldest transaction that writes, in any process, is open."""
     return select(
         text(
-            "coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 FROM pg_stat_activity "
-            "WHERE datname = current_database() AND backend_xid IS NOT NULL"
+            "extract(epoch FROM clock_timestamp())::float8 AS now, "
+            "coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 AS age "
+            "FROM pg_stat_activity WHERE datname = current_database() AND backend_xid IS NOT NULL"
         )
     )
 
