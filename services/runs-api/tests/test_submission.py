@@ -1,6 +1,7 @@
 """Submitting: on disk and on the queue before the answer; nothing left behind when that is impossible."""
 
 import asyncio
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 
 import httpx
 import nats
+import orjson
 import pytest
 from nats.js import api
 
 from fleet_contracts.names import HEADER_SCOPES
 from fleet_contracts.status import RunStatus
-from fleet_runs_api.accept import acceptance
+from fleet_runs_api.accept import acceptance, jobs, submission
 from fleet_runs_api.accept.acceptance import Acceptance, NewRun
 from fleet_runs_api.accept.jobs import new_run_id
 from fleet_runs_api.ledger.database import Database
@@ -103,6 +105,32 @@ async def test_input_that_no_message_can_carry_is_refused_with_the_limit(service
     assert answer.status_code == 413
     assert "at most 61440 are allowed" in answer.json()["detail"]
     assert service.rows("SELECT * FROM runs") == []
+
+
+async def test_a_large_submit_is_prepared_beside_the_event_loop_once_its_size_is_allowed(
+    service: RunsUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def note_thread(*asked: Any) -> str:
+        threads.append(threading.current_thread().name)
+        return jobs.fingerprint(*asked)
+
+    monkeypatch.setattr(submission, "fingerprint", note_thread)
+
+    async def post(path: str, body: Any, *, padding: int = 0) -> httpx.Response:
+        content = orjson.dumps(body) + b" " * padding
+        headers = {"Idempotency-Key": path, "Content-Type": "application/json", "X-Request-Id": "asked-by-me"}
+        return await service.client.post(path, content=content, headers=headers)
+
+    run = {"flow_name": "a"}
+    assert (await post("/runs", {**run, "params": {"x": "y" * 70_000}})).status_code == 413
+    assert threads == []
+    assert (await post("/runs", run, padding=70_000)).status_code == 200
+    assert (await post("/runs/batch", {"runs": [run]})).status_code == 200
+    assert [name.rpartition("_")[0] for name in threads] == ["large-body"] * 2
+    asked = [orjson.loads(row.job)["request_id"] for row in service.rows("SELECT job FROM run_documents")]
+    assert asked == ["asked-by-me"] * 2
 
 
 async def test_without_identity_nobody_gets_in(service: RunsUnderTest) -> None:

@@ -1,9 +1,11 @@
 """JSON bodies of requests: cheap checks first, then parsing; large bodies are read beside the event loop."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextvars import copy_context
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +16,8 @@ from ..errors import UnsupportedContentType
 from .unknown_names import about_unknown
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+P = ParamSpec("P")
 
 JSON = "application/json"
 FORM = "multipart/form-data"
@@ -24,7 +28,7 @@ MOST_VALUES = 100_000
 # The same for the digits of numbers: a longer number costs more than its length.
 MOST_DIGITS = 2_000_000
 LONGEST_NUMBER = 100
-_LARGE_BYTES = 64 * 1024
+LARGE_BYTES = 64 * 1024
 _WINDOW_BYTES = 64 * 1024
 _DIGITS = b"0123456789"
 _TO_ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
@@ -56,9 +60,15 @@ async def read(model: type[M], request: Request, *, or_else: M | None = None) ->
         return or_else
     if body:
         require_content_type(request, JSON)
-    if len(body) <= _LARGE_BYTES:
+    if len(body) <= LARGE_BYTES:
         return parse(model, body)
-    return await asyncio.get_running_loop().run_in_executor(_reader, parse, model, body)
+    return await beside_the_loop(parse, model, body)
+
+
+async def beside_the_loop(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do what a large body asks for in the thread in which it was read."""
+    inside = partial(copy_context().run, partial(work, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_reader, inside)
 
 
 def require_content_type(request: Request, wanted: str) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 
 import orjson
 from pydantic_core import to_json
@@ -15,6 +16,7 @@ from fleet_contracts.job import Job
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.http.bodies import beside_the_loop
 from fleet_kit.http.identity import Identity
 from fleet_kit.logs.events import service_call
 from fleet_kit.logs.setup import failure_fields, problem_fields
@@ -101,18 +103,18 @@ class Submission:
         *,
         workflow: Workflow | None = None,
         idempotency_key: str | None = None,
+        is_large: bool = False,
     ) -> Receipt:
         """Accept a run and send it on its way. When NATS is away nothing is left behind."""
-        job = new_job(wanted, caller, self._settings, now=self._clock())
-        if workflow is not None:
-            job = with_workflow(job, workflow)
-        use = None
-        if idempotency_key is not None:
-            asked = fingerprint(wanted.model_dump(mode="json"), workflow.sha256 if workflow else None)
-            use = KeyUse(caller.tenant_id, idempotency_key, asked, (job.run_id,), job.submitted_at)
         # At DEBUG: the gateway has a line for each of thousands, and the ledger tells what came of it.
-        with service_call(logger, "runs", "submit", level=logging.DEBUG, entity_id=f"run:{job.run_id}"):
-            return await self._submit(job, use)
+        with service_call(logger, "runs", "submit", level=logging.DEBUG) as told:
+            self._link.require()
+            self._disk.require()
+            prepare = partial(self._prepare_one, wanted, caller, workflow, idempotency_key, self._clock())
+            # 1 MiB takes up to 150 ms.
+            new, use = await beside_the_loop(prepare) if is_large else prepare()
+            told["entity_id"] = f"run:{new.job.run_id}"
+            return await self._submit(new, use)
 
     async def rerun(self, job: Job, caller: Identity, *, idempotency_key: str | None = None) -> Receipt:
         """Submit the job of a run once more, as a new run."""
@@ -121,8 +123,11 @@ class Submission:
         if idempotency_key is not None:
             asked = fingerprint("rerun", job.run_id)
             use = KeyUse(caller.tenant_id, idempotency_key, asked, (again.run_id,), again.submitted_at)
+            again = again.model_copy(update={"idempotency_key": idempotency_key})
         with service_call(logger, "runs", "rerun", entity_id=f"run:{again.run_id}"):
-            return await self._submit(again, use)
+            self._link.require()
+            self._disk.require()
+            return await self._submit(self._prepare(again), use)
 
     async def submit_batch(
         self, wanted: Sequence[SubmitRun], caller: Identity, *, idempotency_key: str | None = None
@@ -131,8 +136,8 @@ class Submission:
         self._link.require()
         self._disk.require()
         now = self._clock()
-        # In a thread: a thousand runs take a tenth of a second, and others are answered meanwhile.
-        new, use = await asyncio.to_thread(self._prepare_many, wanted, caller, idempotency_key, now)
+        # A thousand runs take a tenth of a second, and others are answered meanwhile.
+        new, use = await beside_the_loop(self._prepare_many, wanted, caller, idempotency_key, now)
         run_ids = tuple(one.job.run_id for one in new)
         with service_call(logger, "runs", "submit_batch") as told:
             told["runs"] = len(run_ids)
@@ -141,12 +146,8 @@ class Submission:
             self._relay.wake()
             return Receipt(run_ids)
 
-    async def _submit(self, job: Job, use: KeyUse | None) -> Receipt:
-        self._link.require()
-        self._disk.require()
-        if use is not None:
-            job = job.model_copy(update={"idempotency_key": use.key})
-        new = self._prepare(job)
+    async def _submit(self, new: Dispatch, use: KeyUse | None) -> Receipt:
+        job = new.job
         # The relay sends it if this process does not come to it.
         send_at = job.submitted_at + self._settings.relay_retry_sec
         if (replay := await self._accept([new], use, send_at=send_at)) is not None:
@@ -165,6 +166,24 @@ class Submission:
                 self._relay.sent(job.run_id, dispatch=1, job_sequence=sequence)
             self._accepted.note(job, size=len(new.payload))
         return Receipt([job.run_id])
+
+    def _prepare_one(
+        self,
+        wanted: SubmitRun,
+        caller: Identity,
+        workflow: Workflow | None,
+        idempotency_key: str | None,
+        now: float,
+    ) -> tuple[Dispatch, KeyUse | None]:
+        job = new_job(wanted, caller, self._settings, now=now)
+        if workflow is not None:
+            job = with_workflow(job, workflow)
+        if idempotency_key is None:
+            return self._prepare(job), None
+        new = self._prepare(job.model_copy(update={"idempotency_key": idempotency_key}))
+        # After the size was looked at: it costs much more than that.
+        asked = fingerprint(wanted.model_dump(mode="json"), workflow.sha256 if workflow else None)
+        return new, KeyUse(caller.tenant_id, idempotency_key, asked, (job.run_id,), job.submitted_at)
 
     def _prepare_many(
         self, wanted: Sequence[SubmitRun], caller: Identity, idempotency_key: str | None, now: float

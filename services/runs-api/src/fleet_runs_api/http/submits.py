@@ -5,7 +5,7 @@ from fastapi.responses import Response
 
 from fleet_contracts.scopes import Scope
 from fleet_contracts.status import RunStatus
-from fleet_kit.http.bodies import read
+from fleet_kit.http.bodies import LARGE_BYTES, read
 from fleet_kit.http.identity import RunsWriter, identity_of
 from fleet_kit.http.openapi import json_body
 
@@ -23,7 +23,12 @@ _REPLAYED = {"Idempotency-Replayed": "true"}
 async def submit_run(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit a run. It is on disk before the answer is sent."""
     wanted = await read(SubmitRun, request)
-    receipt = await service.submission.submit(wanted, caller, idempotency_key=idempotency_key_of(request))
+    receipt = await service.submission.submit(
+        wanted,
+        caller,
+        idempotency_key=idempotency_key_of(request),
+        is_large=len(await request.body()) > LARGE_BYTES,
+    )
     service.metrics.submitted.inc(0 if receipt.replayed else 1)
     return answer_one(receipt)
 
