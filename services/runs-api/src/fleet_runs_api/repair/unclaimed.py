@@ -122,11 +122,12 @@ class Unclaimed:
 
     async def _consumer_info(self, durable: str) -> api.ConsumerInfo | None:
         try:
-            return await self._link.jetstream.consumer_info(self._names.work_stream, durable)
+            info: api.ConsumerInfo = await self._link.jetstream.consumer_info(self._names.work_stream, durable)
         except nats.js.errors.NotFoundError:
             return None
         except (nats.errors.Error, nats.js.errors.Error) as error:
             raise self._link.unavailable(error) from error
+        return info
 
     async def _give_back(self, row: Any, durable: str, consumer_sequence: int, *, times: int) -> None:
         """The ledger may be a moment behind: only a run that waits in KV, too, is given back."""
