@@ -1,16 +1,19 @@
 """A stack that is started differently from last time says so, or is refused with the ways out."""
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
+from nats.js.kv import KeyValue
 
 from fleet_launcher.data_dir.folder import DataFolder
 from fleet_launcher.data_dir.last_start import check_start, remember_start
 from fleet_launcher.errors import LaunchError
 from fleet_launcher.settings import LauncherSettings
+from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import wait_until
 
 from .conftest import StandinServer
@@ -50,6 +53,30 @@ def test_a_stack_that_asked_for_keys_is_opened_only_by_saying_so(
     monkeypatch.setenv("PYOCO_HTTP_AUTH_MODE", "none")
     assert start(folder) == ["callers need no API key any more (--auth none); at the last start they needed one"]
     assert start(folder) == []
+
+
+async def change_keys(server: NatsServer, change: Callable[[KeyValue], Awaitable[object]]) -> None:
+    """What the stack's own NATS has kept when it is stopped after that."""
+    with server.running():
+        client = await nats.connect(server.url)
+        await change(await client.jetstream().create_key_value(bucket="pyoco_auth"))
+        await client.close()
+        server.stop()
+
+
+async def test_a_stack_that_has_had_keys_and_remembers_nothing_is_opened_only_by_saying_so(
+    folder: DataFolder,
+) -> None:
+    server = NatsServer(folder.path)
+    # A first start that was interrupted had no time to make a key.
+    await change_keys(server, lambda keys: keys.status())
+    assert check_start(folder, LauncherSettings.load()) == []
+    await change_keys(server, lambda keys: keys.put("one", b"{}"))
+    with pytest.raises(LaunchError, match="say --auth api_key, or --auth none to let in everybody"):
+        start(folder)
+    assert start(folder, http_auth_mode="api_key") == []
+    with pytest.raises(LaunchError, match="repeat --auth api_key"):
+        start(folder)
 
 
 def test_a_ledger_elsewhere_is_left_only_by_saying_so(folder: DataFolder) -> None:

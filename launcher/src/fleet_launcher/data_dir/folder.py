@@ -9,6 +9,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from fleet_contracts.names import kv_stream
+
 from ..errors import LaunchError
 
 # The kernel takes 107 bytes on Linux, fewer elsewhere; the gateway refuses more than this.
@@ -80,6 +82,11 @@ class DataFolder:
     def last_start(self) -> Path:
         """What the stack was last started with, as far as the next start must not forget it."""
         return self.path / "last-start.json"
+
+    def has_kept(self, bucket: str) -> bool:
+        """Whether the stack's own NATS has ever written anything into this bucket."""
+        blocks = self.nats_store.glob(f"jetstream/*/streams/{kv_stream(bucket)}/msgs/*.blk")
+        return any(block.stat().st_size for block in blocks)
 
     @property
     def fingerprint(self) -> str:

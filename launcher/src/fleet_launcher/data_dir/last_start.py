@@ -32,6 +32,12 @@ def check_start(folder: DataFolder, settings: LauncherSettings) -> list[str]:
     before, now = _read(folder), LastStart.of(folder, settings)
     auth_is_said = "http_auth_mode" in settings.model_fields_set
     told = []
+    if before is None and not auth_is_said and folder.has_kept(settings.auth_kv_bucket):
+        # Of a version that remembered nothing.
+        raise LaunchError(
+            f"the stack in {folder.path} has had API keys, and nothing tells whether it asked for them when it was "
+            "started last; say --auth api_key, or --auth none to let in everybody who reaches it"
+        )
     if before is not None and before.http_auth_mode != now.http_auth_mode:
         if not auth_is_said:
             raise LaunchError(
