@@ -3,7 +3,10 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import AF_INET6
 
+import httpx
+import psutil
 import pytest
 
 from fleet_kit.errors import envelope
@@ -170,3 +173,15 @@ def test_the_address_that_it_is_bound_to_is_known(start_gateway: Callable[..., G
     other = start_gateway(host="127.0.0.2")
     assert other.raw_bytes(b"GET /health HTTP/1.0\r\nHost: 127.0.0.2\r\n\r\n").split()[1] == b"200"
     assert other.raw_bytes(b"GET /health HTTP/1.0\r\nHost: 127.0.0.3\r\n\r\n").split()[1] == b"421"
+
+
+def test_an_ipv6_address_that_it_is_bound_to_is_known(start_gateway: Callable[..., Gateway]) -> None:
+    # Not the loopback address: that is known by name.
+    own = (one.address for several in psutil.net_if_addrs().values() for one in several if one.family == AF_INET6)
+    address = next((one for one in own if not one.startswith(("fe80:", "::1"))), None)
+    if address is None:
+        pytest.skip("this machine has no IPv6 address of its own")
+    gateway = start_gateway(host=address)
+    for host, status in ((f"[{address}]", 200), ("[2001:db8::7]", 421)):
+        url = f"http://[{address}]:{gateway.config.port}/health"
+        assert httpx.get(url, headers={"Host": host}).status_code == status

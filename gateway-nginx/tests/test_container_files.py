@@ -150,6 +150,12 @@ def test_the_image_looks_for_the_key_where_the_embedded_stack_does(header: str) 
             "2026-11-16T13:40:30+01:00",
         ),
         (
+            f'2026/11/16 13:40:30 [error] 30#30: *9 no, request: "GET /runs/%70yoco_k-1_{"x" * 43} HTTP/1.1"',
+            "ERROR",
+            '*9 no, request: "GET (withheld) HTTP/1.1"',
+            "2026-11-16T13:40:30+01:00",
+        ),
+        (
             "2026/11/16 13:40:30 [warn] 30#30: a body is kept",
             "WARNING",
             "a body is kept",

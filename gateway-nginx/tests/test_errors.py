@@ -2,10 +2,14 @@
 
 import json
 
+import httpx
 import pytest
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import envelope
+from fleet_testkit.nats_server import free_port
+
+from .conftest import Gateway
 
 REQUEST_ID = "err-1"
 
@@ -112,6 +116,15 @@ def test_a_service_that_is_down_is_502_and_works_again_at_once_when_it_is_back(g
     assert ask(gateway, path=path).status_code == 200
 
 
+@pytest.fixture(scope="module")
+def stopped_runs(short_folder):
+    gateway = Gateway(short_folder())
+    gateway.start()
+    gateway.services["runs"].stop()
+    yield gateway
+    gateway.stop()
+
+
 def test_a_post_that_broke_off_is_never_sent_again(gateway):
     def break_off(exchange):
         exchange.close_connection = True
@@ -120,6 +133,35 @@ def test_a_post_that_broke_off_is_never_sent_again(gateway):
     gateway.services["runs"].answer = break_off
     assert ask(gateway, "POST", "/runs", json={}).status_code == 502
     assert len(gateway.services["runs"].seen) == 1
+
+
+@pytest.mark.parametrize("key", [{"Idempotency-Key": "k-1"}, {}], ids=["with-key", "without-key"])
+@pytest.mark.parametrize("path", ["/runs", "/runs?x=1", "/runs/batch", "/runs/yaml", "/runs/r1/rerun"])
+def test_a_submit_without_an_answer_may_have_been_accepted(stopped_runs, path, key):
+    answer = ask(stopped_runs, "POST", path, json={}, headers=key)
+    said = (
+        "a service is unavailable, and may have accepted the request; repeat it with the same Idempotency-Key, "
+        "or look for the run if it had none"
+    )
+    assert answer.json() == envelope(status=502, message=said, request_id=REQUEST_ID, retryable=bool(key))
+
+
+def test_a_cancel_without_an_answer_can_be_repeated(stopped_runs):
+    answer = ask(stopped_runs, "POST", "/runs/r1/cancel", json={})
+    assert answer.json() == envelope(
+        status=502, message="a service is unavailable; try again", request_id=REQUEST_ID, retryable=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"), [("/", "localhost", 404), ("/runs-api/metrics", "evil.example", 421)]
+)
+def test_the_port_of_the_metrics_answers_with_an_envelope(start_gateway, path, host, status):
+    port = free_port()
+    start_gateway(metrics_port=port)
+    answer = httpx.get(f"http://127.0.0.1:{port}{path}", headers={"Host": host, "X-Request-Id": REQUEST_ID})
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/json")
+    assert (answer.json()["ok"], answer.json()["error"]["meta"]["request_id"]) == (False, REQUEST_ID)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500, 502, 503, 504])
