@@ -30,6 +30,23 @@ def test_it_tells_that_it_lives_what_it_waits_for_and_its_metrics() -> None:
         assert client.post("/ready").status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("bound", "host", "status"),
+    [
+        *[("127.0.0.1", host, 200) for host in ("localhost:9100", "LOCALHOST", "127.0.0.1:1", "[::1]:9100")],
+        *[("127.0.0.1", host, 421) for host in ("evil.example", "evil.example:9100", "127.0.0.2", "[", ":")],
+        ("127.0.0.2", "127.0.0.2", 200),
+        # As Prometheus asks in compose.
+        ("0.0.0.0", "worker:9100", 200),
+    ],
+)
+def test_a_page_reaches_it_under_no_name_of_its_own(bound: str, host: str, status: int) -> None:
+    with monitored(bound, 0, new_registry("tested"), dict) as port:
+        address = bound if bound != "0.0.0.0" else "127.0.0.1"
+        answer = httpx.get(f"http://{address}:{port}/metrics", headers={"Host": host})
+    assert answer.status_code == status
+
+
 def test_when_it_is_over_nobody_listens() -> None:
     with monitored("127.0.0.1", 0, new_registry("tested"), dict) as port:
         pass

@@ -49,6 +49,10 @@ def _seconds_of(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = value.strip()
+    if re.fullmatch(r"\d{8}", text):
+        # Both readings are possible, and as unix seconds it would be a day of 1970 that nobody means.
+        reason = "Input should be a date such as 2026-01-31; write unix seconds of 1970 with a point (20260131.0)"
+        raise PydanticCustomError("moment", reason)
     try:
         return float(text)
     except ValueError:

@@ -6,8 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry
 
@@ -19,6 +21,7 @@ logger = logging.getLogger(__name__)
 WaitingFor = Callable[[], dict[str, str]]
 _Start = Callable[[str, list[tuple[str, str]]], Any]
 _JSON = "application/json"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class MonitorUnusable(Exception):
@@ -29,12 +32,12 @@ class MonitorUnusable(Exception):
 def monitored(host: str, port: int, registry: CollectorRegistry, waiting_for: WaitingFor) -> Iterator[int]:
     """Answer whoever watches this process; the port, which may have been chosen by the system."""
     try:
-        application = _application(registry, waiting_for)
-        server = make_server(host, port, application, server_class=_QuietServer, handler_class=_QuietHandler)
+        server = _QuietServer((host, port), _QuietHandler)
     except OSError as error:
         raise MonitorUnusable(
             f"cannot listen on {host}:{port} ({error.strerror}); choose another PYOCO_MONITOR_PORT"
         ) from error
+    server.set_app(_application(registry, waiting_for, _known_hosts(host, str(server.server_address[0]))))
     thread = threading.Thread(target=server.serve_forever, name="fleet-monitor", daemon=True)
     thread.start()
     try:
@@ -45,10 +48,33 @@ def monitored(host: str, port: int, registry: CollectorRegistry, waiting_for: Wa
         thread.join()
 
 
-def _application(registry: CollectorRegistry, waiting_for: WaitingFor) -> Callable[[Any, _Start], Iterable[bytes]]:
+def _known_hosts(host: str, address: str) -> frozenset[str]:
+    """The names in requests to a loopback address: a page may have a name of its own point there (DNS rebinding).
+
+    Empty: any name, for an address that others reach as well, such as Prometheus in compose.
+    """
+    return frozenset({*_LOOPBACK_NAMES, host, address}) if ip_address(address).is_loopback else frozenset()
+
+
+def _name_of(host: str) -> str | None:
+    """Without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _application(
+    registry: CollectorRegistry, waiting_for: WaitingFor, known_hosts: frozenset[str]
+) -> Callable[[Any, _Start], Iterable[bytes]]:
     def answer(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         try:
-            status, content_type, body = look(environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            asked_for = environ.get("HTTP_HOST", "")
+            if known_hosts and asked_for and _name_of(asked_for) not in known_hosts:
+                sentence = "this host is not known here; use localhost or the address of PYOCO_MONITOR_HOST"
+                status, content_type, body = "421 Misdirected Request", _JSON, _json({"detail": sentence})
+            else:
+                status, content_type, body = look(environ["REQUEST_METHOD"], environ["PATH_INFO"])
         except Exception:
             logger.exception("this process could not be looked at")
             status, content_type, body = "500 Internal Server Error", _JSON, _json({"detail": "internal error"})
