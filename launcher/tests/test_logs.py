@@ -36,6 +36,14 @@ def test_following_goes_on_across_rotation_and_sees_new_parts(tmp_path: Path) ->
     assert next(lines) == ("worker-1", "hello")
 
 
+def test_following_shows_what_has_come_at_once_in_the_order_of_time(tmp_path: Path) -> None:
+    folder = folder_with_logs(tmp_path, auth="", nats="")
+    lines = follow(folder, None)
+    for name, seconds in (("auth", (1, 3)), ("nats", (0, 2))):
+        folder.log(name).write_text("".join(f"[7] 2026/01/01 10:20:3{second}.5 [INF] it\n" for second in seconds))
+    assert [next(lines)[0] for _ in range(4)] == ["nats", "auth", "nats", "auth"]
+
+
 def test_the_last_lines_leave_out_empty_ones(tmp_path: Path) -> None:
     folder = folder_with_logs(tmp_path, nats="a\n\nb\n\n")
     assert last_lines(folder.log("nats"), 5) == ["a", "b"]

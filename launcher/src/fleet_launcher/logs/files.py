@@ -59,12 +59,18 @@ def for_people(part: str, line: str, *, coloured: bool) -> str:
 
 def in_order_of_time(logs: Mapping[str, Path], count: int) -> list[tuple[str, str]]:
     """The last lines of each log with its part's name, all together by the time at which they were said."""
-    said = []
-    for name, log in logs.items():
-        lines = last_lines(log, count)
-        said += [(at, name, line) for at, line in zip(times_of(lines, before=_written_at(log)), lines, strict=True)]
+    return _merged({name: last_lines(log, count) for name, log in logs.items()}, logs)
+
+
+def _merged(said: Mapping[str, list[str]], logs: Mapping[str, Path]) -> list[tuple[str, str]]:
+    """Lines with their part's name, by time."""
+    timed = [
+        (at, name, line)
+        for name, lines in said.items()
+        for at, line in zip(times_of(lines, before=_written_at(logs[name])), lines, strict=True)
+    ]
     # Those of one moment stay as they are: the lines of a traceback, and logs in which nobody says when.
-    return [(name, line) for _, name, line in sorted(said, key=lambda line: line[0])]
+    return [(name, line) for _, name, line in sorted(timed, key=lambda line: line[0])]
 
 
 def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
@@ -87,9 +93,9 @@ def follow(folder: DataFolder, part: str | None) -> Iterator[tuple[str, str]]:
 def _new_lines(folder: DataFolder, part: str | None, tails: dict[str, "_Tail"]) -> Iterator[tuple[str, str]]:
     while True:
         # A part that was started since then has a log by now; one whose log is just being put aside has none.
-        for log in [folder.log(part)] if part else sorted(folder.logs.glob("*.log")):
-            for line in tails.setdefault(log.stem, _Tail(log)).new_lines():
-                yield log.stem, line
+        logs = {log.stem: log for log in ([folder.log(part)] if part else sorted(folder.logs.glob("*.log")))}
+        # What has come since the last look is told together, in order of time like the lines before.
+        yield from _merged({name: tails.setdefault(name, _Tail(log)).new_lines() for name, log in logs.items()}, logs)
         time.sleep(_POLL_SECONDS)
 
 
