@@ -304,3 +304,36 @@ def test_run_ids_are_uuids_that_grow_with_time() -> None:
     assert ids == sorted(ids)
     assert {uuid.UUID(run_id).version for run_id in ids} == {7}
     assert len({new_run_id() for _ in range(10_000)}) == 10_000
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+async def test_a_run_whose_job_was_stored_and_denied_is_either_accepted_or_out_of_every_workers_reach(
+    service: RunsUnderTest, monkeypatch: pytest.MonkeyPatch, claimed: bool
+) -> None:
+    """NATS denies a subject while its users are reloaded, and does not say which message it means."""
+    submission = service.app.state.service.submission
+    link = submission._link
+    publish, withdraw = link.publish_nowait, submission._withdraw
+    run_ids: list[str] = []
+
+    async def publish_and_deny(subject: str, payload: bytes, *more: Any) -> Any:
+        ack = await publish(subject, payload, *more)
+        if subject == "pyoco.work.default" and not run_ids:
+            link._deny(subject)
+            run_ids.append(orjson.loads(payload)["run_id"])
+            if claimed:
+                await service.claim(run_ids[0])
+        return ack
+
+    async def look_and_withdraw(*about: Any) -> None:
+        assert await service.found(run_ids[0]) is None, "a worker could claim it while it is withdrawn"
+        await withdraw(*about)
+
+    monkeypatch.setattr(link, "publish_nowait", publish_and_deny)
+    monkeypatch.setattr(submission, "_withdraw", look_and_withdraw)
+    answer = await service.client.post("/runs", json={"flow_name": "hello"})
+    shown = await service.client.get(f"/runs/{run_ids[0]}")
+    if claimed:
+        assert (answer.status_code, shown.json()["status"]) == (200, "RUNNING")
+    else:
+        assert (answer.status_code, shown.status_code) == (503, 404)

@@ -52,6 +52,10 @@ class WriteRefused(NatsUnavailable):
     """JetStream refused the write."""
 
 
+class WriteDenied(WriteRefused):
+    """NATS let a write to this subject not pass. It does not say which: this one may have been stored before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ack:
     stream: str
@@ -415,11 +419,11 @@ class NatsLink:
             self._down_because = explained(error)
 
     def _deny(self, denied: str) -> None:
-        """The server does not say which message it refused: every one to this subject is."""
+        """The server does not say which message it refused: all under way to this subject fail, some were stored."""
         self._client.deny(denied)
         for sent in self._sent.values():
             if sent.subject.lower() == denied and not sent.ack.done():
-                sent.ack.set_exception(WriteRefused(f"NATS refused the write: {NotPermitted(sent.subject)}"))
+                sent.ack.set_exception(WriteDenied(f"NATS refused the write: {NotPermitted(sent.subject)}"))
                 sent.ack.exception()  # nobody may be waiting any more; asking marks it as seen
         for answers in self._answers.values():
             if answers.subject.lower() == denied and not answers.complete.done():

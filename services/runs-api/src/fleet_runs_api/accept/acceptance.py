@@ -67,8 +67,8 @@ def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequenc
         there = _those_of(connection, [run.job.run_id for run in new])
         new = [run for run in new if run.job.run_id not in there]
     pending = RunStatus.PENDING.value
-    # Read inside the transaction: whoever follows changes relies on it. PostgreSQL reads its own clock once more, when
-    # it knows of the transaction: between the two this process may stand still, and a replica sees nothing of it.
+    # Read inside the transaction: whoever follows changes relies on it. PostgreSQL reads its own clock once more when
+    # it knows of the transaction: before that this process may stand still, and no replica sees anything of it.
     changed_at = time.time()
     rows = []
     for run in new:

@@ -19,7 +19,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.logs.setup import problem_fields
 from fleet_kit.nats.kv import Bucket
-from fleet_kit.nats.link import Ack, NatsLink, WriteRefused, WrongRevision
+from fleet_kit.nats.link import Ack, NatsLink, WriteDenied, WriteRefused, WrongRevision
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..errors import LedgerUnavailable
@@ -72,16 +72,21 @@ class Relay:
 
         The job leaves this process only after NATS has acknowledged the snapshot. A failure before that is raised,
         and a job that JetStream refuses: then no job of this run is anywhere, and none can arrive later. A job that
-        was sent and not answered may arrive at any time: such a run can no longer be withdrawn.
+        was sent and not answered may arrive at any time: such a run can no longer be withdrawn. Nor can one whose job
+        was denied, if its snapshot cannot be removed before anybody claims it.
         """
         begun = time.perf_counter()
         job = new.job
         with self._sending(job, dispatch=1):
             written = await self._runs.update_nowait(job.run_id, new.snapshot.encode(), revision=0)
-            await self._confirm_snapshot(new, written)
+            revision = await self._confirm_snapshot(new, written)
             try:
                 queued = await self._queue_nowait(job, new.payload, dispatch=1)
                 sequence = (await self._link.wait_ack(queued)).sequence
+            except WriteDenied:
+                if not await self._take_back(job.run_id, revision):
+                    return None
+                raise
             except WriteRefused:
                 raise
             except NatsUnavailable as error:
@@ -89,6 +94,15 @@ class Relay:
                 return None
         self._metrics.relay_seconds.observe(time.perf_counter() - begun)
         return sequence
+
+    async def _take_back(self, run_id: str, revision: int) -> bool:
+        """Remove the first snapshot, so that nobody can claim the run any more; False if that is not certain."""
+        try:
+            await self._runs.delete(run_id, revision=revision)
+        except (WrongRevision, NatsUnavailable) as error:
+            logger.info("run %s stays accepted: its snapshot could not be removed: %s", run_id, error)
+            return False
+        return True
 
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
         """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
@@ -234,12 +248,14 @@ class Relay:
             raise
         return (await self._link.wait_ack(queued)).sequence
 
-    async def _confirm_snapshot(self, new: Dispatch, written: "asyncio.Future[Ack]") -> None:
+    async def _confirm_snapshot(self, new: Dispatch, written: "asyncio.Future[Ack]") -> int:
+        """The revision of the snapshot."""
         try:
-            await self._link.wait_ack(written)
+            return (await self._link.wait_ack(written)).sequence
         except WrongRevision:
             # It is there already (this is a repeated send), or there is the marker of a purged one.
-            await self.announce(new.snapshot)
+            _, revision = await self.announce(new.snapshot)
+            return revision
 
     async def _deal_with(self, row: Any) -> None:
         try:

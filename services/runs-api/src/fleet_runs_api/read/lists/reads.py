@@ -173,7 +173,7 @@ def highest_seq(tenant_id: str, until: float) -> Select[Any]:
 
 
 def oldest_write() -> Select[Any]:
-    """PostgreSQL only: its clock, and how many seconds the oldest transaction that writes, in any process, is open."""
+    """PostgreSQL only: its clock, and for how long the oldest transaction that writes, in any process, is open."""
     return select(
         text(
             "extract(epoch FROM clock_timestamp())::float8 AS now, "
