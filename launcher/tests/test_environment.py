@@ -40,6 +40,14 @@ def test_a_part_gets_its_own_secrets_and_no_others(part: str, secrets: set[str])
     assert ("PYOCO_LOG_LEVEL" in got) is (part not in ("gateway", "nats"))
 
 
+def test_passwords_for_the_ledger_reach_no_flow_and_those_for_other_databases_do() -> None:
+    own = {"PGPASSWORD": "x", "PGPASSFILE": "x", "PGSERVICEFILE": "x"}
+    assert environment_of("worker-1", {**own, "PGUSER": "me"}) == {**own, "PGUSER": "me"}
+    environ = {**own, "PYOCO_RUNS_DATABASE_URL": "postgresql://db/pyoco"}
+    assert environment_of("worker-1", environ) == {}
+    assert environment_of("runs-api", environ) == environ
+
+
 def test_every_setting_that_is_a_secret_or_leads_to_one_has_parts_that_need_it() -> None:
     found = {
         f"PYOCO_{name.upper()}"

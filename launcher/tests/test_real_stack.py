@@ -40,10 +40,13 @@ def test_a_stack_has_the_workers_it_was_given_and_goes_on_where_it_stopped(tmp_p
         assert open_to_others(Path(stack.parts["auth"]["address"].removeprefix("unix:")).parent) == []
     assert open_to_others(tmp_path / "data") == []
     # The limits of streams that exist are those they were made with.
-    with Stack(tmp_path / "data", "--workers", "0", env={"PYOCO_EVENTS_MAX_BYTES": TOO_MUCH}) as again:
+    env = {"PYOCO_EVENTS_MAX_BYTES": TOO_MUCH, "PYOCO_ALLOWED_HOSTS": "fleet.example"}
+    with Stack(tmp_path / "data", "--workers", "0", env=env) as again:
         assert again.parts.keys() == services
         assert again.nats_url == address
         assert again.client.get(f"/runs/{run_id}").json()["status"] == "COMPLETED"
+        hosts = {"fleet.example": httpx.codes.OK, "evil.example": httpx.codes.MISDIRECTED_REQUEST}
+        assert {host: again.client.get("/runs", headers={"Host": host}).status_code for host in hosts} == hosts
 
 
 def test_an_existing_nats_is_used_instead_of_an_own_one(tmp_path: Path, nats_server: NatsServer) -> None:

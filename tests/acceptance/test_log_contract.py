@@ -4,6 +4,7 @@ That each line of each stack keeps the schema is checked whenever a stack is sto
 """
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from fleet_contracts.log_events import REQUIRED_META, SERVICE_HTTP, SERVICE_WORKER
 from fleet_testkit.api_keys import issue_key
-from fleet_testkit.log_check import CANARY, REFUSED_ON_PURPOSE, fault_of
+from fleet_testkit.log_check import CANARY, REFUSED_ON_PURPOSE, check_refusals, fault_of
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
@@ -92,9 +93,15 @@ def test_neither_flows_nor_their_worker_see_a_secret_of_the_other_parts(talkativ
     seen = run["result"]
     assert SECRET not in str(seen)
     assert {name for name in seen["runner"] if name.startswith("PYOCO_")} == {"PYOCO_FLEET_PART"}
-    assert (seen["runner"]["MY_SETTING"], seen["worker"]["MY_SETTING"]) == ("mine", "mine")
-    # It has its own, so this is its environment.
-    assert seen["worker"]["PYOCO_NATS_NKEY_FILE"].endswith(".nk")
+    assert seen["runner"]["MY_SETTING"] == "mine"
+    # Where it is not root it can read that of no other part.
+    assert not seen["has_pepper"]
+    if os.geteuid() == 0:
+        assert seen["worker"]["MY_SETTING"] == "mine"
+        # It has its own, so this is its environment.
+        assert seen["worker"]["PYOCO_NATS_NKEY_FILE"].endswith(".nk")
+    else:
+        assert seen["worker"] == {}
 
 
 def test_every_event_of_the_contract_is_told_with_its_meta(talkative: Stack, tmp_path: Path) -> None:
@@ -154,3 +161,7 @@ def test_a_line_that_breaks_the_contract_is_noticed(talkative: Stack) -> None:
     for refusal in ("permissions violation for subscription to x", "cid:7 - Publish Violation - Subject x"):
         assert fault_of(telling(refusal)) is not None
         assert fault_of(telling(f"{REFUSED_ON_PURPOSE}: {refusal}")) is None
+        # As nats-server in a container says it.
+        with pytest.raises(AssertionError, match="nats-1 has refused"):
+            check_refusals(["[1] [INF] ready", f"[1] [ERR] {refusal}"], of="nats-1")
+        check_refusals([f"[1] [ERR] {REFUSED_ON_PURPOSE}: {refusal}"], of="nats-1")

@@ -155,9 +155,21 @@ indiscreet = Flow("indiscreet") >> say_everywhere
 
 @task
 def look_at_environments():
-    """The environment of the runner and that of its worker."""
-    of_worker = Path(f"/proc/{os.getppid()}/environ").read_text().split("\0")
-    return {"runner": dict(os.environ), "worker": dict(line.split("=", 1) for line in of_worker if line)}
+    """The environments of the runner and its worker, and of all others that can be read: as root every one."""
+    of_worker = _environ_of(os.getppid()).split("\0")
+    others = (_environ_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {
+        "runner": dict(os.environ),
+        "worker": dict(line.split("=", 1) for line in of_worker if "=" in line),
+        "has_pepper": os.geteuid() != 0 and any("PYOCO_AUTH_PEPPER=secret-" in other for other in others),
+    }
+
+
+def _environ_of(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 curious = Flow("curious") >> look_at_environments

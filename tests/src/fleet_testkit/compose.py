@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import httpx
 
-from .log_check import check_log_lines
+from .log_check import check_log_lines, check_refusals
 from .nats_server import free_port
 from .waiting import wait_until
 
@@ -96,9 +96,14 @@ class ComposedFleet:
         return self.run("logs", "--no-color", "--tail", "40", *services)
 
     def check_logs(self, *, also_secret: Sequence[str] = ()) -> int:
-        """Every line of our containers, those that have ended too, keeps the log contract; how many there were."""
+        """Every line of our containers, those that have ended too, keeps the log contract; how many there were.
+
+        NATS has a format of its own: it must only have refused nobody a subject.
+        """
         told = 0
         for part in self.described(stopped=True):
+            if part["Service"].startswith("nats"):
+                check_refusals(self.log(part["Name"]).splitlines(), of=part["Name"])
             if part["Service"] in OWN_SERVICES:
                 said = self.log(part["Name"])
                 # It may have been killed in the middle of a line.

@@ -47,7 +47,7 @@ def fault_of(line: str) -> str | None:
         return "; ".join(wrong[:3])
     if (found := _SECRETS.search(line)) is not None:
         return f"it tells the secret {found.group()[:16]}…"
-    if _REFUSED_BY_NATS.search(line) and REFUSED_ON_PURPOSE not in line:
+    if _is_refusal(line):
         return "NATS has refused something, and no test expects it: mend the role in nats_roles.py"
     if fields["level"] != "DEBUG" and CANARY in line and CANARY in json.dumps(_without_what_a_flow_raised(fields)):
         return "it tells what only a DEBUG line may"
@@ -78,6 +78,16 @@ def check_log_lines(lines: Iterable[str], *, of: str, also_secret: Iterable[str]
             wrong.append(f"{of}:{number}: {complaint}\n    {line[:_SHOWN_CHARACTERS]}")
     assert not wrong, "log lines break the contract (observability/log-line.schema.json):\n" + "\n".join(wrong)
     return looked
+
+
+def check_refusals(lines: Iterable[str], *, of: str) -> None:
+    """Fail if NATS says, in lines of its own, that it has refused a process something."""
+    refused = [line for line in lines if _is_refusal(line)]
+    assert not refused, f"{of} has refused what no test expects: {refused[:_MOST_TOLD]}"
+
+
+def _is_refusal(line: str) -> bool:
+    return _REFUSED_BY_NATS.search(line) is not None and REFUSED_ON_PURPOSE not in line
 
 
 def whole_lines(log: Path) -> Iterator[str]:

@@ -19,11 +19,19 @@ SECRETS: dict[str, tuple[str, ...]] = {
     "PYOCO_WORKER_CREDENTIALS_DIR": ("worker",),
 }
 
+# Read by PostgreSQL's library besides the ledger's address. Where that is none, flows may need them.
+_OF_POSTGRESQL = ("PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
+
 
 def environment_of(part: str, environ: Mapping[str, str]) -> dict[str, str]:
     """`part` is a name of the part table: `runs-api`, `worker-2`, `nats`."""
     kind = "worker" if part.startswith("worker-") else part
-    return {name: value for name, value in environ.items() if not name.startswith("PYOCO_") or _may_have(kind, name)}
+    withheld = _OF_POSTGRESQL if kind != "runs-api" and environ.get("PYOCO_RUNS_DATABASE_URL") else ()
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in withheld and (not name.startswith("PYOCO_") or _may_have(kind, name))
+    }
 
 
 def _may_have(kind: str, name: str) -> bool:
