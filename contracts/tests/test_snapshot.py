@@ -85,7 +85,9 @@ def test_numbers_of_attempts_that_a_lost_store_may_have_known_are_not_used_again
     )
     assert told.with_lost_attempt(lost, now=7.0) is told
     ended = again.finish(RunStatus.COMPLETED, now=7.0)
-    assert ended.with_lost_attempt(lost, now=8.0) is ended
+    assert ended.with_lost_attempt(ended, now=8.0) is ended
+    told = ended.with_lost_attempt(lost, now=8.0)
+    assert (told.status, told.end_time, told.earlier_attempts[0].attempt) == (RunStatus.COMPLETED, 7.0, 1)
 
 
 def test_an_attempt_keeps_when_it_was_due_also_after_its_end() -> None:

@@ -81,6 +81,21 @@ async def test_a_worker_that_lost_its_claim_ends_the_runner_and_leaves_the_run_t
     assert "the claim was lost" in worker.log
 
 
+async def test_an_attempt_that_a_lost_store_had_known_is_told_also_after_the_run_has_ended(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    start_worker("w1", PYOCO_RUN_LOST_AFTER_SEC="60")
+    run_id = await desk.submit("waiting")
+    held = await desk.wait_running(run_id)
+    await desk.runs.delete(run_id)
+    anew = RunSnapshot.pending(desk.job("waiting", run_id=run_id), now=5.0).skip_attempts(20)
+    again = anew.claim(worker_id="w9", worker_instance_id="other", ack_subject=None, now=5.0)
+    await desk.runs.create(run_id, again.finish(RunStatus.COMPLETED, now=6.0).encode())
+    told = await desk.wait_for(run_id, lambda run: run.earlier_attempts, what="the attempt told")
+    assert (told.status, told.worker_id, told.attempt) == (RunStatus.COMPLETED, "w9", 21)
+    assert [(record.worker_id, record.attempt) for record in told.earlier_attempts] == [("w1", held.attempt)]
+
+
 async def test_a_killed_runners_run_completes_as_the_next_attempt(
     desk: Desk, start_worker: StartWorker, tmp_path: Path
 ) -> None:

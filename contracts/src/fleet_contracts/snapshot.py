@@ -192,8 +192,11 @@ class RunSnapshot(Document):
         return self.model_copy(update={"attempt_floor": max(self.attempt, self.attempt_floor or 0) + count})
 
     def with_lost_attempt(self, lost: Self, *, now: float) -> Self:
-        """Tell of an attempt that this snapshot does not know, because NATS has lost the one that did."""
-        if self.is_terminal or self.attempt == lost.attempt or lost.worker_id is None:
+        """Tell of an attempt that this snapshot does not know, because NATS has lost the one that did.
+
+        Also after the end: the attempt that followed may have been short.
+        """
+        if self.attempt == lost.attempt or lost.worker_id is None:
             return self
         if any(record.attempt == lost.attempt for record in self.earlier_attempts):
             return self

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import nats.errors
 import pytest
 
 from fleet_contracts.job import Job
+from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.kv import Bucket
@@ -83,6 +85,33 @@ async def test_a_run_in_mid_air_keeps_its_attempts_after_a_wipe(
 
 
 @pytest.mark.own_nats
+async def test_an_attempt_that_is_told_after_the_end_is_listed_and_changes_nothing_else(
+    service: RunsUnderTest,
+) -> None:
+    run_id = await service.submit(retry={"max_attempts": 2})
+    lost = RunSnapshot.pending(Job(run_id=run_id, flow_name="hello", tag="default", submitted_at=1.0), now=1.0).claim(
+        worker_id="w0", worker_instance_id="i0", ack_subject=None, now=2.0
+    )
+    await service.change(run_id, lambda s: s.skip_attempts(20))
+    await service.claim(run_id)
+    await service.change(run_id, lambda s: s.finish(RunStatus.FAILED, now=time.time(), error="ValueError: no"))
+    before = await service.until_listed(run_id, status="FAILED")
+    await service.change(run_id, lambda s: s.with_lost_attempt(lost, now=time.time()))
+
+    async def attempts() -> dict[str, Any]:
+        answer: dict[str, Any] = (await service.client.get(f"/runs/{run_id}/attempts")).json()
+        return answer
+
+    async def is_kept_by_the_ledger() -> bool:
+        return await service.found(run_id) is None and len((await attempts())["attempts"]) == 2
+
+    await eventually(is_kept_by_the_ledger, what="the lost attempt in the ledger")
+    told = await attempts()
+    assert [(one["attempt"], one["worker_id"]) for one in told["attempts"]] == [(1, "w0"), (21, "w1")]
+    assert [decision["kind"] for decision in told["decisions"]] == ["hand_over"]
+    assert await service.listed(run_id) == before
+
+
 async def test_an_attempt_that_the_ledger_never_heard_of_keeps_its_number_for_itself(
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

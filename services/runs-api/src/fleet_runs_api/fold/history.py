@@ -59,8 +59,28 @@ def note_decisions(connection: Connection, decided: Sequence[Decided]) -> None:
 
 def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
     """Record the attempts that a snapshot tells of, and what was decided after each one that is news."""
+    decided = _note_records(connection, snapshot, snapshot.earlier_attempts)
+    if _has_used_up_its_retries(snapshot):
+        assert snapshot.retry is not None
+        reason = f"failure {snapshot.failures} of {snapshot.retry.max_attempts} allowed: {snapshot.error}"
+        at = snapshot.end_time or snapshot.updated_at
+        decided.append(Decided(snapshot.run_id, at, DecisionKind.GIVE_UP, snapshot.attempt, reason))
+    note_decisions(connection, decided)
+
+
+def note_lost_attempts(connection: Connection, ended: RunSnapshot) -> None:
+    """Record what a worker tells after the end: earlier attempts that were interrupted, and nothing else."""
+    records = [
+        record
+        for record in ended.earlier_attempts
+        if record.outcome is AttemptOutcome.INTERRUPTED and record.attempt < ended.attempt
+    ]
+    note_decisions(connection, _note_records(connection, ended, records))
+
+
+def _note_records(connection: Connection, snapshot: RunSnapshot, records: Sequence[AttemptRecord]) -> list[Decided]:
     decided = []
-    for record in snapshot.earlier_attempts:
+    for record in records:
         added = connection.execute(
             _INSERT_ATTEMPT[connection.dialect.name].values(
                 run_id=snapshot.run_id,
@@ -75,12 +95,7 @@ def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
         ).first()
         if added is not None and (decision := _decision_after(snapshot, record)) is not None:
             decided.append(decision)
-    if _has_used_up_its_retries(snapshot):
-        assert snapshot.retry is not None
-        reason = f"failure {snapshot.failures} of {snapshot.retry.max_attempts} allowed: {snapshot.error}"
-        at = snapshot.end_time or snapshot.updated_at
-        decided.append(Decided(snapshot.run_id, at, DecisionKind.GIVE_UP, snapshot.attempt, reason))
-    note_decisions(connection, decided)
+    return decided
 
 
 def _decision_after(snapshot: RunSnapshot, record: AttemptRecord) -> Decided | None:

@@ -17,8 +17,8 @@ from ..ledger.known import KNOWN_COLUMNS, Known
 from ..ledger.outbox import queue_again
 from ..ledger.prepared import Updating
 from ..ledger.tables import runs as _runs
-from .history import note_attempts
-from .rules import Change, fold
+from .history import note_attempts, note_lost_attempts
+from .rules import Change, fold, tells_of_lost_attempts
 
 _CHANGE_COLUMNS = (*Change.__dataclass_fields__, "changed_at")
 _APPLY_CHANGE = Updating(_runs, _CHANGE_COLUMNS, keys=("run_id",))
@@ -57,11 +57,14 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
     latest: dict[str, tuple[Change, Observation]] = {}
     moves: list[tuple[Kind, RunStatus, int]] = []
     to_retry: dict[str, float] = {}
+    late: list[RunSnapshot] = []
     for observation in observations:
         run_id = observation.snapshot.run_id
         before = known.get(run_id)
         change = fold(before, observation.snapshot, observation.revision, now=now) if before else None
         if before is None or change is None:
+            if before is not None and tells_of_lost_attempts(before, observation.snapshot, observation.revision):
+                late.append(observation.snapshot)
             continue
         changed.add(id(observation))
         latest[run_id] = (change, observation)
@@ -80,6 +83,8 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
             if not known[run_id].status.is_terminal:
                 queue_again(connection, run_id, due_at=due_at, now=now)
         count(connection, moves)
+    for snapshot in late:
+        note_lost_attempts(connection, snapshot)
     return [[observation for observation in group if id(observation) in changed] for group in groups]
 
 

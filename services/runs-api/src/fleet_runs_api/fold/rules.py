@@ -47,6 +47,16 @@ def is_possible(known: Known, snapshot: RunSnapshot, *, now: float) -> bool:
     )
 
 
+def tells_of_lost_attempts(known: Known, snapshot: RunSnapshot, revision: int) -> bool:
+    """Whether the snapshot is the end that the ledger knows, with attempts besides that a lost store had known."""
+    return (
+        known.status.is_terminal
+        and revision > known.revision
+        and (snapshot.status, snapshot.attempt, snapshot.reopened) == (known.status, known.attempt, known.reopened)
+        and bool(snapshot.earlier_attempts)
+    )
+
+
 def fold(known: Known, snapshot: RunSnapshot, revision: int, *, now: float) -> Change | None:
     """The change to record, or None when the snapshot is old news, impossible, or comes after the end.
 
