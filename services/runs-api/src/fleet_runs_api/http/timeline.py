@@ -22,9 +22,6 @@ from .dependencies import Service
 
 router = APIRouter()
 
-# A position in the stream fits into what JetStream counts with.
-_LARGEST_POSITION = 2**63 - 1
-
 Attempt = Annotated[int | None, Query(ge=1)]
 
 
@@ -34,16 +31,20 @@ async def read_events(
     caller: RunsReader,
     service: Service,
     attempt: Attempt = None,
-    after: Annotated[int, Query(ge=0, le=_LARGEST_POSITION, description="`next` of a page, or an event's `id`")] = 0,
+    after: Annotated[
+        str, Query(pattern=r"^([0-9a-f]{1,32}-)?[0-9]{1,19}$", description="`next` of a page, or an event's `id`")
+    ] = "0",
     limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
 ) -> Response:
     """The run's timeline in order: its states, those of its tasks, and their output."""
-    page = await service.timeline.page(run_id, tenant_id=caller.tenant_id, attempt=attempt, after=after, limit=limit)
+    # A number alone, as earlier versions told it, is a place in whatever stream there is.
+    place = EventId.parse(after) or int(after)
+    page = await service.timeline.page(run_id, tenant_id=caller.tenant_id, attempt=attempt, after=place, limit=limit)
     return JsonResponse(
         {
             "run_id": run_id,
-            "events": [_event(entry) for entry in page.entries],
-            "next": page.next,
+            "events": [_event(page.store, entry) for entry in page.entries],
+            "next": None if page.next is None else str(EventId(page.store, page.next)),
             "truncated": page.truncated,
             "missing_batches": page.missing_batches,
         }
@@ -110,10 +111,10 @@ async def _log_events(run_id: str, news: AsyncGenerator[Output | End | None]) ->
                     )
 
 
-def _event(entry: Entry) -> dict[str, Any]:
+def _event(store: str, entry: Entry) -> dict[str, Any]:
     event = entry.event
     return {
-        "id": entry.position,
+        "id": str(EventId(store, entry.position)),
         "at": event.at,
         "kind": event.kind,
         "status": event.status,

@@ -16,7 +16,6 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.messages import stream_identity
 
 from ..event_ids import EventId
 from ..watching import State, Watching
@@ -152,7 +151,7 @@ class Following:
             self._leave(run_id, follower)
 
     async def _identify(self) -> str:
-        return await stream_identity(self._link, self._names.events_stream)
+        return await self._timeline.identify()
 
     async def _tell_end(self, states: AsyncIterator[State | None], follower: _Follower) -> None:
         try:

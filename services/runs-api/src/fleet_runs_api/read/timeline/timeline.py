@@ -13,8 +13,9 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import TERMINAL_RUN_STATUSES
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.messages import StoredMessage, last_message, messages_of
+from fleet_kit.nats.messages import StoredMessage, last_message, messages_of, stream_identity
 
+from ..event_ids import EventId
 from ..views import RunViews, Writer
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class LogFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventsPage:
+    # The stream that the positions are places in.
+    store: str
     entries: list[Entry]
     # Where to go on; None if there is nothing more now.
     next: int | None
@@ -191,11 +194,19 @@ class Timeline:
             position=position,
         )
 
-    async def page(self, run_id: str, *, tenant_id: str, attempt: int | None, after: int, limit: int) -> EventsPage:
-        """The events after a position, of one attempt or all."""
+    async def identify(self) -> str:
+        """The stream of events, as positions name it."""
+        return await stream_identity(self._link, self._names.events_stream)
+
+    async def page(
+        self, run_id: str, *, tenant_id: str, attempt: int | None, after: EventId | int, limit: int
+    ) -> EventsPage:
+        """The events after a position, of one attempt or all. A position in a lost stream is the beginning."""
         snapshot = await self._views.find(run_id, tenant_id=tenant_id)
         truncated = await self._has_lost_its_beginning(snapshot)
-        reader = self.reader(run_id, tenant_id=tenant_id, position=after)
+        store = await self.identify()
+        position = after if isinstance(after, int) else after.place if after.store == store else 0
+        reader = self.reader(run_id, tenant_id=tenant_id, position=position)
         entries: list[Entry] = []
         characters = 0
         while read := await reader.read():
@@ -204,9 +215,9 @@ class Timeline:
                     continue
                 characters += len(entry.event.text or "")
                 if entries and (len(entries) == limit or characters > _PAGE_CHARACTERS):
-                    return EventsPage(entries, entries[-1].position, truncated, reader.missing_batches)
+                    return EventsPage(store, entries, entries[-1].position, truncated, reader.missing_batches)
                 entries.append(entry)
-        return EventsPage(entries, None, truncated, reader.missing_batches)
+        return EventsPage(store, entries, None, truncated, reader.missing_batches)
 
     async def log(self, run_id: str, *, tenant_id: str, wanted: LogFilter) -> AsyncIterator[list[Entry]]:
         """The run's output as far as there is any; RunNotFound and NatsUnavailable come before the first of it."""
