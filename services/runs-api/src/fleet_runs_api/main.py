@@ -1,14 +1,36 @@
-"""The only wiring of the runs service."""
+"""The only wiring of the runs service: its parts, what they are given, when they start and stop."""
 
+import asyncio
+import logging
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 from fastapi import FastAPI
+from sqlalchemy import Connection
 
 from fleet_kit.http.app import create_app
 from fleet_kit.http.serve import run_service
+from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.metrics import NatsMetrics
+from fleet_kit.nats.resources import ensure_bucket, ensure_stream
+from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work_stream_config
 
+from .accept.cancellation import Cancellation
+from .accept.submission import Submission
+from .dead_letters.arrivals import DeadLetterIngest
+from .dead_letters.groups import settle_groups
+from .dead_letters.handling import DeadLetters
+from .dispatch.queued_jobs import QueuedJobs
+from .dispatch.queues import Queues
+from .dispatch.relay import Relay
+from .errors import LedgerUnavailable
+from .fold.ingest import Ingest
+from .gauges import FleetGauges
 from .http.dead_letters import router as dead_letter_router
 from .http.lists import router as list_router
 from .http.runs import router
@@ -16,11 +38,268 @@ from .http.submits import EXPRESS
 from .http.submits import router as submit_router
 from .http.timeline import router as timeline_router
 from .http.workflows import router as workflow_router
+from .ledger import outbox
+from .ledger.accepted import AcceptedRuns
+from .ledger.counting import settle_counts
+from .ledger.database import Database
+from .ledger.disk import LedgerDisk
+from .ledger.shared_secrets import agree
+from .ledger.writer import GroupCommit
 from .metrics import RunsMetrics
-from .service import RunsService
+from .read.lists.listing import Listing
+from .read.timeline.following import Following
+from .read.timeline.timeline import Timeline
+from .read.views import RunViews
+from .read.watching import Watching
+from .repair.expiry import Expiry
+from .repair.retention import Retention
+from .repair.sweeper import Sweeper
+from .repair.unclaimed import Unclaimed
 from .settings import RunsSettings
+from .workers import FleetView
+
+logger = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_SECONDS = 0.0005
+_LEDGER_RETRY_SECONDS = 1.0
+
+
+class RunsService:
+    """All parts of the service, how they prepare JetStream, and their background work."""
+
+    def __init__(self, settings: RunsSettings, metrics: RunsMetrics) -> None:
+        self._settings = settings
+        self.workflow_yaml_max_bytes = settings.workflow_yaml_max_bytes
+        self._stop = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ledger_missing: str | None = "not opened yet"
+        # When the work stream and the runs bucket were made: if that changes, JetStream has lost its memory.
+        self._made: dict[str, datetime | None] = {}
+
+        self.metrics = metrics
+        self.link = NatsLink(settings, name="runs-api")
+        self._database = Database(settings.runs_database_url)
+        self._commits = GroupCommit(self._database.writer, before_commit=_settle, on_commit=self._on_commit)
+        self._disk = LedgerDisk(self._database.folder, settings)
+        runs = Bucket(self.link, settings.runs_kv_bucket)
+        self._queues = Queues(self.link, settings)
+        self._fleet = FleetView(
+            self.link,
+            bucket=settings.workers_kv_bucket,
+            disconnect_timeout_sec=settings.worker_disconnect_timeout_sec,
+            start_command=settings.worker_start_command,
+            on_tags=self._queues.want,
+        )
+        self._relay = relay = Relay(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            names=settings,
+            retry_sec=settings.relay_retry_sec,
+            metrics=metrics,
+        )
+        self._ingest = Ingest(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            relay=relay,
+            names=settings,
+            metrics=self.metrics,
+        )
+        self._dead_letter_ingest = DeadLetterIngest(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            settings=settings,
+            metrics=metrics,
+        )
+        jobs = QueuedJobs(link=self.link, database=self._database, names=settings)
+        self._expiry = Expiry(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            names=settings,
+            jobs=jobs,
+            metrics=self.metrics,
+        )
+        unclaimed = Unclaimed(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            queues=self._queues,
+            workers=self._fleet,
+            names=settings,
+            lost_after_sec=settings.run_lost_after_sec,
+            metrics=metrics,
+        )
+        self._retention = Retention(
+            settings=settings, link=self.link, runs=runs, database=self._database, commits=self._commits
+        )
+        self._sweeper = Sweeper(
+            settings=settings,
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            commits=self._commits,
+            relay=relay,
+            expiry=self._expiry,
+            jobs=jobs,
+            unclaimed=unclaimed,
+            metrics=self.metrics,
+        )
+        accepted = AcceptedRuns(self._database)
+        self.submission = Submission(
+            settings=settings,
+            link=self.link,
+            database=self._database,
+            accepted=accepted,
+            commits=self._commits,
+            relay=relay,
+            disk=self._disk,
+            metrics=metrics,
+        )
+        self.views = RunViews(
+            link=self.link,
+            runs=runs,
+            database=self._database,
+            accepted=accepted,
+            workers=self._fleet,
+            unclaimed=unclaimed,
+        )
+        self.listing = Listing(
+            database=self._database,
+            commits=self._commits,
+            views=self.views,
+            workers=self._fleet,
+            unclaimed=unclaimed,
+        )
+        self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
+        self.timeline = Timeline(link=self.link, names=settings, views=self.views)
+        self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
+        self.cancellation = Cancellation(
+            link=self.link,
+            runs=runs,
+            views=self.views,
+            commits=self._commits,
+            relay=relay,
+            names=settings,
+            jobs=jobs,
+            carry_after_sec=settings.relay_retry_sec,
+        )
+        self.dead_letters = DeadLetters(link=self.link, database=self._database, commits=self._commits, relay=relay)
+        self.gauges = FleetGauges(
+            settings=settings,
+            link=self.link,
+            database=self._database,
+            workers=self._fleet,
+            metrics=metrics,
+        )
+        NatsMetrics(self.link, metrics.registry, component="runs-api")
+        metrics.watchers.set_function(lambda: self.watching.watcher_count)
+        metrics.followers.set_function(lambda: self.following.follower_count)
+        metrics.disk_free.set_function(self._disk.free_bytes)
+
+        self.link.after_connect(self._ensure_resources)
+        self.link.after_connect(self._queues.look_again)
+        self.link.after_connect(self._fleet.mirror.restart)
+        self.link.after_connect(self._ingest.prepare)
+        self.link.after_connect(self._dead_letter_ingest.prepare)
+        self.link.after_connect(self._expiry.listen)
+        self.link.after_connect(self.watching.resume)
+
+    async def __aenter__(self) -> "RunsService":
+        await self.link.__aenter__()
+        # Workers wait for their queues, whether or not the ledger is open yet.
+        self._tasks += [asyncio.create_task(self._queues.run(self._stop)), asyncio.create_task(self._work())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.cancellation.stop()
+        await self._expiry.stop()
+        await self.following.stop()
+        await self.watching.stop()
+        await self._fleet.mirror.stop()
+        await self._ingest.stop()
+        await self._dead_letter_ingest.stop()
+        await self._commits.stop()
+        await self.link.__aexit__()
+        self._database.dispose()
+
+    async def waiting_for(self) -> dict[str, str]:
+        missing = {
+            "nats": self.link.down_because or self.link.full_because,
+            "ledger": self._ledger_missing,
+            "disk": self._disk.full_because,
+        }
+        return {part: reason for part, reason in missing.items() if reason}
+
+    def _on_commit(self, writes: int, seconds: float) -> None:
+        self.metrics.commit_writes.observe(writes)
+        self.metrics.commit_seconds.observe(seconds)
+
+    async def _work(self) -> None:
+        await self._open_ledger()
+        self._tasks += [
+            asyncio.create_task(self._ingest.run(self._stop)),
+            asyncio.create_task(self._dead_letter_ingest.run(self._stop)),
+            asyncio.create_task(self._relay.run(self._stop)),
+            asyncio.create_task(self._sweeper.run(self._stop)),
+            asyncio.create_task(self._retention.run(self._stop)),
+            asyncio.create_task(self.watching.check(self._stop)),
+            asyncio.create_task(self._disk.run(self._stop)),
+        ]
+
+    async def _open_ledger(self) -> None:
+        failures = RateLimitedLog()
+        while True:
+            try:
+                await asyncio.to_thread(self._database.migrate)
+                secret = await self._cursor_secret()
+                self.listing.sign_with(secret)
+                self.dead_letters.sign_with(secret)
+                break
+            except LedgerUnavailable as error:
+                self._ledger_missing = str(error.meta.get("reason", error))
+                failures.log(logger, "the ledger cannot be opened yet", error)
+                await asyncio.sleep(_LEDGER_RETRY_SECONDS)
+        self._commits.start()
+        if self._database.is_sqlite:
+            # Nobody else writes this file: what lies in the outbox was meant to be sent by a process that is gone.
+            await self._commits.write(outbox.hasten_outbox, time.time())
+        self._ledger_missing = None
+
+    async def _cursor_secret(self) -> str:
+        if (given := self._settings.cursor_secret) is not None:
+            return given.get_secret_value()
+        return await asyncio.to_thread(agree, self._database, "cursor")
+
+    async def _ensure_resources(self) -> None:
+        js, settings = self.link.jetstream, self._settings
+        replicas = settings.nats_replicas
+        work = await ensure_stream(js, work_stream_config(settings), replicas=replicas)
+        await ensure_stream(js, dlq_stream_config(settings, settings), replicas=replicas)
+        await ensure_stream(js, events_stream_config(settings, settings), replicas=replicas)
+        runs = await ensure_bucket(js, settings.runs_kv_bucket, replicas=replicas)
+        # It may come before workers-api does, whose bucket it is.
+        await ensure_bucket(js, settings.workers_kv_bucket, replicas=replicas, owned=False)
+        made = {"work": work.created, "runs": runs.created}
+        if made != self._made:
+            self._made = made
+            self._sweeper.suspect_everything()
+
+
+def _settle(connection: Connection) -> None:
+    """The rows that every process writes come last, and always in the same order."""
+    settle_groups(connection)
+    settle_counts(connection)
 
 
 def build(settings: RunsSettings) -> FastAPI:

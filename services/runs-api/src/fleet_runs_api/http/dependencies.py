@@ -1,15 +1,40 @@
-"""How a route reaches the service."""
+"""What the routes call, and how they reach it."""
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
-from ..service import RunsService
+from ..accept.cancellation import Cancellation
+from ..accept.submission import Submission
+from ..dead_letters.handling import DeadLetters
+from ..gauges import FleetGauges
+from ..metrics import RunsMetrics
+from ..read.lists.listing import Listing
+from ..read.timeline.following import Following
+from ..read.timeline.timeline import Timeline
+from ..read.views import RunViews
+from ..read.watching import Watching
 
 
-async def service_of(request: Request) -> RunsService:
-    service: RunsService = request.app.state.service
+class UseCases(Protocol):
+    """`main.py` builds them."""
+
+    workflow_yaml_max_bytes: int
+    metrics: RunsMetrics
+    gauges: FleetGauges
+    submission: Submission
+    cancellation: Cancellation
+    views: RunViews
+    listing: Listing
+    watching: Watching
+    timeline: Timeline
+    following: Following
+    dead_letters: DeadLetters
+
+
+async def service_of(request: Request) -> UseCases:
+    service: UseCases = request.app.state.service
     return service
 
 
-Service = Annotated[RunsService, Depends(service_of)]
+Service = Annotated[UseCases, Depends(service_of)]
