@@ -178,6 +178,15 @@ def test_secrets_that_were_lost_are_made_anew_by_one_command(kept: ComposedFleet
     possessions.are_there()
 
 
+def test_a_fleet_that_asked_for_keys_is_opened_only_by_saying_so(kept: ComposedFleet) -> None:
+    issue_key(kept)
+    silent = kept.layered(PYOCO_HTTP_AUTH_MODE="")
+    with pytest.raises(AssertionError, match="set PYOCO_HTTP_AUTH_MODE to api_key again, or to none"):
+        silent.up()
+    kept.up()
+    assert httpx.get(f"{kept.url}/runs").status_code in (401, 403)
+
+
 def test_a_new_pepper_makes_every_key_unknown(kept: ComposedFleet) -> None:
     issue_key(kept)
     once = ["run", "--rm", "--no-deps", "-T"]
@@ -262,10 +271,25 @@ def _accepted(fleet: ComposedFleet) -> str | None:
 
 
 # The next test makes every container anew, with the tags of before.
-def test_workers_with_other_tags_are_let_in_by_the_next_start(composed: ComposedFleet) -> None:
-    composed.layered(PYOCO_TAGS="default,gpu").up()
-    [ended] = wait_ended(composed.client, [submit(composed.client, "hello", tag="gpu", name="tagged")], within=60)
+def test_what_a_run_without_a_worker_tells_to_type_keeps_layers_and_the_number_of_workers(
+    composed: ComposedFleet, tmp_path: Path
+) -> None:
+    layer = tmp_path / "layer.yaml"
+    layer.write_text("services: { worker: { environment: { LAYER: kept } } }\n")
+    composed.layered(str(layer)).up("--scale", "worker=2")
+    run_id = submit(composed.client, "hello", tag="gpu", name="tagged")
+    told = wait_until(lambda: composed.client.get(f"/runs/{run_id}").json()["waiting_detail"], what="why it waits")
+    command = told.partition(" with: ")[2]
+    assert command == "PYOCO_TAGS=default,gpu ops/up"
+    typed = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, env=composed.env, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert typed.returncode == 0, typed.stderr
+    [ended] = wait_ended(composed.client, [run_id], within=60)
     assert ended["status"] == "COMPLETED"
+    workers = composed.containers("worker")
+    assert len(workers) == 2
+    assert "LAYER=kept" in composed.inspect(workers[0])["Config"]["Env"]
 
 
 def test_every_secret_but_the_pepper_is_replaced_by_one_command(composed: ComposedFleet) -> None:

@@ -57,6 +57,19 @@ def test_once_more_keeps_what_is_there_and_adds_what_is_missing(tmp_path: Path) 
     assert changed == {"nats/users.conf"}
 
 
+def test_a_fleet_that_asked_for_keys_is_opened_only_by_saying_so(tmp_path: Path) -> None:
+    for mode in ("", "none", "", "api_key", "api_key"):
+        assert make(tmp_path, f"--auth={mode}").returncode == 0
+    before = contents(tmp_path)
+    refused = make(tmp_path, "--auth=", "--workers", "17")
+    assert refused.returncode == 1
+    assert "set PYOCO_HTTP_AUTH_MODE to api_key again, or to none to let in everybody" in refused.stderr
+    assert "set it to api_key or none" in make(tmp_path, "--auth=apikey").stderr
+    assert contents(tmp_path) == before
+    for mode in ("none", ""):
+        assert make(tmp_path, f"--auth={mode}").returncode == 0
+
+
 def test_a_worker_of_another_name_is_let_in_until_that_is_taken_back(tmp_path: Path) -> None:
     make(tmp_path, "--workers", "1", "--grant", "far=gpu,default")
     make(tmp_path, "--workers", "1")  # as the next start does it

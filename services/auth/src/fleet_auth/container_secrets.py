@@ -22,6 +22,8 @@ _COMPONENT = "secrets"
 _SECRET_BYTES = 32
 # Workers of other names or tags than the fleet's own; the operator hands their seeds out.
 _GRANTS = "operator/workers"
+# Whether callers needed API keys when that was said last.
+_AUTH_MODE = "operator/http_auth_mode"
 # The NATS servers of compose.cluster.yaml.
 CLUSTER = ("nats", "nats-2", "nats-3")
 
@@ -70,6 +72,20 @@ class Secrets:
         write_secret(file, text.rstrip("\n"))
         file.chmod(0o644)
         file.parent.chmod(0o755)
+
+    def remember_auth(self, mode: str) -> None:
+        """A fleet that asked for keys is opened only by saying so: an empty mode is one that nobody has said."""
+        file = self._folder / _AUTH_MODE
+        before = file.read_text().strip() if file.exists() else ""
+        if mode not in ("", "none", "api_key"):
+            raise ValueError(f"PYOCO_HTTP_AUTH_MODE is {mode}; set it to api_key or none")
+        if not mode and before == "api_key":
+            raise ValueError(
+                "this fleet asked for API keys when it was started last; set PYOCO_HTTP_AUTH_MODE to api_key again, "
+                "or to none to let in everybody who reaches it"
+            )
+        if mode:
+            self.keep(_AUTH_MODE, mode)
 
     def granted(self) -> dict[str, str]:
         """The seeds of workers that were let in one by one, and the tags of each."""
@@ -122,6 +138,9 @@ def make(
     out: Annotated[Path, typer.Option(help="Where the folders go.")],
     workers: Annotated[int, typer.Option(min=0, max=1000, help="How many workers there may be at once.")] = 16,
     tags: Annotated[str, typer.Option(help="Which jobs those workers may take, e.g. cpu,gpu.")] = "default",
+    auth: Annotated[
+        str, typer.Option(help="Whether callers need API keys: api_key or none; empty: not said.", metavar="MODE")
+    ] = "",
     owner: Annotated[int | None, typer.Option(help="Numeric user that the containers run as.")] = None,
     grant: Annotated[
         list[str] | None, typer.Option(help="Let one more worker in, e.g. far=gpu,default.", metavar="NAME=TAGS")
@@ -131,6 +150,7 @@ def make(
     """Make the secrets of a fleet in containers. Once more changes nothing but what was asked for anew."""
     names, wanted = Names.load(), _tags(tags)
     made = Secrets(out, owner=owner)
+    made.remember_auth(auth)
     for worker_id in revoke or []:
         made.revoke(worker_id)
     for worker_id, _, its_tags in (wish.partition("=") for wish in grant or []):
