@@ -41,6 +41,8 @@ HANDS = 3
 # Nothing may hang; what does is shown where it does.
 STORY_SECONDS = 60.0
 LOST_AFTER_SECONDS = 0.5
+REQUEST_TIMEOUT_SECONDS = 0.5
+PAUSE_SECONDS = 0.8
 RETRY = RetryPolicy(base_seconds=0.05, cap_seconds=0.1)
 # Far more than any example needs: nothing may end because of it.
 MAX_DELIVER = 200
@@ -64,6 +66,8 @@ class Verb(StrEnum):
     KILL = "kill"
     # Long enough that a holder who is silent counts as lost.
     WAIT = "wait"
+    # NATS stands still until the services give up; once in an example, and felt by all its stories.
+    PAUSE = "pause"
 
 
 # Whoever is to do one of these and holds nothing takes a job first.
@@ -83,7 +87,7 @@ VERBS = [
     *[Verb.FAIL] * 6,
     *[Verb.CLAIM, Verb.REQUEUE, Verb.HEARTBEAT] * 4,
     *[Verb.REDELIVER, Verb.DUPLICATE, Verb.KILL, Verb.CRASH, Verb.STOP, Verb.CLAIM_DEAF, Verb.CANCEL] * 2,
-    *[Verb.SUBMIT, Verb.COMPLETE, Verb.WAIT],
+    *[Verb.SUBMIT, Verb.COMPLETE, Verb.PAUSE, Verb.WAIT, Verb.WAIT],
 ]
 ACTS = st.builds(Act, st.sampled_from(VERBS), st.integers(0, HANDS - 1), st.integers(0, 1))
 # The acts of one step happen at once.
@@ -95,8 +99,9 @@ STORIES = st.lists(STEPS, min_size=4, max_size=4)
 class World:
     """The services, the connections of the hands and the chronicle, for as many examples as are wanted."""
 
-    def __init__(self, nats_url: str, database_url: str, folder: Path, *, replicas: int) -> None:
-        self.nats_url = nats_url
+    def __init__(self, server: NatsServer, database_url: str, folder: Path, *, replicas: int) -> None:
+        self.nats_url = server.url
+        self.has_paused = False
         self.folder = folder
         self.database = Database(database_url)
         self.chronicle = Chronicle("pyoco_runs")
@@ -104,6 +109,7 @@ class World:
         self.links: list[NatsLink] = []
         # What has happened, over all examples.
         self.seen: Counter[str] = Counter()
+        self._server = server
         self._database_url = database_url
         self._replicas = replicas
         self._open = AsyncExitStack()
@@ -117,6 +123,7 @@ class World:
                 folder,
                 PYOCO_NATS_URL=self.nats_url,
                 PYOCO_RUNS_DATABASE_URL=self._database_url,
+                PYOCO_NATS_REQUEST_TIMEOUT_SEC=str(REQUEST_TIMEOUT_SECONDS),
                 PYOCO_SWEEP_INTERVAL_SEC="0.1",
                 PYOCO_RUN_LOST_AFTER_SEC=str(LOST_AFTER_SECONDS),
                 PYOCO_RUN_CHECK_INTERVAL_SEC="0.3",
@@ -135,6 +142,17 @@ class World:
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
         self.database.dispose()
+
+    async def pause(self) -> None:
+        """NATS stands still for longer than the services wait for it."""
+        if self.has_paused:
+            return
+        self.has_paused = True
+        self._server.pause()
+        try:
+            await asyncio.sleep(PAUSE_SECONDS)
+        finally:
+            self._server.resume()
 
     def rows(self, sql: str, **values: Any) -> list[Any]:
         return list(self.database.read(lambda connection: connection.execute(text(sql), values).all()))
@@ -165,7 +183,11 @@ class Story:
         ]
         self.hands = [Hand(world.links[n], self.settings[n], world.folder) for n in range(HANDS)]
         self.run_ids: list[str] = []
+        # The run of each submit, by the number that its key is made of; None while it was not accepted.
+        self.submits: dict[int, str | None] = {}
         self.requeued: Counter[str] = Counter()
+        # Requeues of which the caller does not know.
+        self.perhaps_requeued: Counter[str] = Counter()
         # When a cancel was recorded, by what callers were told, per life of each run.
         self.cancelled_at: dict[tuple[str, int], set[float]] = defaultdict(set)
 
@@ -177,6 +199,7 @@ class Story:
             for hand in self.hands:
                 await hand.open()
             await self.submit(0)
+            await eventually(self.all_accepted, what="the first run accepted")
             for step in steps:
                 await asyncio.gather(*(self.act(act) for act in step))
             await self.bring_to_rest()
@@ -217,22 +240,49 @@ class Story:
                 await hand.kill()
             case Verb.WAIT:
                 await asyncio.sleep(1.5 * LOST_AFTER_SECONDS)
+            case Verb.PAUSE:
+                # What comes in meanwhile is refused, or accepted later; whoever is free takes what NATS then has.
+                await asyncio.gather(self.world.pause(), self.submit(act.hand), self.submit(act.hand + 1))
+                await asyncio.gather(*(hand.take() for hand in self.hands))
 
     def service(self, number: int) -> httpx.AsyncClient:
         """Callers of a fleet do not choose the replica that answers them."""
         return self.world.services[number % len(self.world.services)]
 
     async def submit(self, number: int) -> None:
+        self.submits[key := len(self.submits)] = None
+        await self.submit_under(key, number)
+
+    async def submit_under(self, key: int, number: int) -> None:
         # Every other run may fail twice.
-        retry = RETRY.model_copy(update={"max_attempts": 1 + len(self.run_ids) % 2})
+        retry = RETRY.model_copy(update={"max_attempts": 1 + key % 2})
         body = {"flow_name": "scripted", "tag": self.tag, "retry": retry.model_dump()}
-        answer = await self.service(number).post("/runs", json=body)
-        assert answer.status_code == httpx.codes.OK, answer.text
-        self.run_ids.append(answer.json()["run_id"])
+        headers = {"Idempotency-Key": f"{self.tag}:{key}:1760000000000"}
+        answer = await self.service(number).post("/runs", json=body, headers=headers)
+        if self.is_refused(answer):
+            return
+        run_id = answer.json()["run_id"]
+        assert self.submits[key] in (None, run_id), f"key {key} is two runs: {self.submits[key]} and {run_id}"
+        if self.submits[key] is None:
+            self.submits[key] = run_id
+            self.run_ids.append(run_id)
+
+    def is_refused(self, answer: httpx.Response) -> bool:
+        """NATS stands still."""
+        assert answer.status_code in (httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE), answer.text
+        self.world.seen["refused"] += not answer.is_success
+        return not answer.is_success
+
+    async def all_accepted(self) -> bool:
+        """Whoever was refused comes again with the same key, perhaps to another replica."""
+        refused = [key for key, run_id in self.submits.items() if run_id is None]
+        await asyncio.gather(*(self.submit_under(key, key) for key in refused))
+        return None not in self.submits.values()
 
     async def cancel(self, run_id: str, number: int) -> None:
         answer = await self.service(number).post(f"/runs/{run_id}/cancel")
-        assert answer.status_code == httpx.codes.OK, answer.text
+        if self.is_refused(answer):
+            return
         told = RunSnapshot.decode(answer.content)
         if told.cancel_requested_at is not None:
             self.cancelled_at[run_id, told.reopened].add(told.cancel_requested_at)
@@ -242,8 +292,9 @@ class Story:
         letters = await service.get("/dlq", params={"run_id": run_id})
         for letter in letters.json()["items"]:
             answer = await service.post(f"/dlq/{letter['id']}/requeue")
-            assert answer.status_code in (httpx.codes.OK, httpx.codes.CONFLICT), answer.text
-            self.requeued[run_id] += answer.is_success
+            if answer.status_code != httpx.codes.CONFLICT:
+                counted = self.perhaps_requeued if self.is_refused(answer) else self.requeued
+                counted[run_id] += 1
 
     async def redeliver(self, run_id: str) -> None:
         """As if AckWait were over while the holder goes on."""
@@ -263,6 +314,9 @@ class Story:
 
     async def bring_to_rest(self) -> None:
         """The hands that live finish what is left, until nothing is."""
+        await eventually(self.all_accepted, what="every submit accepted")
+        # Once more, each under its key: it is the same run.
+        await asyncio.gather(*(self.submit_under(key, key + 1) for key in self.submits))
         await eventually(self.is_over, within=20, what="the end of every run and job")
         await eventually(self.disagreements_are_gone, within=30, what="ledger and KV agreeing")
 
@@ -308,6 +362,8 @@ class Story:
             ),
             what="the chronicle complete",
         )
+        begun = {run_id for hand in self.hands for run_id in hand.begun}
+        assert begun <= set(self.run_ids), f"executed and not accepted: {begun - set(self.run_ids)}"
         for run_id in self.run_ids:
             wrong = [*broken_rules(world.chronicle.of(run_id)), *await self.broken_promises(run_id)]
             assert not wrong, "\n".join([*wrong, *self.account_of(run_id)])
@@ -325,7 +381,9 @@ class Story:
         self.note(run_id, last, [report.outcome for report in reports])
         wrong = {
             "a hand told of an end that is not written": told - ends,
-            "a requeue was lost or done twice": last.reopened != self.requeued[run_id],
+            "a requeue was lost or done twice": not 0
+            <= last.reopened - self.requeued[run_id]
+            <= self.perhaps_requeued[run_id],
             "two cancels disagree": any(len(moments) > 1 for moments in self.cancelled_at.values()),
             "attempts are missing": [a["attempt"] for a in attempts] != list(range(1, last.attempt + 1)),
             "deliveries ran out": last.reason == "deliveries_exhausted",
@@ -357,6 +415,7 @@ class Story:
 
 
 async def play(world: World, stories: list[list[list[Act]]]) -> None:
+    world.has_paused = False
     async with asyncio.timeout(STORY_SECONDS):
         await asyncio.gather(*(Story(world).play(steps) for steps in stories))
 
@@ -364,12 +423,13 @@ async def play(world: World, stories: list[list[list[Act]]]) -> None:
 @pytest.fixture(params=["one service on SQLite", "two replicas on PostgreSQL"])
 def world(request: pytest.FixtureRequest, nats_server: NatsServer, tmp_path: Path) -> World:
     if "SQLite" in request.param:
-        world = World(nats_server.url, f"sqlite:///{tmp_path}/runs.db", tmp_path, replicas=1)
+        world = World(nats_server, f"sqlite:///{tmp_path}/runs.db", tmp_path, replicas=1)
     else:
-        world = World(nats_server.url, request.getfixturevalue("postgres_url"), tmp_path, replicas=2)
+        world = World(nats_server, request.getfixturevalue("postgres_url"), tmp_path, replicas=2)
     return world
 
 
+@pytest.mark.own_nats
 def test_whatever_happens_in_whatever_order_a_run_ends_once_and_ledger_and_kv_agree(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -400,4 +460,9 @@ def test_whatever_happens_in_whatever_order_a_run_ends_once_and_ledger_and_kv_ag
         print(f"\n[figures] interleavings: {dict(world.seen)}")
     # Had nothing of this happened, the test would have shown nothing.
     happened = {name for name, times in world.seen.items() if times}
-    assert happened >= {*map(str, (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)), "reopened", "fenced"}
+    assert happened >= {
+        *map(str, (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)),
+        "reopened",
+        "fenced",
+        "refused",
+    }

@@ -48,6 +48,8 @@ class Chronicle:
         return self._pages[run_id]
 
     async def _on_copy(self, msg: Msg) -> None:
+        if not msg.data:
+            return  # the trace of a withdrawn run is removed
         headers = msg.headers or {}
         key = kv_key(self._bucket, msg.subject.removeprefix(f"{_COPIES}."))
         page = Page(int(headers["Nats-Sequence"]), int(headers["Nats-Last-Sequence"]), RunSnapshot.decode(msg.data))

@@ -39,15 +39,17 @@ _PATIENCE_SECONDS = 0.05
 class ScriptedRunner:
     """Where a runner process would be: its run ends when the test says so."""
 
-    def __init__(self, *, heeds_cancel: bool) -> None:
+    def __init__(self, *, heeds_cancel: bool, begun: set[str]) -> None:
         self.wheels = NO_WHEELS
         self.is_spent = False
         self.died = asyncio.Event()
         self.started = asyncio.Event()
         self._heeds_cancel = heeds_cancel
+        self._begun = begun
         self._done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
 
-    async def run(self, _run: Run, _on_progress: Callable[[Progress], None]) -> Done:
+    async def run(self, run: Run, _on_progress: Callable[[Progress], None]) -> Done:
+        self._begun.add(run.run_id)
         self.started.set()
         return await self._done
 
@@ -99,6 +101,8 @@ class Hand:
         self._tasks: set[asyncio.Task[None]] = set()
         self._services = self._new_life()
         self.reports: list[Report] = []
+        # Every run that was ever executed, whoever knows of it.
+        self.begun: set[str] = set()
 
     async def open(self) -> None:
         await self._puller.start()
@@ -118,7 +122,7 @@ class Hand:
     async def take(self, *, heeds_cancel: bool = True) -> None:
         """Pull a job and wait until it is claimed or answered; a decision that takes longer goes on alone."""
         for msg in await self._puller.take(1):
-            runner = ScriptedRunner(heeds_cancel=heeds_cancel)
+            runner = ScriptedRunner(heeds_cancel=heeds_cancel, begun=self.begun)
             working = self._spawn(self._work(msg, runner))
             started = asyncio.create_task(runner.started.wait())
             await asyncio.wait({working, started}, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
