@@ -42,6 +42,7 @@ def is_killed(fleet: Stack, name: str) -> None:
     wait_until(lambda: fleet.parts[name]["state"] == "healthy", within=60, what=f"{name} ready again")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("fault", [stands_still, is_killed])
 @pytest.mark.parametrize("name", ["nats", "runs-api", "worker-1"])
 def test_the_last_run_ends_within_ten_seconds_after_the_part_is_back(
