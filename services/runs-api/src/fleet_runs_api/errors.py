@@ -22,7 +22,7 @@ class LedgerUnavailable(FleetError):
 
     status = 503
     provider = "ledger"
-    # The connection broke off in a transaction: nobody knows whether it was committed.
+    # True if the connection broke during a transaction, which may have been committed.
     may_be_written = False
 
 

@@ -1,4 +1,4 @@
-"""What is only known by asking the ledger and JetStream, shown to whoever scrapes."""
+"""Gauges whose values come from the ledger and JetStream; a scrape refreshes them."""
 
 import asyncio
 import logging
@@ -25,12 +25,12 @@ from .workers import NOBODY, FleetView
 
 logger = logging.getLogger(__name__)
 
-# However many scrape: so often are ledger and JetStream asked.
+# The ledger and JetStream are queried at most once in this time, however many clients scrape.
 _FRESH_SECONDS = 2.0
-# Whoever scrapes waits no longer; what has not answered by then is away.
+# Timeout for each of the two, so that a scrape is not held up; after it the source counts as unavailable.
 _PATIENCE_SECONDS = 3.0
 _MOST_TAGS = 100
-# Where the help of a gauge says so.
+# Counting stops here, as the help text of these gauges says.
 _MOST_COUNTED = 10_000
 _AWAY = (FleetError, nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError)
 
@@ -60,7 +60,7 @@ class FleetGauges:
         await self._show_streams()
 
     async def refresh(self) -> None:
-        """Bring everything up to date that can be; what cannot be known is not shown."""
+        """Update all gauges. Those whose source is unavailable are cleared or set to NaN."""
         async with self._asking:
             if time.monotonic() - self._asked_at < _FRESH_SECONDS:
                 return
@@ -125,13 +125,13 @@ class FleetGauges:
         self._metrics.ingest_oldest.set(age or 0.0)
 
     async def _show_queues(self) -> None:
-        """The subjects of the stream tell which tags have work, also those that no worker serves."""
+        """Show the queue of each tag. The stream's subjects include tags with work that no worker serves."""
         names, now = self._settings, time.time()
         info = await self._link.jetstream.stream_info(names.work_stream, subjects_filter=names.work_subject("*"))
         prefix = names.work_subject("")
         in_stream = {subject.removeprefix(prefix): count for subject, count in (info.state.subjects or {}).items()}
         served = self._workers.capacities(now=now)
-        # Chosen anew each time: whoever invents tags must not push out those that somebody serves.
+        # Chosen at every refresh, served tags first: invented tags must not displace those that workers serve.
         tags = sorted({*in_stream, *served}, key=lambda tag: (tag not in served, -in_stream.get(tag, 0), tag))
         named, rest = tags[:_MOST_TAGS], tags[_MOST_TAGS:]
         looked = await asyncio.gather(
@@ -146,19 +146,19 @@ class FleetGauges:
             metrics.queue_workers.labels(tag).set(served.get(tag, NOBODY).workers)
             metrics.queue_free_slots.labels(tag).set(served.get(tag, NOBODY).free_slots)
         if rest:
-            # Who takes them is not known one by one; that they are there is, and whether one of them has nobody.
+            # The other tags share one series: the sum of their jobs, and the workers of the tag that has the fewest.
             metrics.queue_jobs.labels(OTHER, "waiting").set(sum(in_stream.get(tag, 0) for tag in rest))
             metrics.queue_workers.labels(OTHER).set(min(served.get(tag, NOBODY).workers for tag in rest))
 
     async def _look_at(self, tag: str, jobs: int, *, held: int) -> tuple[int, int, float]:
-        """How many jobs of a tag wait, how many are in some worker's hands, how long the oldest has waited."""
+        """Of one tag: waiting jobs, jobs that workers hold, and the age in seconds of the oldest waiting job."""
         names = self._settings
         try:
             queue = await self._link.jetstream.consumer_info(names.work_stream, names.work_durable(tag))
         except nats.js.errors.NotFoundError:
             taken, delivered = 0, 0  # no worker has ever served it
         else:
-            # JetStream counts what was handed back among what is out, until somebody gets it again.
+            # JetStream counts a job that was handed back as unacknowledged until it is redelivered.
             taken = min(queue.num_ack_pending or 0, held)
             delivered = queue.delivered.stream_seq if queue.delivered is not None and taken else 0
         waiting = max(jobs - taken, 0)
@@ -166,6 +166,6 @@ class FleetGauges:
         return waiting, taken, age or 0.0
 
     async def _age(self, stream: str, subject: str, *, after: int) -> float | None:
-        """How long ago the next message after a place of a stream was stored; None if there is none."""
+        """Age in seconds of the first message after a stream sequence; None if there is none."""
         messages = await messages_of(self._link, stream, subject, after=after, limit=1)
         return max(time.time() - messages[0].stored_at, 0.0) if messages else None

@@ -73,7 +73,7 @@ class RunsService:
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._ledger_missing: str | None = "not opened yet"
-        # When the work stream and the runs bucket were made: if that changes, JetStream has lost its memory.
+        # Creation times of the work stream and the runs bucket. If one changes, JetStream has lost its data.
         self._made: dict[str, datetime | None] = {}
 
         self.metrics = metrics
@@ -213,7 +213,7 @@ class RunsService:
 
     async def __aenter__(self) -> "RunsService":
         await self.link.__aenter__()
-        # Workers wait for their queues, whether or not the ledger is open yet.
+        # The queues do not wait for the ledger to open, because workers wait for them.
         self._tasks += [asyncio.create_task(self._queues.run(self._stop)), asyncio.create_task(self._work())]
         return self
 
@@ -272,7 +272,7 @@ class RunsService:
                 await asyncio.sleep(_LEDGER_RETRY_SECONDS)
         self._commits.start()
         if self._database.is_sqlite:
-            # Nobody else writes this file: what lies in the outbox was meant to be sent by a process that is gone.
+            # No other process writes this file, so the outbox rows were left by a process that has ended.
             await self._commits.write(outbox.hasten_outbox, time.time())
         self._ledger_missing = None
 
@@ -288,7 +288,7 @@ class RunsService:
         await ensure_stream(js, dlq_stream_config(settings, settings), replicas=replicas)
         await ensure_stream(js, events_stream_config(settings, settings), replicas=replicas)
         runs = await ensure_bucket(js, settings.runs_kv_bucket, replicas=replicas)
-        # It may come before workers-api does, whose bucket it is.
+        # This bucket belongs to workers-api, which may start later.
         await ensure_bucket(js, settings.workers_kv_bucket, replicas=replicas, owned=False)
         made = {"work": work.created, "runs": runs.created}
         if made != self._made:
@@ -297,7 +297,7 @@ class RunsService:
 
 
 def _settle(connection: Connection) -> None:
-    """The rows that every process writes come last, and always in the same order."""
+    """Write the rows that all processes share: last, and always in the same order."""
     settle_groups(connection)
     settle_counts(connection)
 
@@ -334,8 +334,8 @@ def build(settings: RunsSettings) -> FastAPI:
 
 
 def main() -> None:
-    # The ledger's thread gives up the interpreter at every SQL call; with the default of 5 ms it would wait that
-    # long, several times per commit, to get it back from a busy event loop. With much less than this a thread that
-    # exports spans would cost more in switching than in exporting.
+    # The ledger's thread releases the GIL at every SQL call. With the default interval of 5 ms it would wait that
+    # long, several times per commit, to get it back from a busy event loop. With a much shorter interval than this
+    # one, a thread that exports spans would cost more in switching than in exporting.
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     run_service("runs-api", RunsSettings, build)

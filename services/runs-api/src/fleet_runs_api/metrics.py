@@ -11,8 +11,8 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.telemetry.metrics import OTHER, BoundedNames, new_registry
 
-# Names of samples, as the client library chooses by them. Nothing that one replica counts and another does not:
-# whoever asks through the gateway is answered by any of them.
+# Sample names, since the client library selects by them. Only series that all replicas report alike: any replica
+# may answer a request through the gateway.
 _OF_FLEET = (
     "pyoco_build_info",
     "pyoco_runs_total",
@@ -20,7 +20,7 @@ _OF_FLEET = (
     "pyoco_dlq_messages_total",
     "pyoco_dlq_open_letters",
 )
-# What the sweeper repairs: known from the start, so that a first repair is seen as a rise and not as a new series.
+# Reasons of repairs. Their series exist from the start, so that a first repair shows as an increase.
 REPAIRS = (
     "worker_lost",
     "cancel_unfinished",
@@ -49,7 +49,7 @@ class RunsMetrics:
         self._make_runs()
 
     def _make_fleet_gauges(self) -> None:
-        """What all replicas tell alike, because they ask the same ledger and the same streams."""
+        """Gauges that all replicas report alike, because they query the same ledger and streams."""
         gauge = self._gauge
         # The spec names these *_total although they are counts of what is there now.
         self.runs = gauge("pyoco_runs_total", "Runs by status.", "status")
@@ -151,7 +151,7 @@ class RunsMetrics:
         )
 
     def of_fleet(self) -> Collector:
-        """What the gateway shows: series that tell nothing of single tenants, such as the names of their flows."""
+        """The series that the gateway shows. They reveal nothing of single tenants, such as names of flows."""
         return self.registry.restricted_registry(_OF_FLEET)
 
     def show_totals(self, totals: dict[RunStatus, int]) -> None:
@@ -162,7 +162,7 @@ class RunsMetrics:
         self.letters.labels(reason if reason in _REASONS else OTHER).inc()
 
     def note_changes(self, changed: Iterable[RunSnapshot]) -> None:
-        """Snapshots that were news to the ledger: an end is so only once."""
+        """Count snapshots that changed the ledger. The end of a run changes it only once."""
         for snapshot in changed:
             self.ingested.inc()
             if snapshot.is_terminal:
@@ -175,7 +175,7 @@ class RunsMetrics:
         begun = snapshot.start_time
         if begun is None:
             return
-        # A run that ended while it waited for another attempt still tells when the one before began.
+        # A run that ended while it waited for another attempt still has the start time of the one before.
         if snapshot.worker_id is not None:
             self.run_seconds.labels(flow).observe(max((snapshot.end_time or snapshot.updated_at) - begun, 0.0))
         if snapshot.attempt == 1 and not snapshot.reopened and snapshot.submitted_at is not None:
@@ -183,7 +183,7 @@ class RunsMetrics:
             self.wait_seconds.labels(flow).observe(max(begun - due, 0.0))
 
     def forget_ledger(self) -> None:
-        """What only the ledger knows is not known now."""
+        """Clear the values that come from the ledger, or set them to NaN, while it is unavailable."""
         self.runs.clear()
         for gauge in (self.open_letters, self.oldest_heartbeat, self.outbox_due, self.outbox_oldest):
             gauge.set(nan)
@@ -208,6 +208,6 @@ class RunsMetrics:
 
 
 def _has_run(snapshot: RunSnapshot) -> bool:
-    """Some worker has found the run's flow; the name of any other may be invented."""
+    """Whether a worker has found the run's flow. The name of a flow that none has found may be invented."""
     is_flows_failure = snapshot.reason == DeadLetterReason.EXECUTION_ERROR
     return bool(snapshot.tasks) or snapshot.status is RunStatus.COMPLETED or is_flows_failure

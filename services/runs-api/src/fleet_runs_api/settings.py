@@ -16,7 +16,7 @@ from fleet_kit.settings import FleetSettings, HttpSettings
 
 class LedgerSettings(FleetSettings):
     runs_database_url: str = Field("sqlite:///.fleet/runs.db", pattern=r"^(sqlite|postgresql(\+psycopg)?)://")
-    # The password of that address, where it shall not stand in the address.
+    # File with the database password, for a URL that does not contain it.
     runs_database_password_file: Path | None = None
 
     @model_validator(mode="after")
@@ -34,35 +34,35 @@ class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, Dl
     workflow_yaml_max_bytes: int = Field(262144, ge=1)
     worker_disconnect_timeout_sec: float = Field(20.0, gt=0)
 
-    # What to type for a worker of a tag, in the fleet that this is; told to whoever waits for one.
+    # Command that starts a worker of a tag in this fleet; shown with runs that wait for one.
     worker_start_command: str = "pyoco-worker --tags {tag}"
 
-    # How many queues one worker may cause, and all of them together, since the start of the process.
+    # Limits on the queues made for the tags of one worker, and of all workers, since the start of the process.
     worker_tags_max: int = Field(100, ge=1)
     queues_max: int = Field(1000, ge=1)
 
-    # How often the sweeper looks, and after how long a silent holder counts as lost.
+    # How often the sweeper runs, and after how long without a heartbeat the holder of a run counts as lost.
     sweep_interval_sec: float = Field(1.0, gt=0)
     run_lost_after_sec: float = Field(4.0, gt=0)
     # How often an unfinished run is compared with JetStream although nothing seems wrong.
     run_check_interval_sec: float = Field(30.0, gt=0)
 
-    # How failed runs of a tag are tried again unless the submit says otherwise, as JSON.
+    # Default retry policies by tag, as JSON; a submit may give its own.
     retry_defaults: dict[Tag, RetryPolicy] = {}
 
     # How long an ended run stays in KV, and in the ledger (0: for ever).
     runs_kv_retention_sec: float = Field(3600.0, ge=0)
     runs_retention_sec: float = Field(2592000.0, ge=0)
-    # How long a submit under the same idempotency key is answered as the first one was.
+    # How long a submit that is repeated with its idempotency key gets the answer of the first one.
     idempotency_key_ttl_sec: float = Field(86400.0, gt=0)
 
-    # So many flows have histograms of their own, the first that are seen to run; all others share one.
+    # How many flows, the first that run, have histograms of their own; all others share one.
     metrics_max_flows: int = Field(100, ge=0, le=1000)
 
-    # Signs the cursors of lists. Not set: the replicas make one and keep it in the ledger.
+    # Signs the cursors of lists. If it is not set, the replicas generate one and keep it in the ledger.
     cursor_secret: SecretStr | None = None
 
     @property
     def relay_retry_sec(self) -> float:
-        """Long enough that the submitting process has mostly sent a run or withdrawn it before the relay takes it."""
+        """Delay before the relay takes a run. By then the submitting process has mostly sent or withdrawn it."""
         return self.nats_request_timeout_sec + 2

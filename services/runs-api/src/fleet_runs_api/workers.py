@@ -1,4 +1,4 @@
-"""What the runs service knows of the workers: a mirror of their registry."""
+"""The runs service's view of the workers: a mirror of their registry in KV."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    # Those that take jobs, and those that an operator has drained.
+    # Workers that take jobs, and workers that an operator has drained.
     workers: int
     draining: int
     free_slots: int
-    # What all of them have in their hands, of this tag or of another that they serve.
+    # Runs that all of them hold, of this tag or of another that they serve.
     held: int
 
 
@@ -36,7 +36,7 @@ class FleetView:
         start_command: str,
         on_tags: Callable[[str, list[str]], None] = lambda worker_id, tags: None,
     ) -> None:
-        """`on_tags` hears at every change of a working worker's record which tags it serves."""
+        """`on_tags` is called with a worker's id and tags at every change of its record, unless it has stopped."""
         self._disconnect_timeout_sec = disconnect_timeout_sec
         self._start_command = start_command
         self._on_tags = on_tags
@@ -47,7 +47,7 @@ class FleetView:
         return self._records.get(worker_id)
 
     def start_command(self, tag: str) -> str:
-        """What to type for one more worker of the tag."""
+        """The command that starts one more worker of the tag."""
         return self._start_command.replace("{tag}", tag)
 
     def is_alive(self, record: WorkerRecord, *, now: float) -> bool:
@@ -60,7 +60,7 @@ class FleetView:
         return _capacity_of([r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)])
 
     def capacities(self, *, now: float) -> dict[str, Capacity]:
-        """By tag, of those that live workers serve: each worker is looked at once."""
+        """The capacity of every tag that live workers serve, in one pass over the workers."""
         serving: dict[str, list[WorkerRecord]] = {}
         for record in self._records.values():
             if self.is_alive(record, now=now):
@@ -82,7 +82,7 @@ class FleetView:
 
 
 def _capacity_of(serving: Sequence[WorkerRecord]) -> Capacity:
-    """What the live workers of a tag could take; one that is drained takes nothing."""
+    """Add up the live workers of a tag. A drained worker takes no jobs."""
     taking = [worker for worker in serving if not worker.draining]
     return Capacity(
         workers=len(taking),

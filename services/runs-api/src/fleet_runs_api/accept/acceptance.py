@@ -1,4 +1,4 @@
-"""Accepting runs, and taking back what could not be sent: the SQL of submits, in batches for the group commit."""
+"""SQL that accepts runs and withdraws those that could not be sent, in batches for the group commit."""
 
 import time
 from collections.abc import Sequence
@@ -57,9 +57,9 @@ class Withdrawal:
 
 
 def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequence[Earlier | None]:
-    """Accepting runs: their rows, jobs, places in the outbox and counts, in one transaction.
+    """Accept runs: write their rows, jobs, outbox rows and counts in one transaction.
 
-    The result is None, or what was accepted earlier under the same key.
+    Each result is None, or what was accepted earlier under the same key.
     """
     earlier = [_taken_earlier(connection, wanted) for wanted in acceptances]
     new = [run for wanted, before in zip(acceptances, earlier, strict=True) if before is None for run in wanted.runs]
@@ -67,8 +67,8 @@ def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequenc
         there = _those_of(connection, [run.job.run_id for run in new])
         new = [run for run in new if run.job.run_id not in there]
     pending = RunStatus.PENDING.value
-    # Read inside the transaction: whoever follows changes relies on it. PostgreSQL reads its own clock once more when
-    # it knows of the transaction: before that this process may stand still, and no replica sees anything of it.
+    # Read inside the transaction: readers that follow changes rely on it. PostgreSQL reads its own clock again when
+    # it executes the statement. Before that this process may be paused, and no replica can see the transaction.
     changed_at = time.time()
     rows = []
     for run in new:
@@ -91,15 +91,15 @@ def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequenc
 def _taken_earlier(connection: Connection, wanted: Acceptance) -> Earlier | None:
     if wanted.key is None or (before := take_key(connection, wanted.key)) is None:
         return None
-    # Perhaps it was this very acceptance, whose commit had arrived after all.
+    # An earlier try of this same acceptance may have been committed although its answer was lost.
     return None if may_be_committed(connection) and before.run_ids == wanted.key.run_ids else before
 
 
 def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Sequence[bool]:
-    """Take back runs of which no job was ever sent. False: somebody may have sent it, so it stays accepted.
+    """Withdraw runs whose job was never sent. False: the job may have been sent, so the run stays accepted.
 
-    The first dispatch is what decides: whoever sends it takes it first, in a transaction of its own. A snapshot
-    that may have reached JetStream is removed by the relay as soon as it can be; without a job nobody executes it.
+    The outbox row of the first dispatch decides: the relay takes it, in a transaction of its own, before it sends
+    the job. The relay removes a snapshot that may have reached JetStream; without a job no worker executes it.
     """
     results = []
     for withdrawal in withdrawals:
@@ -110,7 +110,7 @@ def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Seque
             .where(_outbox.c.run_id.in_(waiting), _outbox.c.kind == DISPATCH, _outbox.c.due_since.is_(None))
             .returning(_outbox.c.id)
         ).first()
-        # Not there at all: it was withdrawn before, by a commit that nobody had heard of.
+        # No such run: an earlier try withdrew it, and the answer of that commit was lost.
         results.append(untaken is not None or not _those_of(connection, [run_id]))
         if untaken is None:
             continue

@@ -1,4 +1,4 @@
-"""Requests to cancel: the SQL, in batches for the group commit."""
+"""SQL that records requests to cancel runs, in batches for the group commit."""
 
 import time
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ..ledger.tables import runs as _runs
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Somebody asks for a run to end; the relay tells KV at `carry_at`, unless it was told before."""
+    """A request to cancel a run. The relay writes it to KV at `carry_at`, unless that was done before."""
 
     run_id: str
     tenant_id: str
@@ -30,9 +30,9 @@ class CancelRequest:
 
 
 def request_cancel(connection: Connection, wanted: Sequence[CancelRequest]) -> Sequence[RunSnapshot | None]:
-    """Note that runs are to end; each as the ledger has it from now on, None if there is no such run.
+    """Record requests to cancel. Returns each run as the ledger now has it, None if there is no such run.
 
-    A run that has ended stays as it is, and of two requests the first one stands.
+    A run that has ended does not change, and of two requests the first one counts.
     """
     results: list[RunSnapshot | None] = [None] * len(wanted)
     for place in sorted(range(len(wanted)), key=lambda place: wanted[place].run_id):

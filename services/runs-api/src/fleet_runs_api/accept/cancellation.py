@@ -1,4 +1,4 @@
-"""Cancelling a run: recorded in ledger and snapshot, told to its holder at once, ended here if nobody holds it."""
+"""Cancels runs: records the request in the ledger and in KV, then notifies the holder, or ends a run without one."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ class Cancellation:
         carry_after_sec: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """The relay carries a request to KV after `carry_after_sec`, if this process does not come to it."""
+        """The relay writes a request to KV after `carry_after_sec`, if this process has not done so."""
         self._link = link
         self._runs = runs
         self._views = views
@@ -54,10 +54,10 @@ class Cancellation:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def cancel(self, run_id: str, caller: Identity, *, reason: str | None) -> RunSnapshot:
-        """The run as it is with the request recorded; a run that has ended is returned as it ended.
+        """Record the request and return the run; a run that has ended is returned unchanged.
 
-        Whatever else happens at the same moment, compare-and-set decides: a run that ends first has ended, and of
-        two requests the first one stands.
+        Compare-and-set decides between concurrent writes: a run that ends first has ended, and of two requests the
+        first one counts.
         """
         with service_call(logger, "runs", "cancel", entity_id=f"run:{run_id}") as told:
             asked = await self._cancel(run_id, caller, reason)
@@ -65,7 +65,7 @@ class Cancellation:
             return asked
 
     async def _cancel(self, run_id: str, caller: Identity, reason: str | None) -> RunSnapshot:
-        """The ledger first: an answered request survives whatever NATS loses."""
+        """Write the ledger first, so that an acknowledged request survives any loss of data in NATS."""
         found = await self._views.find(run_id, tenant_id=caller.tenant_id)
         if found.is_terminal:
             return found
@@ -97,7 +97,7 @@ class Cancellation:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def _bring_about(self, snapshot: RunSnapshot, revision: int) -> None:
-        """After the answer. If this process dies first, the worker sees the request itself."""
+        """Notify the holder or end the run, after the response. If this process dies, a worker sees the request."""
         work = self._tell_holder(snapshot) if snapshot.is_held else self._end_waiting(snapshot, revision)
         task = asyncio.create_task(work)
         self._ending.add(task)
@@ -112,7 +112,7 @@ class Cancellation:
             logger.info("the holder of run %s will see the cancel at its next heartbeat", snapshot.run_id)
 
     async def _end_waiting(self, snapshot: RunSnapshot, revision: int) -> None:
-        """Nobody has begun it, so nobody needs to stop it."""
+        """End a run that no worker holds."""
         ended = snapshot.finish(RunStatus.CANCELLED, now=self._clock())
         try:
             await self._runs.update(snapshot.run_id, ended.encode(), revision=revision)

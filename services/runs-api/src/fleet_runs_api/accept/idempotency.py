@@ -1,4 +1,4 @@
-"""Idempotency keys: a submit that is sent again under its key is not done again."""
+"""Idempotency keys: a submit that is repeated with its key is accepted only once."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ KEY_PATTERN = r"[ -~]{1,255}"
 class KeyUse:
     tenant_id: str
     key: str
-    # SHA-256 of what is asked for.
+    # SHA-256 of the request.
     fingerprint: str
     run_ids: tuple[str, ...]
     now: float
@@ -31,7 +31,7 @@ class Earlier:
 
 
 def take_key(connection: Connection, use: KeyUse) -> Earlier | None:
-    """Take the key for this submit, or tell what took it earlier. A concurrent submit is waited for."""
+    """Take the key for this submit, or return the submit that took it earlier. Waits for a concurrent submit."""
     while True:
         if _insert(connection, use):
             return None
@@ -62,5 +62,5 @@ def _insert(connection: Connection, use: KeyUse) -> bool:
 
 
 def forget_key(connection: Connection, use: KeyUse) -> None:
-    """The submit was withdrawn: the key is free again."""
+    """Free the key of a submit that was withdrawn."""
     connection.execute(delete(_keys).where(_keys.c.tenant_id == use.tenant_id, _keys.c.key == use.key))

@@ -1,4 +1,4 @@
-"""From what a caller wants to the job that a worker gets: defaults filled in, times made absolute."""
+"""Builds the job of a worker from a caller's request: fills in defaults and makes times absolute."""
 
 import hashlib
 import json
@@ -87,7 +87,7 @@ def job_again(job: Job, caller: Identity, *, now: float) -> Job:
 
 
 def _trace() -> dict[str, str | None]:
-    """Where the run begins: whatever is done for it later, by whomever, is told in the trace of this request."""
+    """The trace context of this request. All later work on the run is recorded in the same trace."""
     trace = current()
     if trace is None:
         return {"traceparent": None, "tracestate": None}

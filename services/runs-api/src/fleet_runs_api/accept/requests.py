@@ -54,10 +54,10 @@ class SubmitRun(Body):
     tag: Tag | None = None
     tags: list[Label] | None = Field(None, max_length=50)
     retry: Retry | None = None
-    # The run begins at this moment or later; and so much later than now.
+    # The earliest start of the run: as a time, or as a delay from now.
     not_before: Moment | None = None
     delay_sec: Span | None = None
-    # The run has ended by this moment, or it fails; and so much later than it may begin.
+    # The deadline, after which the run fails: as a time, or as a delay from the earliest start.
     deadline_at: Moment | None = None
     timeout_sec: Annotated[Span, Field(gt=0)] | None = None
 
@@ -78,7 +78,7 @@ class SubmitBatch(Body):
 class CancelRun(BaseModel):
     """What may be said with a cancel; the body may be left out."""
 
-    # Room for what a later version may say.
+    # Later versions may add fields.
     model_config = ConfigDict(extra="ignore")
 
     reason: (

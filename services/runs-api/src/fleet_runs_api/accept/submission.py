@@ -48,7 +48,7 @@ from .workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
-# Headers, the fields a claim adds: what a message needs besides the snapshot itself.
+# Room that a message needs beside the snapshot: for headers, and for the fields that a claim adds.
 _HEADROOM_BYTES = 4096
 _LOOK_SECONDS = 0.05
 
@@ -65,7 +65,7 @@ class Receipt:
 
 
 class _Fate(Enum):
-    """Of the run that was accepted earlier under the same key."""
+    """State of the run that was accepted earlier under the same key."""
 
     UNDECIDED = auto()
     DECIDED = auto()
@@ -105,8 +105,8 @@ class Submission:
         idempotency_key: str | None = None,
         is_large: bool = False,
     ) -> Receipt:
-        """Accept a run and send it on its way. When NATS is away nothing is left behind."""
-        # At DEBUG: the gateway has a line for each of thousands, and the ledger tells what came of it.
+        """Accept a run and send its job. If NATS is unavailable, the run is refused and not stored."""
+        # At DEBUG, since there may be thousands: the gateway logs each request, and the ledger has the outcome.
         with service_call(logger, "runs", "submit", level=logging.DEBUG) as told:
             self._link.require()
             self._disk.require()
@@ -148,7 +148,7 @@ class Submission:
 
     async def _submit(self, new: Dispatch, use: KeyUse | None) -> Receipt:
         job = new.job
-        # The relay sends it if this process does not come to it.
+        # The relay sends the run at this time, if this process has not.
         send_at = job.submitted_at + self._settings.relay_retry_sec
         if (replay := await self._accept([new], use, send_at=send_at)) is not None:
             return replay
@@ -181,7 +181,7 @@ class Submission:
         if idempotency_key is None:
             return self._prepare(job), None
         new = self._prepare(job.model_copy(update={"idempotency_key": idempotency_key}))
-        # After the size was looked at: it costs much more than that.
+        # Computed after the size check, because it is much more expensive.
         asked = fingerprint(wanted.model_dump(mode="json"), workflow.sha256 if workflow else None)
         return new, KeyUse(caller.tenant_id, idempotency_key, asked, (job.run_id,), job.submitted_at)
 
@@ -235,7 +235,7 @@ class Submission:
             if (earlier := await self._write(wanted)) is None:
                 return None  # the first request was withdrawn: this one takes its place
             if fate is _Fate.GONE and earlier == before:
-                break  # it was not withdrawn, or its key would be free: it has ended, and that was long ago
+                break  # not withdrawn, or its key would be free: it ended long ago, and retention removed it
         if earlier.fingerprint != use.fingerprint:
             raise IdempotencyConflict(
                 f"the idempotency key {use.key} was used for another request; use a new key for a new request",
@@ -253,7 +253,7 @@ class Submission:
             raise
 
     async def _fate_of(self, earlier: Earlier) -> "_Fate":
-        """The first request may still be withdrawn if it was accepted a moment ago, not sent and not taken to be."""
+        """Whether the first request may still be withdrawn: its job was neither sent nor taken by the relay."""
         if len(earlier.run_ids) > 1:
             return _Fate.DECIDED  # a batch is never withdrawn
         rows = await self._database.fetch(reads.first_dispatch(earlier.run_ids[0]))
@@ -262,7 +262,7 @@ class Submission:
         return _Fate.UNDECIDED if rows[0].unsent else _Fate.DECIDED
 
     async def _announce(self, new: Dispatch) -> None:
-        """A run that waits for its time is accepted, whatever NATS says: it is announced now or when it is due."""
+        """Write the snapshot of a scheduled run to KV: now, or if NATS is unavailable, when the run is due."""
         try:
             await self._relay.announce(new.snapshot)
         except NatsUnavailable as error:
@@ -281,7 +281,7 @@ class Submission:
             )
 
     async def _withdraw(self, job: Job, use: KeyUse | None, error: NatsUnavailable) -> None:
-        """Take the run back and tell the caller, unless the relay has taken it to be sent: then it is accepted."""
+        """Withdraw the run and raise `error`. If the relay has taken the run to send it, the run stays accepted."""
         try:
             withdrawn = await self._commits.write(acceptance.withdraw, Withdrawal(job.run_id, self._clock(), use))
         except LedgerUnavailable as away:
@@ -294,7 +294,7 @@ class Submission:
             raise AcceptanceUnknown() from error
         if withdrawn:
             self._metrics.withdrawn.inc()
-            # A NATS that hangs would only keep the caller waiting longer: the outbox does it later.
+            # If NATS hangs, the caller would only wait longer. The relay removes the traces later.
             if not isinstance(error, NatsSilent):
                 await self._relay.remove_traces(job.run_id)
             raise error

@@ -1,4 +1,4 @@
-"""Workflow files: what is checked of a flow.yaml before its run is accepted. Nothing of it is ever executed here."""
+"""Checks a workflow file (flow.yaml) before its run is accepted. Nothing in it is ever executed here."""
 
 import hashlib
 import re
@@ -28,8 +28,8 @@ _WANTED = {
 _MOST_FAULTS = 20
 _MOST_SHOWN = 20
 _MOST_LEVELS = 50
-# Pyoco reads a pipe anew wherever the graph names it: so much text may be read in all. 4,096 terms fit in easily,
-# and it allows no more of them.
+# Limit on the text that Pyoco parses in all: it parses a pipe again wherever the graph names it. 4,096 terms, the
+# most that Pyoco allows, fit in easily.
 _MOST_CHARACTERS = 200_000
 _POSITION = re.compile(r"at position (\d+)")
 _GRAPH: Path = ("flow", "graph")
@@ -42,7 +42,7 @@ class Workflow:
     text: str
     sha256: str
     size_bytes: int
-    # The run's params: a workflow file brings its own.
+    # The run's params, which come from the file.
     defaults: dict[str, Any]
 
 
@@ -54,7 +54,7 @@ class _Fault:
 
 
 def read_workflow(raw: bytes) -> Workflow:
-    """InvalidWorkflow, with the line, if no worker could make a flow of it."""
+    """Parse and check a workflow file. InvalidWorkflow, with the line, if no worker could build a flow from it."""
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -163,7 +163,7 @@ class _GraphCheck:
         for term, _ in _terms(pipeline):
             for text in (getattr(term, name, None) or "" for name in ARGUMENTS):
                 if "$" not in text:
-                    continue  # a number or the path of a reference, as Pyoco will see to
+                    continue  # a number or the path of a reference, which Pyoco checks
                 expression = text.removeprefix("{{").removesuffix("}}")
                 try:
                     parse_expression(translate(expression))
@@ -172,7 +172,7 @@ class _GraphCheck:
                     raise self._fault(path, _said(error), position) from error
 
     def _check_pipes(self, parsed: Mapping[Path, Any]) -> None:
-        """Every pipe that is named exists, none leads back to itself, and written out they stay small."""
+        """Check that every named pipe exists, that none refers to itself, and that their expanded text is small."""
         sizes: dict[Path, int] = {}
         open_paths: list[Path] = []
 
@@ -232,7 +232,7 @@ class _GraphCheck:
             seen[node] = index
 
     def _fault_at_word(self, path: Path, word: str, reason: str) -> InvalidWorkflow:
-        """Where the word is: in this text or, if it came out of a pipe, in that one."""
+        """A fault at the position of a word: in this text or, if the word comes from a pipe, in that pipe's text."""
         wanted = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
         for place in (path, *self._texts):
             if found := wanted.search(self._texts[place]):
@@ -245,7 +245,7 @@ class _GraphCheck:
 
 
 def _terms(pipeline: Any) -> Iterator[tuple[Any, int]]:
-    """Every term with its level, without recursion: how deep the graph goes is not known yet."""
+    """Every term with its level, without recursion, because the depth of the graph is not limited yet."""
     waiting = [(term, 1) for term in reversed(pipeline.terms)]
     while waiting:
         term, level = waiting.pop()
