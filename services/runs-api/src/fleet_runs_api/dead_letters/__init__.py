@@ -1,1 +1,1 @@
-"""Dead letters: what could not be brought to a good end, kept, shown and tried again."""
+"""Dead letters: records of runs that failed for good, which callers can list, requeue and delete."""

@@ -1,4 +1,4 @@
-"""The ingest of dead letters: every message of their stream becomes a letter in the ledger, once."""
+"""The ingest of dead letters: writes every message of the dead letter stream to the ledger, once."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ _FORGET_PAGE = 500
 
 
 class DeadLetterIngest:
-    """Replicas share one durable consumer. A message is acked when its letter is on disk."""
+    """Replicas share one durable consumer. A message is acknowledged when its letter is on disk."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class DeadLetterIngest:
             self._settings.dlq_stream,
             api.ConsumerConfig(
                 durable_name=self._settings.dlq_durable(),
-                # Also what was published before anybody listened.
+                # Includes letters that were published before this consumer existed.
                 deliver_policy=api.DeliverPolicy.ALL,
                 ack_policy=api.AckPolicy.EXPLICIT,
                 ack_wait=30,
@@ -88,14 +88,14 @@ class DeadLetterIngest:
         messages: list[Msg] = []
         while not stop.is_set():
             try:
-                # What could not be written is still in hand: entering a letter twice changes nothing.
+                # Messages that could not be written are kept: writing a letter twice changes nothing.
                 messages = messages or await self._puller.take(_BATCH)
                 await self._enter(messages)
                 messages = []
                 await self._forget_old()
             except NatsUnavailable:
                 await asyncio.sleep(_PAUSE_SECONDS)
-            except Exception as error:  # noqa: BLE001 - told; it is tried again
+            except Exception as error:  # noqa: BLE001 - logged and retried
                 self._failures.log(logger, "dead letters are taken in later", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
@@ -108,7 +108,7 @@ class DeadLetterIngest:
         begun_at = time.time()
         letters = [self._read(msg) for msg in messages]
         await self._catch_up(letters)
-        # One by one into the same commit: there, a letter that the database refuses fails alone.
+        # Separate writes that share a commit: a letter that the database refuses then fails alone.
         writes = [self._commits.write_soon(dead_letter_writes.enter, letter) for letter in letters]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
         for msg, outcome in zip(messages, outcomes, strict=True):
@@ -136,7 +136,7 @@ class DeadLetterIngest:
             await self._link.send(msg.reply, b"+ACK")
 
     async def _catch_up(self, letters: Sequence[Letter]) -> None:
-        """A worker writes that a run has failed before it sends the letter; the ledger may not know it yet."""
+        """Fold in the failures of the named runs. Workers write them to KV before the letter; the ingest may lag."""
         named = {letter.run_id for letter in letters if letter.run_id is not None}
         rows = await self._database.fetch(dead_letter_reads.unfinished(named)) if named else []
         for row in rows:
@@ -153,15 +153,15 @@ class DeadLetterIngest:
             subject=msg.subject,
             sequence=stream_sequence_of(msg),
             stored_at=stored_at_of(msg),
-            # The latter from workers of earlier versions and from peers.
+            # Workers of earlier versions and peers send only the second header.
             given_id=headers.get(DEAD_LETTER_ID) or headers.get(NATS_MSG_ID),
         )
         return read_letter(arrived, tag=msg.subject.removeprefix(self._settings.dlq_subject("")))
 
     async def _forget_old(self) -> None:
-        """Letters that nobody needs any more: closed ones once the stream has dropped its message, too.
+        """Delete old letters; closed ones only after the stream has dropped their messages.
 
-        Before, the row is what tells a letter apart from a new one if the stream should deliver it again.
+        Until then the row is needed to recognize the letter if the stream delivers it again.
         """
         if time.monotonic() - self._forgotten_at < _FORGET_EVERY_SECONDS:
             return
@@ -173,7 +173,7 @@ class DeadLetterIngest:
             open_before=None if kept_sec is None else now - kept_sec,
             limit=_FORGET_PAGE,
         )
-        # A full page means that there may be more: the next round goes on.
+        # A full page means that there may be more, so the next round continues.
         if await self._commits.write(dead_letter_writes.forget, wanted) < _FORGET_PAGE:
             self._forgotten_at = time.monotonic()
 
@@ -187,7 +187,7 @@ def _failed(run_id: str, entry: Entry) -> RunSnapshot | None:
 
 
 def _in_trace_of(msg: Msg) -> Span:
-    """Lines about a letter are those of the run that it is about."""
+    """A context for log lines about a letter: they belong to the trace of its run."""
     return Span(TraceContext.of_headers(msg.headers))
 
 

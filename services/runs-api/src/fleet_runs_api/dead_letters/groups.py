@@ -1,4 +1,4 @@
-"""How many open letters of each kind there are, changed in the transaction that changes the letters."""
+"""Counts the open letters of each kind, in the transaction that changes the letters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class _Change:
     error: str | None = None
 
 
-# What each open transaction has changed; a rolled back one takes its changes with it.
+# The changes of each open transaction; those of one that is rolled back are dropped with it.
 _changed: WeakKeyDictionary[Transaction, dict[GroupKey, _Change]] = WeakKeyDictionary()
 
 
@@ -54,10 +54,10 @@ def letters_left(connection: Connection, keys: Iterable[GroupKey]) -> None:
 
 
 def settle_groups(connection: Connection) -> None:
-    """Write what the batches of this transaction have changed; call it last, as with the counters of runs.
+    """Write the changes that the batches of this transaction have made; call it last, as with the counters of runs.
 
-    Every process writes these rows: taken last and in a fixed order they are locked for the shortest time, and
-    two processes never wait for each other in a circle.
+    Every process writes these rows. Written last and in a fixed order they are locked for the shortest time, and
+    two processes cannot deadlock.
     """
     for key, change in sorted(_changed.pop(_transaction_of(connection), {}).items()):
         if change.entered:

@@ -1,4 +1,4 @@
-"""Working with dead letters: look through them, have their runs tried once more, delete them."""
+"""Use cases of dead letters: list them, requeue their runs, delete them."""
 
 import asyncio
 import logging
@@ -31,16 +31,16 @@ from .writes import Deletion, Refused, Requeued, Requeueing, WhyNot
 
 logger = logging.getLogger(__name__)
 
-# What is done for a filter is done in commits of this many letters, so that nobody else waits long for theirs.
+# Bulk operations commit this many letters at a time, so that other writes do not wait long.
 _PAGE = 100
-# After so long a request answers with what it has done, and its cursor goes on from there.
+# After this time a request returns what it has done, with a cursor to continue from.
 _LONGEST_SECONDS = 5.0
 _MOST_COUNTED = 10_000
 
 
 @dataclass(slots=True)
 class BulkRequeue:
-    """What one request has done, and where the next one goes on."""
+    """The result of one request, and the cursor for the next one."""
 
     requeued: int = 0
     refused: list[Refused] = field(default_factory=list)
@@ -97,7 +97,7 @@ class DeadLetters:
         return int((await self._database.fetch(dead_letter_reads.open_letters(tenant_id)))[0][0])
 
     async def requeue(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
-        """The run of the letter gets a new attempt, and all its open letters are closed: their ids."""
+        """Give the run of the letter a new attempt and close all its open letters; returns the run and their ids."""
         with service_call(logger, "runs", "requeue", entity_id=f"letter:{letter_id}"):
             return await self._requeue_one(letter_id, caller)
 
@@ -124,7 +124,7 @@ class DeadLetters:
         start_at: float | None,
         cursor: str | None,
     ) -> BulkRequeue:
-        """The runs of up to `limit` letters, the oldest first, each a moment after the one before."""
+        """Requeue the runs of up to `limit` letters, the oldest first, at `rate_per_sec`."""
         with service_call(logger, "runs", "requeue_letters") as told:
             report = await self._requeue_all(wanted, caller, rate_per_sec, limit, start_at, cursor)
             told["letters"] = report.requeued
@@ -155,7 +155,7 @@ class DeadLetters:
                 Requeueing(ids, caller.tenant_id, _name_of(caller), now, due_at=due_at, spacing_seconds=spacing)
             )
             report.requeued += len(done.runs)
-            # A letter that is gone since the page was read is nobody's concern.
+            # A letter that was deleted since the page was read is not reported.
             report.refused += [refused for refused in done.refused if refused.why is not WhyNot.NOT_FOUND]
             if done.last_due_at is not None:
                 report.last_due_at = done.last_due_at
@@ -174,7 +174,7 @@ class DeadLetters:
     async def delete_all(
         self, wanted: LetterFilter, caller: Identity, *, limit: int, cursor: str | None
     ) -> BulkDeletion:
-        """Up to `limit` letters, the oldest first."""
+        """Delete up to `limit` letters, the oldest first."""
         scope = _scope("oldest", wanted)
         position = self._position(cursor, scope)
         report = BulkDeletion()
@@ -188,7 +188,7 @@ class DeadLetters:
         return report
 
     async def _walk(self, wanted: LetterFilter, *, limit: int, position: int | None) -> AsyncIterator[LetterPage]:
-        """Pages with `limit` letters in all, as long as there are more and there is time."""
+        """Pages with up to `limit` letters in all, until there are no more or the time is up."""
         ends_at = time.monotonic() + _LONGEST_SECONDS
         while limit > 0:
             page = await self._page(wanted, limit=min(limit, _PAGE), position=position, oldest_first=True)
@@ -208,7 +208,7 @@ class DeadLetters:
         )
 
     def _position(self, cursor: str | None, scope: bytes) -> int | None:
-        """The id of the letter that was the last one looked at."""
+        """The id of the last letter that was read."""
         if self._signer is None:
             raise LedgerUnavailable(reason="the ledger is not open yet")
         if not cursor:
@@ -234,7 +234,7 @@ class DeadLetters:
         try:
             await self._relay.announce(run)
         except (NatsUnavailable, MalformedMessage) as error:
-            # The run waits in the ledger; the relay announces it again when it is due, the sweeper repairs the rest.
+            # The run waits in the ledger. The relay announces it again when it is due; the sweeper repairs the rest.
             logger.info("run %s waits again; KV will tell of it later", run.run_id, extra=failure_fields(error))
 
     async def _remove(self, letter_ids: Sequence[int], caller: Identity) -> int:
@@ -245,7 +245,7 @@ class DeadLetters:
 
 
 def why_not(refused: Refused) -> str:
-    """A sentence that says what to do instead."""
+    """Why the run was not requeued, and what to do instead."""
     match refused.why:
         case WhyNot.NO_RUN:
             return "This letter belongs to no run; submit a new run."

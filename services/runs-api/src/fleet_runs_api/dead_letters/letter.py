@@ -1,4 +1,4 @@
-"""What a dead letter says and which letters are of one kind: rules without any SQL."""
+"""Rules for dead letters, without SQL: how a message is read, and which letters form a group."""
 
 import hashlib
 import logging
@@ -16,20 +16,20 @@ from ..ledger.texts import fitting
 
 logger = logging.getLogger(__name__)
 
-# A message of the stream that is no dead letter at all; whoever may publish there may send anything.
+# Reason of a message that is not a valid dead letter: publishers to the stream may send anything.
 INVALID_LETTER = "invalid_letter"
 
 LONGEST_ERROR = 2000
 _LARGEST_COUNT = 2**31 - 1
 _RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# `ValueError` or `package.module.Error`, as an error begins that tells its type.
+# `ValueError` or `package.module.Error` at the beginning of an error, if the error names its type.
 _EXCEPTION_NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*", re.ASCII)
 
 
 class LetterState(StrEnum):
     OPEN = "open"
     REQUEUED = "requeued"
-    # Kept out of everybody's sight, so that a letter that comes once more is known.
+    # Hidden but kept, so that the letter is recognized if it is delivered again.
     DELETED = "deleted"
 
 
@@ -41,21 +41,21 @@ class Arrived:
     subject: str
     sequence: int
     stored_at: float
-    # The publisher's own id for it; nobody else need have it.
+    # The id that the publisher gave it, if any.
     given_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A letter whose every field fits the ledger."""
+    """A dead letter with every field cut to fit the ledger."""
 
     message_id: str
-    # Which end of its run the publisher's id names, if it does: how often reopened, and which attempt.
+    # The end of the run that the publisher's id names, if it names one: times reopened, and attempt.
     named_end: tuple[int, int] | None
     at: float
     reason: str
     error: str | None
-    # As the publisher says it, for traces only: whose letter it is, its run says.
+    # As the publisher gave it, for traces only: the run decides to which tenant the letter belongs.
     tenant_id: str | None
     run_id: str | None
     flow_name: str | None
@@ -67,7 +67,7 @@ class Letter:
 
 
 class Unfounded:
-    """A letter that is not taken in: its run has not failed, or is not one of the queue it tells of."""
+    """A letter that is rejected: its run has not failed, or was not in the queue that the letter names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Moved:
 
 
 def read_letter(arrived: Arrived, *, tag: str) -> Letter:
-    """What the message says; `tag` is the one of its subject. What cannot be read is a letter about itself."""
+    """Decode a message; `tag` is the one of its subject. A malformed message becomes a letter about itself."""
     try:
         said = DeadLetter.decode(arrived.data)
     except MalformedMessage as error:
@@ -102,14 +102,14 @@ def read_letter(arrived: Arrived, *, tag: str) -> Letter:
     return Letter(
         message_id=_message_id(arrived, run_id),
         named_end=end_of_dead_letter_id(arrived.given_id or "", run_id) if run_id is not None else None,
-        # By the server's clock: a publisher's own may say anything.
+        # By the server's clock: a publisher's clock cannot be trusted.
         at=arrived.stored_at,
         reason=fitting(said.reason, 64) or INVALID_LETTER,
         error=fitting(said.error, LONGEST_ERROR),
         tenant_id=fitting(said.tenant_id, 128),
         run_id=run_id,
         flow_name=fitting(said.flow_name, 200),
-        # Of the subject, on which NATS lets only workers of the tag publish.
+        # From the subject, on which NATS lets only workers of the tag publish.
         tag=fitting(tag, 64),
         worker_id=fitting(said.worker_id, 255),
         attempt=_countable(said.attempt),
@@ -125,15 +125,15 @@ def error_type_of(error: str | None, reason: str) -> str:
 
 
 def fingerprint_of(reason: str, flow_name: str | None, error_type: str) -> str:
-    """Letters of one kind share it."""
+    """The fingerprint that all letters of one group share."""
     return _digest(reason, flow_name or "", error_type)[:32]
 
 
 def _message_id(arrived: Arrived, run_id: str | None) -> str:
-    """The same for every delivery of one letter, and for a letter that its publisher had to send twice.
+    """An id that is the same for every delivery of a letter, and for a letter that was published twice.
 
-    A publisher's id may count from the beginning again after JetStream was wiped: it only tells letters of one
-    run apart. Without a run, or without such an id, a letter is told by its place and moment in the stream.
+    A publisher's ids may start again after JetStream was wiped, so they only distinguish letters of one run. A
+    letter without a run or without such an id is identified by its sequence and time in the stream.
     """
     if run_id is not None and arrived.given_id is not None:
         return _digest(run_id, arrived.given_id)

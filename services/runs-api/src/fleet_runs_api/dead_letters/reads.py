@@ -1,4 +1,4 @@
-"""Every read of dead letters: no page looks at more than a fixed number of rows, whatever it is filtered by."""
+"""SQL that reads dead letters. A page reads a bounded number of rows, whatever the filter."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..ledger.tables import dead_letters as _letters
 from ..ledger.tables import runs as _runs
 from .letter import LetterState
 
-# How many letters a page may look at before it answers with what it has found so far.
+# How many letters a page may read before it returns what it has found so far.
 MOST_LOOKED_AT = 2000
 
 _SHOWN = tuple(
@@ -21,7 +21,7 @@ _SHOWN = tuple(
         "num_delivered", "subject", "at", "state", "requeued_at", "requeued_by",
     )
 )  # fmt: skip
-# What filters ask for, besides the columns that an index finds.
+# The columns that filters compare.
 _FILTERED = tuple(
     _letters.c[name] for name in ("id", "state", "reason", "flow_name", "tag", "run_id", "fingerprint", "at")
 )
@@ -55,7 +55,7 @@ def read_page(
     position: int | None = None,
     oldest_first: bool = False,
 ) -> LetterPage:
-    """Letters in the order of their ids. A page may be short, or empty, and yet not be the last."""
+    """A page of letters, ordered by id. A page may be short or empty without being the last."""
     rows = connection.execute(page(wanted, limit=limit, position=position, oldest_first=oldest_first)).all()
     if len(rows) > limit:
         return LetterPage(rows[:limit], rows[limit - 1].id)
@@ -67,7 +67,7 @@ def read_page(
 
 
 def page(wanted: LetterFilter, *, limit: int, position: int | None = None, oldest_first: bool = False) -> Select[Any]:
-    """One letter more than the page has: whoever gets it knows that there is another page."""
+    """The letters of a page and one more, which shows that there is another page."""
     looked_at = _looked_at(wanted, position, oldest_first, _most_looked_at(wanted, limit))
     return (
         select(*_SHOWN)
@@ -79,7 +79,7 @@ def page(wanted: LetterFilter, *, limit: int, position: int | None = None, oldes
 
 
 def count_left(wanted: LetterFilter, *, position: int, most: int) -> Select[Any]:
-    """How many of the next `most` letters after a position match, the oldest first."""
+    """Count the letters that match among the next `most` after a position, the oldest first."""
     looked_at = _looked_at(wanted, position, True, most)
     return select(func.count()).select_from(looked_at).where(*_matching(wanted, looked_at))
 
@@ -102,7 +102,7 @@ def letter_with_run(letter_id: int, *, tenant_id: str) -> Select[Any]:
 
 
 def unfinished(run_ids: Iterable[str]) -> Select[Any]:
-    """Of these runs, those that the ledger does not know to have ended."""
+    """Those of the runs that have not ended according to the ledger."""
     return select(_runs.c.run_id).where(_runs.c.run_id.in_(list(run_ids)), _runs.c.finished_at.is_(None))
 
 
@@ -116,18 +116,18 @@ def newest_groups(tenant_id: str, *, limit: int) -> Select[Any]:
 
 
 def open_letters(tenant_id: str) -> Select[Any]:
-    """How many a tenant has, from its groups."""
+    """The number of a tenant's open letters, from its groups."""
     return select(func.coalesce(func.sum(_groups.c.total), 0)).where(_groups.c.tenant_id == tenant_id)
 
 
 def count_open(*, most: int) -> Select[Any]:
-    """How many there are of all tenants; counting ends at `most`, and there may be as many groups as letters."""
+    """The number of open letters of all tenants, up to `most`. Adding up groups would have no such limit."""
     found = select(_letters.c.state).where(_letters.c.state == LetterState.OPEN).limit(most).subquery()
     return select(func.count()).select_from(found)
 
 
 def _most_looked_at(wanted: LetterFilter, limit: int) -> int:
-    """Without any condition besides the state every letter that is looked at is shown."""
+    """How many letters a page reads. Filtered by state alone, it shows every letter that it reads."""
     plain = wanted == LetterFilter(wanted.tenant_id, wanted.states)
     return limit + 1 if plain else MOST_LOOKED_AT
 
@@ -139,7 +139,7 @@ def _looked_at(wanted: LetterFilter, position: int | None, oldest_first: bool, m
     elif wanted.fingerprint is not None:
         found_by = [_letters.c.fingerprint == wanted.fingerprint]
     else:
-        # Each state is in order by itself; of several the first ones of each are enough.
+        # The index is ordered within each state, so the first letters of each state are enough.
         found_by = [_letters.c.state == state for state in wanted.states]
     beyond: list[ColumnElement[bool]] = []
     if position is not None:

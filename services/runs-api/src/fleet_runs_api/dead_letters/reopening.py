@@ -1,4 +1,4 @@
-"""Failed runs are made to wait again: the SQL, in batches for the group commit."""
+"""SQL that sets failed runs back to PENDING, in batches for the group commit."""
 
 import time
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ..ledger.tables import runs as _runs
 
 @dataclass(frozen=True, slots=True)
 class Reopening:
-    """Somebody asks for a failed run to be tried once more, at `due_at`."""
+    """A request for another attempt of a failed run, at `due_at`."""
 
     run_id: str
     tenant_id: str
@@ -30,15 +30,15 @@ class Reopening:
 
 @dataclass(frozen=True, slots=True)
 class NotReopened:
-    """The run is in another state than FAILED; None: there is no such run."""
+    """The run is not FAILED but in this state; None: there is no such run."""
 
     status: RunStatus | None
 
 
 def reopen(connection: Connection, wanted: Sequence[Reopening]) -> Sequence[RunSnapshot | NotReopened]:
-    """Make failed runs wait again; each one's snapshot as it is to be announced, or why there is none."""
+    """Set failed runs back to PENDING. Returns the snapshot to announce for each run, or why there is none."""
     results: list[RunSnapshot | NotReopened] = [NotReopened(None)] * len(wanted)
-    # In a fixed order, so that two processes do not wait for each other in a circle.
+    # In a fixed order, so that two processes do not deadlock.
     for place in sorted(range(len(wanted)), key=lambda place: wanted[place].run_id):
         results[place] = _reopen(connection, wanted[place])
     return results
@@ -50,13 +50,13 @@ def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopene
     ).first()
     if row is None:
         return NotReopened(None)
-    # In a statement of its own: one that waited for the lock sees the new run beside the old document.
+    # In a separate statement: a join that waited for the lock would return the new run with the old document.
     document = connection.execute(select(_documents).where(_documents.c.run_id == item.run_id)).one()
     if row.status != RunStatus.FAILED or document.snapshot is None:
         return NotReopened(RunStatus(row.status))
     not_before = item.due_at if item.due_at > item.now else None
     snapshot = snapshot_of(document).reopen(now=item.now, not_before=not_before)
-    # Attempts that a peer's worker did not count were counted here.
+    # The ledger counts attempts also for peers' workers, which do not.
     snapshot = snapshot.model_copy(update={"attempt": row.attempt, "reopened": row.reopened + 1})
     note_attempts(connection, snapshot)
     queue_again(

@@ -1,4 +1,4 @@
-"""Every write of dead letters: they enter, they are requeued with their run, they are deleted, they grow too old."""
+"""SQL that writes dead letters: inserts, requeues, deletes and expires them, in batches for the group commit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -50,7 +50,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Requeueing:
-    """Letters whose runs shall be tried once more: the first at `due_at`, each next one `spacing_seconds` later."""
+    """Letters whose runs are to be requeued: the first at `due_at`, each next one `spacing_seconds` later."""
 
     letter_ids: Sequence[int]
     tenant_id: str
@@ -62,7 +62,7 @@ class Requeueing:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """The runs that wait again, when the last of them is due, and what became of the letters."""
+    """The requeued runs, when the last of them is due, and the letters that were closed or refused."""
 
     runs: Sequence[RunSnapshot]
     last_due_at: float | None
@@ -78,7 +78,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """Letters to forget: closed ones and, if they are not kept for ever, open ones."""
+    """Letters to delete by age: closed ones and, if they are not kept for ever, open ones."""
 
     closed_before: float
     open_before: float | None
@@ -86,13 +86,13 @@ class TooOld:
 
 
 def enter(connection: Connection, letters: Sequence[Letter]) -> Sequence[Moved | Unfounded | None]:
-    """Letters from the stream, each once. None: the ledger has it already.
+    """Insert letters from the stream, each once. None: the ledger has it already.
 
-    A worker may publish any letter on the subjects of its tags, about any run. It is that run's letter only if the
-    ledger knows that the run was in this queue and has failed in this attempt.
+    A worker may publish any letter on the subjects of its tags, about any run. The letter is accepted only if the
+    ledger knows that the run was in this queue and failed in this attempt.
     """
     runs = _runs_of(connection, letters)
-    # Each by itself: an unfounded letter may have taken the id of a good one.
+    # Checked one by one: an unfounded letter may have the id of a valid one.
     are_founded = [_is_founded(letter, runs.get(letter.run_id or "")) for letter in letters]
     rows = {
         letter.message_id: _row_of(letter, runs.get(letter.run_id or ""))
@@ -117,7 +117,7 @@ def requeue(connection: Connection, wanted: Sequence[Requeueing]) -> Sequence[Re
 
 
 def remove(connection: Connection, wanted: Sequence[Deletion]) -> Sequence[Sequence[Moved]]:
-    """Take letters out of everybody's sight; those that were there."""
+    """Mark letters as deleted; returns those that were not deleted before."""
     results = []
     for item in wanted:
         chosen = and_(_letters.c.id.in_(item.letter_ids), _letters.c.tenant_id == item.tenant_id)
@@ -133,7 +133,7 @@ def remove(connection: Connection, wanted: Sequence[Deletion]) -> Sequence[Seque
 
 
 def forget(connection: Connection, wanted: Sequence[TooOld]) -> Sequence[int]:
-    """Forget old letters, a few at a time; how many."""
+    """Delete the rows of old letters, a page at a time; returns how many."""
     results = []
     for item in wanted:
         gone = 0
@@ -156,9 +156,9 @@ def forget(connection: Connection, wanted: Sequence[TooOld]) -> Sequence[int]:
 
 
 def _requeue(connection: Connection, item: Requeueing) -> Requeued:
-    """The runs wait again and all their open letters are closed, in one transaction."""
+    """Requeue the runs and close all their open letters, in one transaction."""
     refused = []
-    # Of several letters of one run the first one stands for all.
+    # If a run has several letters, the first one represents them all.
     first_letters: dict[str, int] = {}
     for letter_id, row in _with_runs(connection, item):
         if (no := _refusal(letter_id, row)) is not None:
@@ -194,7 +194,7 @@ def _requeue(connection: Connection, item: Requeueing) -> Requeued:
 
 
 def _with_runs(connection: Connection, item: Requeueing) -> list[tuple[int, Any]]:
-    """Each wanted letter, in the order wanted, with the status of its run; None for a letter that is not there."""
+    """Each requested letter in order, with the status of its run; None for a letter that does not exist."""
     rows = connection.execute(
         select(_letters.c.id, _letters.c.run_id, _letters.c.state, _runs.c.status.label("run_status"))
         .outerjoin(_runs, and_(_runs.c.run_id == _letters.c.run_id, _runs.c.tenant_id == _letters.c.tenant_id))
@@ -209,7 +209,7 @@ def _with_runs(connection: Connection, item: Requeueing) -> list[tuple[int, Any]
 
 
 def _refusal(letter_id: int, row: Any) -> Refused | None:
-    """Why this letter cannot be requeued whatever its run says; the run itself is asked later, under its lock."""
+    """Why this letter cannot be requeued, whatever the state of its run; that is checked later, under its lock."""
     if row is None:
         return Refused(letter_id, WhyNot.NOT_FOUND)
     if row.run_id is None:
@@ -221,7 +221,7 @@ def _refusal(letter_id: int, row: Any) -> Refused | None:
 
 
 def _close(connection: Connection, chosen: ColumnElement[bool], **values: Any) -> list[Row[Any]]:
-    """Open letters are open no more; their groups have so many fewer."""
+    """Close open letters and subtract them from their groups."""
     closed = connection.execute(
         update(_letters).where(chosen, _letters.c.state == LetterState.OPEN).values(**values).returning(*_MOVED)
     ).all()
@@ -239,18 +239,18 @@ def _runs_of(connection: Connection, letters: Iterable[Letter]) -> dict[str, Any
 
 
 def _is_founded(letter: Letter, run: Any) -> bool:
-    """A letter about no run, or one that is not known, is nobody's but the operator's."""
+    """Whether a letter fits its run. A letter without a known run is accepted: it belongs to the operator."""
     return run is None or (
         run.status == RunStatus.FAILED
         and run.tag == letter.tag
         and letter.attempt in (None, run.attempt)
-        # Else the letter of a later end would be taken for one that has come already.
+        # Else this letter could take the id of the letter of a later end, which would then count as a repeat.
         and letter.named_end in (None, (run.reopened, run.attempt))
     )
 
 
 def _row_of(letter: Letter, run: Any) -> dict[str, Any]:
-    """Whose letter it is, and why it failed, the run itself says; without one it is the operator's."""
+    """The row of a letter. Tenant, flow and error come from its run; without a run it belongs to the operator."""
     flow_name = run.flow_name if run else letter.flow_name
     reason = (run and run.reason) or letter.reason
     error = fitting(run.error, LONGEST_ERROR) if run and run.error else letter.error

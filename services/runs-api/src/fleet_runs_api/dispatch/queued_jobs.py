@@ -1,4 +1,4 @@
-"""The jobs of single runs in the work stream: is it there, and away with it."""
+"""Finds, answers and removes the jobs of single runs in the work stream."""
 
 import logging
 
@@ -25,7 +25,7 @@ class QueuedJobs:
         self._names = names
 
     async def has(self, run_id: str, sequence: int | None) -> bool:
-        """Does the job of this run lie at that place? After a wipe of the stream it may be another one's."""
+        """Whether the message at this sequence is the run's job; after a wipe of the stream it may be another one."""
         if not sequence:
             return False
         message = await stored_message(self._link, self._names.work_stream, sequence, linearizable=True)
@@ -35,7 +35,7 @@ class QueuedJobs:
         return message_id.startswith(f"{run_id}:") or _run_id_of(message.data) == run_id
 
     async def place_of(self, run_id: str) -> int | None:
-        """Where the latest job of a run lies; None if it does not, or nobody can tell."""
+        """The stream sequence of the latest job of a run; None if there is no job, or that is not known."""
         try:
             rows = await self._database.fetch(reads.job_place(run_id))
             if rows and await self.has(run_id, rows[0].job_sequence):
@@ -45,9 +45,10 @@ class QueuedJobs:
         return None
 
     async def answer(self, run_id: str, ack_subject: str, answer: bytes) -> None:
-        """Answer the delivery of this run's job in the place of a holder that is gone.
+        """Answer the delivery of this run's job on behalf of a holder that is lost.
 
-        The snapshot names the subject, and whoever wrote it may have named any: nothing else is ever sent to.
+        The subject comes from the snapshot, in which a worker may have written any subject: nothing is sent to one
+        that is not the ack subject of this job.
         """
         rows = await self._database.fetch(reads.job_place(run_id))
         if rows and await self._is_answer_for(run_id, ack_subject, rows[0].tag, rows[0].job_sequence):
@@ -60,7 +61,7 @@ class QueuedJobs:
             )
 
     async def _is_answer_for(self, run_id: str, subject: str, tag: str, sequence: int | None) -> bool:
-        """`sequence`: where the job lies; None if that is not known, and the job itself is looked at."""
+        """`sequence` is that of the job in the stream; if it is None, the stored job itself is checked."""
         tokens = subject.split(".")
         if tokens[:2] != ["$JS", "ACK"]:
             return False
@@ -70,7 +71,7 @@ class QueuedJobs:
         return int(found) == sequence if sequence is not None else await self.has(run_id, int(found))
 
     async def remove_of_ended(self, run_id: str) -> None:
-        """Nobody is to wait for a worker that would only drop it. What stays all the same, a worker does drop."""
+        """Remove the job of an ended run, so that it does not wait for a worker. One that remains, a worker drops."""
         if (sequence := await self.place_of(run_id)) is not None:
             await self.remove(sequence)
 
@@ -82,7 +83,7 @@ class QueuedJobs:
 
 
 def _run_id_of(data: bytes) -> str | None:
-    """A peer's job has no message id; whatever else may lie there has no run id."""
+    """The run id in a job. Jobs of peers have no message id; other messages have no run id."""
     try:
         job = orjson.loads(data)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""The queue of each tag: its durable consumer is made as soon as a worker says that it serves the tag."""
+"""The queue of each tag: creates its durable consumer as soon as a worker announces the tag."""
 
 import asyncio
 import logging
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 _FIRST_RETRY_SECONDS = 0.25
 _LONGEST_RETRY_SECONDS = 5.0
-# Somebody may have removed one.
+# How often all queues are checked, because one may have been removed.
 _LOOK_AGAIN_SECONDS = 30.0
 
 
 class Queues:
-    """A worker makes nothing on NATS: it announces itself and waits. What exists already is used as it is."""
+    """Creates queues for workers, which only announce themselves and wait. An existing queue is not changed."""
 
     def __init__(self, link: NatsLink, settings: RunsSettings) -> None:
         self._link = link
         self._settings = settings
         self._wanted: set[str] = set()
-        # How many of them a worker was the first to want.
+        # How many queues were requested because this worker announced the tag first.
         self._asked: Counter[str] = Counter()
         self._refusals = RateLimitedLog()
         self._made: set[str] = set()
@@ -40,12 +40,12 @@ class Queues:
 
     @property
     def tags(self) -> set[str]:
-        """Those whose queues exist."""
+        """The tags whose queues exist."""
         return self._made
 
     def want(self, worker_id: str, tags: Iterable[str]) -> None:
-        """A worker takes jobs of these tags. Its record may name any: how many queues it can cause is limited."""
-        # At every heartbeat of every worker: nearly always there is nothing new.
+        """Request the queues of a worker's tags. The number is limited, because its record may name any tags."""
+        # Called at every heartbeat of every worker: nearly always there is no new tag.
         new = list(dict.fromkeys(tag for tag in tags if tag not in self._wanted and is_tag(tag)))
         if not new:
             return
@@ -68,7 +68,7 @@ class Queues:
             self._news.set()
 
     async def look_again(self) -> None:
-        """What was made may be gone: NATS may have lost its disk. A hook of the link."""
+        """Check all queues again, because NATS may have lost its data. A hook of the link."""
         self._made.clear()
         self._news.set()
 
@@ -89,7 +89,7 @@ class Queues:
             self._news.set()
 
     async def _make_missing(self) -> bool:
-        """One that cannot be made does not keep the others waiting; False if there was one."""
+        """Create the missing queues. A failure does not delay the other queues; False if there was one."""
         all_made = True
         for tag in sorted(self._wanted - self._made):
             config = work_consumer_config(self._settings, self._settings, tag)

@@ -1,4 +1,4 @@
-"""The relay: carries what the ledger has accepted to JetStream, when it is due and as often as it takes."""
+"""The relay: sends the rows of the outbox to JetStream when they are due, and retries until it succeeds."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A job and the snapshot that must be there before it."""
+    """A job, and the snapshot that must be in KV before the job is sent."""
 
     job: Job
     payload: bytes
@@ -68,12 +68,12 @@ class Relay:
         self._failures = RateLimitedLog()
 
     async def send(self, new: Dispatch) -> int | None:
-        """Write the first snapshot, then queue the job; the job's place in the stream, None if NATS has not told it.
+        """Write the first snapshot, then publish the job; its stream sequence, None if it was not acknowledged.
 
-        The job leaves this process only after NATS has acknowledged the snapshot. A failure before that is raised,
-        and a job that JetStream refuses: then no job of this run is anywhere, and none can arrive later. A job that
-        was sent and not answered may arrive at any time: such a run can no longer be withdrawn. Nor can one whose job
-        was denied, if its snapshot cannot be removed before anybody claims it.
+        The job is sent only after NATS has acknowledged the snapshot. A failure before that is raised, as is a job
+        that JetStream refuses: then there is no job of this run, and none can arrive later. A job that was sent and
+        not acknowledged may arrive at any time: such a run can no longer be withdrawn. Nor can a run whose job was
+        denied, if its snapshot cannot be removed before a worker claims it.
         """
         begun = time.perf_counter()
         job = new.job
@@ -96,7 +96,7 @@ class Relay:
         return sequence
 
     async def _take_back(self, run_id: str, revision: int) -> bool:
-        """Remove the first snapshot, so that nobody can claim the run any more; False if that is not certain."""
+        """Remove the first snapshot, so that no worker can claim the run; False if that is not certain."""
         try:
             await self._runs.delete(run_id, revision=revision)
         except (WrongRevision, NatsUnavailable) as error:
@@ -105,7 +105,7 @@ class Relay:
         return True
 
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
-        """Note in the ledger that a dispatch is out; nobody needs to wait for it."""
+        """Record in the ledger that a dispatch was sent, without waiting for the commit."""
         future = self._commits.write_soon(outbox.mark_sent, Sent(run_id, dispatch, job_sequence), patient=True)
         future.add_done_callback(self._marked)
 
@@ -114,7 +114,7 @@ class Relay:
             self._failures.log(logger, "something that was sent could not be noted; it will be sent again", error)
 
     async def send_soon(self, run_id: str) -> None:
-        """Send the first dispatch of a run as soon as NATS takes it; from now on nobody can withdraw the run."""
+        """Have the relay send the first dispatch of a run as soon as it can. The run can no longer be withdrawn."""
         try:
             await self._commits.write(outbox.put_off, PutOff(outbox.DISPATCH, run_id, dispatch=1, due_at=time.time()))
         except LedgerUnavailable as error:
@@ -122,9 +122,9 @@ class Relay:
         self.wake()
 
     async def announce(self, snapshot: RunSnapshot) -> tuple[RunSnapshot, int]:
-        """Have KV know what the ledger knows; what it has then, and its revision.
+        """Write the ledger's snapshot to KV; returns the snapshot that KV then has, and its revision.
 
-        A snapshot that is there knows more of the run, except that it was asked to be tried once more, or to end.
+        A snapshot that KV already has is newer and is kept, except that a requeue or a cancel is applied to it.
         """
         run_id = snapshot.run_id
         while True:
@@ -142,12 +142,12 @@ class Relay:
                 continue
 
     def cancel_carried(self, run_id: str) -> None:
-        """Note in the ledger that KV knows of a cancel; nobody needs to wait for it."""
+        """Record in the ledger that KV has a request to cancel, without waiting for the commit."""
         future = self._commits.write_soon(outbox.clear_cancelled, run_id, patient=True)
         future.add_done_callback(self._marked)
 
     async def remove_traces(self, run_id: str) -> None:
-        """Remove what a withdrawn run may have left in KV: now if NATS answers, else when it is back."""
+        """Remove the snapshot that a withdrawn run may have left in KV: now, or when NATS is back."""
         try:
             self._link.require()
             await self._purge(run_id)
@@ -155,7 +155,7 @@ class Relay:
             logger.info("traces of withdrawn run %s will be removed when NATS is back", run_id)
 
     def wake(self) -> None:
-        """Something may be due sooner than was known."""
+        """Check the outbox now: a row may be due earlier than expected."""
         self._awake.set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -165,7 +165,7 @@ class Relay:
                 if self._link.down_because is None:
                     seconds = await self._work()
                     self._failures.recovered()
-            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+            except Exception as error:  # noqa: BLE001 - logged; the next round retries
                 self._failures.log(logger, "sending was interrupted", error)
             try:
                 async with asyncio.timeout(seconds):
@@ -175,7 +175,7 @@ class Relay:
             self._awake.clear()
 
     async def _work(self) -> float:
-        """Send all that is due; how many seconds until the next row is."""
+        """Send all rows that are due; returns the seconds until the next one is."""
         while True:
             (row,) = await self._database.fetch(reads.next_due())
             if row.due_at is None:
@@ -185,7 +185,7 @@ class Relay:
             await self.send_due()
 
     async def send_due(self) -> None:
-        """Take a page of what is due and send it. What cannot be sent is due again later."""
+        """Take a page of rows that are due and send them. A row that cannot be sent becomes due again later."""
         now = time.time()
         taken = await self._commits.write(outbox.take_due, TakeDue(now, until=now + self._retry_sec, limit=_PAGE))
         if taken and logger.isEnabledFor(logging.DEBUG):
@@ -197,9 +197,9 @@ class Relay:
         await asyncio.gather(self._send_fresh(fresh), *(self._deal_with(row) for row in rest))
 
     async def _send_fresh(self, rows: Sequence[Any]) -> None:
-        """First dispatches, all in flight at once: nobody can withdraw what the relay has taken.
+        """Send first dispatches, all in flight at once: a run that the relay has taken cannot be withdrawn.
 
-        The server takes them in the order sent; a worker that is faster all the same waits for the snapshot.
+        The server processes them in the order sent. A worker that gets a job earlier waits for the snapshot.
         """
         flying: list[tuple[float, Any, Span, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
         try:
@@ -253,7 +253,7 @@ class Relay:
         try:
             return (await self._link.wait_ack(written)).sequence
         except WrongRevision:
-            # It is there already (this is a repeated send), or there is the marker of a purged one.
+            # KV has the snapshot already (this is a repeated send), or the marker of a deleted one.
             _, revision = await self.announce(new.snapshot)
             return revision
 
@@ -267,12 +267,12 @@ class Relay:
                     await self.announce(waiting_snapshot_of(row))
                 self.cancel_carried(row.run_id)
                 return
-            sequence = 0  # withdrawn or ended meanwhile: there is nothing to send
+            sequence = 0  # withdrawn or ended since: there is nothing to send
             if row.job is not None and not RunStatus(row.status).is_terminal:
                 begun = time.perf_counter()
                 job = Job.decode(payload := row.job.encode())
                 with self._sending(job, dispatch=row.dispatch):
-                    # One after the other: a job that comes before a reopened snapshot would be taken for done.
+                    # In this order: a job that arrives before the reopened snapshot would count as finished.
                     await self.announce(waiting_snapshot_of(row))
                     queued = await self._queue_nowait(job, payload, dispatch=row.dispatch)
                     sequence = (await self._link.wait_ack(queued)).sequence
@@ -283,7 +283,7 @@ class Relay:
             self._put_off([row], error)
 
     def _sending(self, job: Job, *, dispatch: int) -> Span:
-        """In the trace of the request that asked for the run, however long ago and whoever took it."""
+        """A span in the trace of the request that submitted the run, at any time and from any replica."""
         if not is_recording():
             return span(spans.RUN_RELAY, parent=job.trace_context)
         about = {
@@ -294,7 +294,7 @@ class Relay:
         return span(spans.RUN_RELAY, about, kind=Kind.PRODUCER, parent=job.trace_context)
 
     def _say_later(self, row: Any, error: NatsUnavailable) -> None:
-        if row.job is not None:  # else it is only about the traces of a withdrawn run
+        if row.job is not None:  # else the row only removes the snapshot of a withdrawn run
             self._metrics.relay_failures.inc()
         trace = None if row.job is None else Job.decode(row.job.encode()).trace_context
         with Span(trace):
@@ -306,7 +306,7 @@ class Relay:
             )
 
     def _put_off(self, rows: Sequence[Any], error: NatsUnavailable) -> None:
-        """Send what met with an outage as soon as it is over; what JetStream refused is due again later."""
+        """Retry rows soon after an outage. A row that JetStream refused becomes due again at its usual time."""
         if isinstance(error, WriteRefused):
             return
         due_at = time.time() + _LONGEST_PAUSE_SECONDS
@@ -331,7 +331,7 @@ def _with_what_was_asked(there: RunSnapshot, snapshot: RunSnapshot) -> RunSnapsh
 
 
 def _readable(run_id: str, stored: bytes) -> RunSnapshot | None:
-    """What lies under the run's key; None if it is no snapshot of it, and so in nobody's way."""
+    """The snapshot under the run's key; None if the value is not one, so that it may be overwritten."""
     try:
         return RunSnapshot.decode_of(run_id, stored)
     except MalformedMessage:
@@ -339,7 +339,7 @@ def _readable(run_id: str, stored: bytes) -> RunSnapshot | None:
 
 
 def _is_fresh(row: Any) -> bool:
-    """A run that was never sent, as far as the ledger knows."""
+    """Whether the row is a first dispatch that, according to the ledger, was never sent."""
     return bool(
         row.kind == outbox.DISPATCH
         and row.dispatch == 1
