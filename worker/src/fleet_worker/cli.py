@@ -35,7 +35,7 @@ from .wheels.home import WheelFolderUnusable, WheelHome
 
 logger = logging.getLogger(__name__)
 
-# Found out when the worker has begun to log, and reasons to end it.
+# Errors that end the worker after logging was set up.
 _UNUSABLE = (RunnersUnusable, NotOurs, WheelFolderUnusable, FolderUnreachable, MonitorUnusable)
 _EXAMPLE = "pyoco-worker --nats-url nats://127.0.0.1:4222 --tags default --flows-dir examples"
 
@@ -96,7 +96,7 @@ def work(
             stopped_by = uvloop.run(_serve(settings))
         except _UNUSABLE as error:
             if sys.stderr.isatty():
-                raise  # somebody reads it
+                raise  # on a terminal, main() prints the message
             logger.critical("%s", error, extra=exception_fields(error))
             raise typer.Exit(1) from error
         finally:
@@ -107,7 +107,7 @@ def work(
 
 @contextmanager
 def _settings(options: dict[str, Any]) -> Iterator[WorkerSettings]:
-    """With a name and a user from the folder of such, if there is one, which nobody else has meanwhile."""
+    """The settings; with a credentials folder, also the worker id and NATS user that it has locked there."""
     try:
         settings = WorkerSettings.load(**options)
         if settings.worker_credentials_dir is None:
@@ -122,13 +122,13 @@ def _settings(options: dict[str, Any]) -> Iterator[WorkerSettings]:
 async def _serve(settings: WorkerSettings) -> signal.Signals:
     account = settings.runner_start.account
     if account is not None:
-        os.umask(0o022)  # what is installed here is for another user to read
+        os.umask(0o022)  # the runners' user must be able to read installed wheels
     with (
         worker_folder(settings.worker_dir, account) as folder,
         runs_folder(folder, account) as runs_dir,
         _wheel_home(settings, folder) as wheel_home,
     ):
-        # A worker with an account of its own finds the API of the fleet's under another name.
+        # A worker with an nkey has its own NATS account, which sees the fleet's JetStream API under another prefix.
         apis = (WORKER_API, "$JS.API") if settings.nats_nkey is not None else ("$JS.API",)
         async with NatsLink(settings, name=f"pyoco-worker {settings.worker_id}", api_prefixes=apis) as link:
             metrics = WorkerMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
@@ -163,7 +163,7 @@ def _wheel_home(settings: WorkerSettings, folder: Path) -> AbstractContextManage
 
 
 def main() -> None:
-    # The folders of runs and wheels are for their owner's eyes only.
+    # Only the owner may read the folders of runs and wheels.
     os.umask(0o077)
     try:
         code = app(standalone_mode=False)

@@ -33,7 +33,7 @@ def _default_slots() -> int:
 
 class WorkerSettings(FleetSettings, WireNames):
     worker_id: str = Field(default_factory=_default_worker_id, pattern=r"^[A-Za-z0-9_-]+$", max_length=128)
-    # A folder of <worker id>.nk: the first that no living worker has is this one's name and NATS user.
+    # Folder of <worker id>.nk files: the worker takes id and NATS user of the first that no living worker holds.
     worker_credentials_dir: Path | None = None
     # Comma-separated; empty: the default tag.
     tags: Annotated[list[Tag], NoDecode] = []
@@ -41,11 +41,11 @@ class WorkerSettings(FleetSettings, WireNames):
     slots: int = Field(default_factory=_default_slots, ge=1, le=1024)
     flow_resolver: str | None = Field(None, pattern=r"^[^:]+:[A-Za-z_]\w*$")
     flows_dir: Path | None = None
-    # Where runs get their working folders; unset: a temporary folder that goes with the worker.
+    # Parent of the runs' working folders; unset: a temporary folder that is removed when the worker ends.
     worker_dir: Path | None = None
-    # Whom runners execute flows as, so that they cannot read what is the worker's; unset: as the worker itself.
+    # User that runners run as, so that flows cannot read the worker's files; unset: the worker's own user.
     runner_user: str | None = None
-    # What workflow files may use, comma-separated: modules besides the flow folder's, environment variables.
+    # Allowed in workflow files, comma-separated: modules besides the flow folder's, environment variables.
     workflow_callable_allow: Annotated[list[ModuleName], NoDecode] = []
     workflow_env_allow: Annotated[list[VariableName], NoDecode] = []
 
@@ -55,21 +55,21 @@ class WorkerSettings(FleetSettings, WireNames):
     cancel_grace_period_sec: float = Field(30.0, ge=0)
     nak_delay_sec: float = Field(2.0, ge=0)
     worker_stop_grace_sec: float = Field(10.0, ge=0)
-    # A run of another worker whose snapshot stays still for this long has lost its holder.
+    # Another worker's run is taken over when its snapshot has not changed for this long.
     run_lost_after_sec: float = Field(4.0, gt=0)
-    # So many deaths of its runner end a run as FAILED.
+    # A run ends as FAILED after this many deaths of its runner.
     runner_crash_limit: int = Field(3, ge=1)
-    # What a run may use besides what an idle runner has; 0: no limit, unset: its share of the machine.
+    # Memory limit of a run, on top of an idle runner's use; 0: no limit, unset: one slot's share of the machine.
     run_memory_max_bytes: int | None = Field(None, ge=0)
 
-    # Where whoever watches the worker finds /health, /ready and /metrics; unset: nowhere.
+    # Address that serves /health, /ready and /metrics; port unset: none.
     monitor_host: str = "127.0.0.1"
     monitor_port: int | None = Field(None, ge=1, le=65535)
 
-    # So many flows have a histogram of their own, the first that are run; all others share one.
+    # This many flows, the first that are run, get a histogram each; all others share one.
     metrics_max_flows: int = Field(100, ge=0, le=1000)
 
-    # Whether the log tells what a flow's exceptions say: that may quote params.
+    # Log the messages of a flow's exceptions, which may quote params.
     log_exception_messages: bool = True
 
     dlq_publish_execution_error: bool = True
@@ -109,7 +109,7 @@ class WorkerSettings(FleetSettings, WireNames):
 
     @cached_property
     def run_memory_limit_bytes(self) -> int:
-        """0: none."""
+        """0: no limit."""
         given = self.run_memory_max_bytes
         return default_limit_bytes(self.slots) if given is None else given
 

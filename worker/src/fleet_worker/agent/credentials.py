@@ -1,4 +1,4 @@
-"""A NATS user and a name for each of several workers that are started alike: the first that no living one has."""
+"""Gives each of several identically started workers its own worker id and NATS user, by file locks."""
 
 import fcntl
 import os
@@ -20,7 +20,7 @@ class Credentials:
 
 @contextmanager
 def taken_from(folder: Path) -> Iterator[Credentials]:
-    """Files are called <worker id>.nk. One is held as long as this process lives, however it ends."""
+    """Lock the first free <worker id>.nk file. The kernel releases the lock however this process ends."""
     files = sorted(folder.glob("*.nk"), key=lambda file: (len(file.name), file.name))
     for file in files:
         try:

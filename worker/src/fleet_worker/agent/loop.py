@@ -1,4 +1,4 @@
-"""The agent: takes jobs from NATS, hands them to runners, keeps what it holds alive, stops in order."""
+"""The agent: pulls jobs from NATS, hands them to runners, sends heartbeats, and hands back runs when it stops."""
 
 import asyncio
 import logging
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 _TEND_INTERVAL_SECONDS = 0.2
 _OUTAGE_PAUSE_SECONDS = 0.25
-# Handing back needs two answers of NATS; if it is away, the jobs come again after AckWait.
+# Handing back takes two NATS requests; during an outage the jobs are redelivered after AckWait instead.
 _HAND_BACK_TIMEOUT_SECONDS = 5.0
 
 
@@ -87,7 +87,7 @@ class Agent:
         )
         wheels = NO_WHEELS if wheel_home is None else wheel_home.left
         self._pool = RunnerPool(setup, settings.slots, wheels, start=settings.runner_start)
-        # This life of the worker: one that is started again under the same id is another.
+        # A restarted worker keeps its worker id and gets another instance id.
         instance_id = uuid.uuid4().hex
         self._registry = Registry(
             link, settings, instance_id=instance_id, draining=self._draining, flows=lambda: self._pool.flows
@@ -143,9 +143,9 @@ class Agent:
             link.after_connect(self._wheels.listen)
 
     async def run(self) -> signal.Signals:
-        """Work until a signal comes, and say which.
+        """Work until SIGTERM or SIGINT, and return that signal.
 
-        RunnersUnusable if no runner can be started; NotOurs if another living worker has this one's id.
+        Raises RunnersUnusable if no runner can be started, NotOurs if another living worker has this worker id.
         """
         strays.adopt()
         keep_private()
@@ -163,7 +163,7 @@ class Agent:
         return self._signal
 
     async def _start_runners(self) -> bool:
-        """True when the first runner is ready; False if the worker is told to stop before."""
+        """True when the first runner is ready; False if a signal stops the worker before that."""
         starting = asyncio.create_task(self._pool.start())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -223,7 +223,7 @@ class Agent:
             await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
 
     async def _stand_aside(self) -> None:
-        """Drained: ask for nothing more, and leave to others what no runner has begun."""
+        """Start to drain: stop pulling and hand back the runs that no runner has begun."""
         await self._puller.stop()
         for execution in self._held.values():
             execution.step_back()
@@ -242,7 +242,7 @@ class Agent:
                 if free > 0:
                     messages = await self._puller.take(free)
                 elif more_queued and 2 * (free + ahead) > ahead:
-                    # Without waiting: what comes to the queue from now on is for whoever has a free runner.
+                    # Does not wait for new jobs: those should go to a worker with a free runner.
                     messages = await self._puller.take_now(free + ahead)
                 else:
                     await pool.changed.wait()
@@ -250,7 +250,7 @@ class Agent:
             except NatsUnavailable:
                 await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
                 continue
-            # No await from here on: a message that was taken is always worked on.
+            # No await from here on, so that a cancel cannot lose messages that were taken.
             deliveries = [Delivery.of(msg) for msg in messages]
             more_queued = bool(deliveries) and deliveries[-1].num_pending > 0
             if deliveries and logger.isEnabledFor(logging.DEBUG):
@@ -259,8 +259,8 @@ class Agent:
                 self._accept(delivery)
 
     def _log_leases(self, count: int) -> None:
-        """At DEBUG: one or more for every run."""
-        # Queues have no priorities: all of ours are asked alike.
+        """At DEBUG only: there is at least one line per run."""
+        # Queues have no priorities: all of this worker's are pulled alike.
         meta = {"queue": ",".join(self._settings.tags), "priority": 0, "leased_count": count}
         logger.debug("%d jobs taken", count, extra={"event": LogEvent.SCHEDULER, "meta": meta})
 
@@ -301,7 +301,7 @@ class Agent:
             return Unrecorded(f"{type(error).__name__}: {error}")
 
     async def _refuse(self, delivery: Delivery, error: str) -> None:
-        """A message that is no job; if it names a waiting run, that run has failed."""
+        """Reject a message that is not a valid job; if it names a waiting run, that run ends as FAILED."""
         outcome = InvalidJob(error, _run_id_in(delivery.data))
         tag = self._settings.tag_of_work_subject(delivery.subject)
         with refusing(delivery, outcome.run_id, tag=tag, worker_id=self._settings.worker_id) as traced:
@@ -338,7 +338,7 @@ class Agent:
 
     async def _tend_one(self, execution: Execution) -> None:
         try:
-            # A queue that somebody else made may want to hear from us more often than we are set to.
+            # The queue's AckWait may be too short for the configured interval: another program may have made it.
             ack_wait = self._prerequisites.ack_wait_seconds
             often = min(self._settings.ack_progress_interval_sec, ack_wait / 2)
             await execution.tend(often, ack_wait_seconds=ack_wait)
@@ -346,7 +346,7 @@ class Agent:
             self._tending.discard(execution)
 
     async def _register(self) -> None:
-        """Announce this worker when it can work, unless its id is taken; again after a reconnect."""
+        """Write the registry record once the first runner is ready; check it again after a reconnect."""
         try:
             await self._registry.introduce(self._control)
             await self._runners_ready.wait()
@@ -355,7 +355,7 @@ class Agent:
             self._give_up(error)
 
     def _give_up(self, why: NotOurs) -> None:
-        """Hand back everything and leave: two workers must not go by one name."""
+        """Hand back everything and stop: two workers must not share one worker id."""
         logger.error("%s", why, extra={"event": LogEvent.WORKER_ID_TAKEN})
         self._failure = why
         self._hurry.set()
@@ -384,7 +384,7 @@ class Agent:
 
 
 async def _for_ever(what: str, loop: Callable[[], Awaitable[None]]) -> None:
-    """Run a loop again if it breaks: no single surprise may stop a worker from working."""
+    """Run a loop again when it fails: one unexpected exception must not stop the worker."""
     while True:
         try:
             await loop()

@@ -1,4 +1,4 @@
-"""What must be there before a worker can work, and who makes it: the worker itself makes nothing on NATS."""
+"""Waits for the registry bucket and the queues, which services make: the worker creates nothing on NATS."""
 
 import asyncio
 import logging
@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOOK_INTERVAL_SECONDS = 0.05
-# Somebody who starts a moment later than we is awaited eagerly, somebody who is away is not.
+# Poll fast at first, for a service that starts at the same time; poll slowly for one that is down.
 _EAGER_LOOKS = 100
 _PATIENT_LOOK_INTERVAL_SECONDS = 0.5
 
 
 class _Missing(Exception):
-    """Not made yet."""
+    """The bucket or the queue does not exist yet."""
 
 
 class Prerequisites:
@@ -38,16 +38,16 @@ class Prerequisites:
         self.ack_wait_seconds = float("inf")
 
     async def wait_for_registry(self) -> None:
-        """Where a worker announces itself. A hook of the link."""
+        """Wait for the bucket in which workers announce themselves. A hook of the link."""
         await self._wait_for(self._registry, "the registry of workers, which workers-api or runs-api makes")
 
     async def wait_for_queues(self) -> None:
-        """Made by runs-api when it sees what tags a worker announces. A hook of the link, after the announcement."""
+        """Wait for the queues, which runs-api makes after the worker has announced its tags. A hook of the link."""
         ack_waits = [await self._ack_wait_of(tag) for tag in self._settings.tags]
         self.ack_wait_seconds = min(ack_waits)
 
     async def _registry(self) -> None:
-        """_Missing if there is none; whether our record is in it does not matter."""
+        """Raises _Missing if the bucket does not exist; it need not contain our record."""
         settings = self._settings
         stream = kv_stream(settings.workers_kv_bucket)
         record = kv_subject(settings.workers_kv_bucket, settings.worker_id)
@@ -58,7 +58,7 @@ class Prerequisites:
                 raise
             if settings.nats_nkey is not None:
                 raise _Missing from error
-            # A bucket that somebody else made may not allow direct gets.
+            # A bucket that another program made may not allow direct gets.
             await self._ask(f"STREAM.INFO.{stream}")
 
     async def _ack_wait_of(self, tag: str) -> float:

@@ -31,7 +31,7 @@ class RunnerPool:
     ) -> None:
         self._setup = setup
         self._start = start
-        # What runs begin with from now on.
+        # The wheels of runs that begin from now on.
         self.wheels = wheels
         self._told: WheelSet | None = None
         self._broken: dict[str, dict[str, str]] = {}
@@ -44,9 +44,9 @@ class RunnerPool:
         self._keepers: list[asyncio.Task[None]] = []
         self._retiring: set[asyncio.Task[None]] = set()
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        # What can be run by name with the wheels in force.
+        # Names of the flows that can be run with the wheels in force.
         self.flows: list[str] = []
-        # For whoever counts.
+        # For the metrics.
         self.starts = 0
         self.start_failures = 0
         # Set whenever a runner has become free.
@@ -63,21 +63,21 @@ class RunnerPool:
 
     @property
     def is_renewing(self) -> bool:
-        """A runner is being started, or is leaving for another."""
+        """Whether a runner is being started or replaced."""
         return len(self._alive) > self.size
 
     @property
     def jobs_ahead(self) -> int:
-        """How many jobs more than runners are worth having in hand now."""
+        """How many jobs to hold now beyond the number of runners."""
         return self._pace.jobs_ahead(runners=self.size, busy_since=self._busy_since.values(), now=time.monotonic())
 
     async def start(self) -> None:
-        """Start all runners; returns when the first one is ready. RunnersUnusable if it cannot be."""
+        """Start all runners; returns when the first is ready. Raises RunnersUnusable if it cannot be started."""
         self._keepers = [asyncio.create_task(self._keep_slot()) for _ in range(self._slots)]
         await self._first
 
     async def try_out(self, wheels: WheelSet) -> None:
-        """RunnersUnusable if no runner can be started with these wheels."""
+        """Start and stop one runner with these wheels. Raises RunnersUnusable if it cannot be started."""
         runner = RunnerProcess(self._setup_with(wheels), self._start, wheels)
         try:
             await runner.start()
@@ -91,9 +91,9 @@ class RunnerPool:
             raise RunnersUnusable(ready.error)
 
     def switch(self, wheels: WheelSet) -> None:
-        """Runs that begin from now on have these wheels.
+        """Use these wheels for runs that begin from now on.
 
-        A runner with others is replaced: at once if it is idle, when its run is over if it is busy.
+        A runner with other wheels is replaced: at once if it is idle, after its run if it is busy.
         """
         self.wheels = wheels
         for runner in [runner for runner in self._idle if runner.wheels is not wheels]:
@@ -111,9 +111,9 @@ class RunnerPool:
         await asyncio.gather(*(runner.stop() for runner in list(self._alive)))
 
     def ask(self) -> asyncio.Future[RunnerProcess | None]:
-        """A runner of one's own until it is given back; first come, first served.
+        """A future of a runner, for exclusive use until `give_back`; first come, first served.
 
-        Whoever will not wait any longer sets the result to None.
+        A caller that stops waiting sets the result to None.
         """
         asked: asyncio.Future[RunnerProcess | None] = asyncio.get_running_loop().create_future()
         if self._idle:
@@ -145,7 +145,7 @@ class RunnerPool:
         self._idle.append(runner)
 
     def _retire(self, runner: RunnerProcess) -> None:
-        """Let it leave; its slot gets another."""
+        """Stop the runner; its slot starts another."""
         retiring = asyncio.get_running_loop().create_task(runner.stop())
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
@@ -155,7 +155,7 @@ class RunnerPool:
         asked.set_result(runner)
 
     async def _keep_slot(self) -> None:
-        """Have a runner in this slot, for ever."""
+        """Keep one runner in this slot: start another when it ends, with backoff after failed starts."""
         backoff = 0.1
         while True:
             wheels = self.wheels
@@ -196,7 +196,7 @@ class RunnerPool:
         return replace(self._setup, wheel_paths=list(wheels.paths)) if synced else self._setup
 
     def _tell(self, ready: Ready, wheels: WheelSet) -> None:
-        """Once for each set of wheels: what can be run with it."""
+        """Log the flows that can be run, once for each set of wheels."""
         if self._told is wheels or wheels is not self.wheels:
             return
         self._told = wheels

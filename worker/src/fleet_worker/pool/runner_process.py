@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_SECONDS = 2.0
 _MAX_LINE_BYTES = 16 * 1024
-# As the interpreter's fault handler writes it: places in the code, no values.
+# Lines of Python's faulthandler: they name places in the code, but no values.
 _CRASH_REPORT = re.compile(
     r'Fatal Python error: |(?:Current t|T)hread 0x|  File ".*", line \d+ in |Extension modules: '
 )
@@ -46,7 +46,7 @@ class RunnerProcess:
     def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet = NO_WHEELS) -> None:
         self._setup = setup
         self._start = start
-        # What its runs can import besides what the worker has; another set needs another process.
+        # The wheels that its runs can import; another set needs another process.
         self.wheels = wheels
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
@@ -55,9 +55,9 @@ class RunnerProcess:
         self._on_progress: Callable[[Progress], None] | None = None
         self._reaping: asyncio.Task[None] | None = None
         self.died = asyncio.Event()
-        # It has said that its next run should be another's.
+        # The runner has asked to be replaced before the next run.
         self.is_spent = False
-        # What it has in memory when it is ready and does nothing.
+        # Its resident memory when it is ready and idle.
         self.idle_bytes = 0
 
     @property
@@ -70,14 +70,14 @@ class RunnerProcess:
         ours, theirs = socket.socketpair()
         output, output_end = os.pipe()
         try:
-            # In the main thread: the kernel ties a child's death signal to the thread that made it.
+            # In the main thread: the parent-death signal is sent when the thread that forked the child ends.
             self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - forks at once, our own command
                 [sys.executable, "-m", "fleet_worker.runner.main", str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
                 pass_fds=[theirs.fileno()],
-                # A group of its own: Ctrl-C is the agent's business, and the group can be ended as a whole.
+                # A process group of its own: Ctrl-C reaches only the agent, and the group can be killed as a whole.
                 process_group=0,
                 **self._start.options(os.environ, runs_dir=Path(self._setup.runs_dir)),
             )
@@ -91,7 +91,7 @@ class RunnerProcess:
         self._send(self._setup)
 
     async def ready(self) -> Ready:
-        """The flows this runner knows. RunnerDied if it did not come so far."""
+        """The flows of this runner, once they are loaded. Raises RunnerDied if it dies before that."""
         return await asyncio.shield(self._ready)
 
     async def run(self, run: Run, on_progress: Callable[[Progress], None]) -> Done:
@@ -105,7 +105,7 @@ class RunnerProcess:
         try:
             return await self._done
         except asyncio.CancelledError:
-            # Nobody waits for this run any more, but the process would go on with it.
+            # The caller was cancelled, but the process would go on with the run.
             self.kill()
             raise
         finally:
@@ -116,18 +116,18 @@ class RunnerProcess:
         self._send(Cancel(run_id))
 
     def kill(self) -> None:
-        """End the process and all that it started, at once; `died` tells when it is over."""
+        """Kill the process and all that it started; `died` is set when they are gone."""
         if self._process is None:
             return
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
             logger.debug("runner %d is already gone", self._process.pid)
-        # The line may stay open: a process that native code has forked has its end of it, too.
+        # The socket may stay open: a child that native code has forked may hold its other end.
         self.on_silence()
 
     async def stop(self) -> None:
-        """Let an idle runner leave; end one that does not, or that is still starting."""
+        """Ask an idle runner to exit; kill it if it does not, or if it is still starting."""
         if self._process is None:
             self.died.set()
             return
@@ -156,13 +156,13 @@ class RunnerProcess:
                 logger.error("runner %d sent an unexpected %s", self.pid, type(frame).__name__)
 
     def on_silence(self) -> None:
-        """The line is closed, or should be."""
+        """Kill and reap the process, once: its socket is closed, or should be."""
         if self._reaping is None:
             self._reaping = asyncio.get_running_loop().create_task(self._reap())
 
     async def _reap(self) -> None:
         assert self._process is not None
-        # Whatever closed the line: nothing of this process group may stay, nor anything else that a run has started.
+        # Whatever the cause: nothing of this process group, nor anything else that a run has started, may stay.
         self.kill()
         await asyncio.to_thread(self._process.wait)
         strays.ended(self.pid)
@@ -173,7 +173,7 @@ class RunnerProcess:
         for waiting in (self._ready, self._done):
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
-                # Nobody may be waiting; asking marks the exception as seen.
+                # There may be no waiter: reading the exception avoids asyncio's warning that it was never retrieved.
                 waiting.exception()
         if self._transport is not None:
             self._transport.close()
@@ -201,7 +201,7 @@ class _Conversation(asyncio.Protocol):
 
 
 class _OutputLines(asyncio.Protocol):
-    """What native code and subprocesses of a runner print belongs to no task: it goes to the agent's log."""
+    """Logs output of a runner's native code and subprocesses, which belongs to no task."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -220,6 +220,6 @@ class _OutputLines(asyncio.Protocol):
 
     def _log(self, line: bytes) -> None:
         if text := line.decode(errors="replace").rstrip():
-            # What a flow's programs print is its own business; how its interpreter died is ours.
+            # A flow's programs may print anything; a crash report of the interpreter is an error.
             level = logging.ERROR if _CRASH_REPORT.match(text) else logging.DEBUG
             logger.log(level, "runner %d: %s", self._pid, text, extra={"event": LogEvent.RUNNER_OUTPUT})

@@ -1,4 +1,4 @@
-"""The line on which a worker is told what must not wait, and on which it is found to be alive."""
+"""The control subject of a worker: hints that must not wait, and pings that show whether it is alive."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class ControlLine:
-    """Every message is a hint to look: what is to be done stands in the snapshot or in the record."""
+    """Every message is only a hint to read the snapshot or the registry record, which hold the actual state."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class ControlLine:
         return self._subscription is not None
 
     async def open(self) -> None:
-        """Listen from now on; the library keeps it over reconnects."""
+        """Subscribe; the NATS client renews the subscription after a reconnect."""
         if self._subscription is None:
             self._subscription = await self._link.client.subscribe(self._subject, cb=self._on_message)
 
     async def find_namesake(self) -> str | None:
-        """The living instance that already listens under this worker's id. To be asked before `open`."""
+        """The instance id of another living worker that listens under this worker id. Call it before `open`."""
         try:
             answer = await self._link.request(self._subject, Control(kind=ControlKind.PING).encode())
         except NatsUnavailable as error:
@@ -52,7 +52,7 @@ class ControlLine:
                 case nats.errors.NoRespondersError():
                     return None
                 case TimeoutError():
-                    # A machine that lost its power, or a process that stands still: it may be replaced.
+                    # Its machine has lost power, or its process hangs: it may be replaced.
                     logger.warning(
                         "a worker of the same id is still known to NATS, but does not answer; it is replaced"
                     )

@@ -1,4 +1,4 @@
-"""Whether an operator wants this worker to take nothing new, and what pulling does about it."""
+"""Drain: while an operator asks for it, the worker pulls no new jobs."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ class Draining:
         return self._wanted.is_set()
 
     def follow(self, wanted: bool) -> None:
-        """What the registry record says now."""
+        """Start or end draining, as the registry record now says."""
         if wanted == self.is_wanted:
             return
         if wanted:
@@ -38,7 +38,7 @@ class Draining:
             self._unwanted.set()
 
     async def pull(self, pull: Work, stand_aside: Work) -> None:
-        """Pull while that is wanted; `stand_aside` each time it is not any more. Ends when `pull` does."""
+        """Run `pull` except while draining, and `stand_aside` when draining starts. Returns when `pull` does."""
         while True:
             await self._unwanted.wait()
             pulling = asyncio.create_task(pull())

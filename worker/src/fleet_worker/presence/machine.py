@@ -1,4 +1,4 @@
-"""Where this worker runs and what it uses there: the agent with its runners and all that they have started."""
+"""Host, CPU and memory of a worker: its agent, the runners and all processes that they have started."""
 
 import os
 import platform
@@ -12,11 +12,11 @@ from fleet_contracts.worker_record import Machine
 
 
 class MachineGauge:
-    """`read` looks at every process of the machine once: call it now and then, and not in the event loop."""
+    """`read` scans all processes of the machine: call it rarely, and outside of the event loop."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        # Processor seconds that each process of ours had used when we last looked.
+        # CPU seconds of each of our processes at the last `read`.
         self._used: dict[psutil.Process, float] = {}
         self._looked_at: float | None = None
         self._facts = Machine(

@@ -1,4 +1,4 @@
-"""The worker's own record in the registry: what it is, what it does, that it lives (appendices F and G)."""
+"""The worker's record in the registry: identity, state, runs in hand, heartbeat (appendices F and G)."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ from .machine import MachineGauge
 
 logger = logging.getLogger(__name__)
 
-# A server of a NATS cluster may lag behind the others for so long, looked at so often.
+# A server of a NATS cluster may lag behind: the pause between reads, and how many reads to wait for it.
 _LAG_SECONDS = 0.05
 _LOOKS_PAST_LAG = 40
-# However many runs come and go: at most so often is the record written.
+# The record is written no more often than this, however many runs begin and end.
 _WRITE_INTERVAL_SECONDS = 0.25
-# Names of flows are for people to look at; whoever offers thousands does not need all of them here.
+# Flow names are in the record for people to read; a list of thousands is cut.
 _FLOWS_BYTES = 16 * 1024
 
 
@@ -34,11 +34,11 @@ class NotOurs(Exception):
 
 
 class Registry:
-    """Changes are noted at once and written together.
+    """Writes the worker's registry record. Changes are collected and written together.
 
-    `hidden` and `draining` belong to the operators and are kept, also from an earlier life under this id. The record
-    belongs to one instance: whoever begins takes it over only from the one that it has found silent, and who finds it
-    taken over stops. All of this is decided by compare-and-set, so of two that begin at once one is refused.
+    `hidden` and `draining` belong to the operators and are kept, also from an earlier instance of this worker id. A
+    record belongs to one instance. A new instance takes it over only from the one that it found silent; an instance
+    whose record was taken over stops. Compare-and-set decides, so of two that begin at once one is refused.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class Registry:
         self._gauge: MachineGauge | None = None
         self._lock = asyncio.Lock()
         self._revision = 0
-        # Whose the record was when we began.
+        # The instance id that the record had when we began.
         self._predecessor: str | None = None
         self._is_ours = False
         self._changed = True
         self._written_at = 0.0
         self._measured_at: float | None = None
         self._runs: dict[str, float] = {}
-        # How often the record was written, for whoever counts.
+        # Writes of the record, for the metrics.
         self.writes = 0
-        # What the next write has to say beside the runs in hand.
+        # Fields of the next write, besides the runs in hand.
         self._news: dict[str, Any] = {}
-        # Told once if another instance has taken the record over.
+        # Called once, when another instance has taken over the record.
         self.on_lost: Callable[[NotOurs], None] = lambda _: None
         now = time.time()
         self._record = WorkerRecord(
@@ -104,7 +104,7 @@ class Registry:
         self._changed = True
 
     async def introduce(self, control: ControlLine) -> None:
-        """Be found under this id from now on; NotOurs if another living worker is."""
+        """Open the control subject of this worker id. Raises NotOurs if another living worker listens there."""
         if control.is_open:
             return
         found = await self._read()
@@ -114,7 +114,7 @@ class Registry:
         await control.open()
 
     async def claim(self) -> None:
-        """Write the record for the first time, or see after a reconnect that it is still ours; else NotOurs."""
+        """Write the record for the first time, or check after a reconnect that it is still ours; else NotOurs."""
         if not self._is_ours:
             await self._measure()
         async with self._lock:
@@ -128,12 +128,12 @@ class Registry:
             self._is_ours = True
 
     async def look(self) -> None:
-        """Somebody says that the record has changed: see how."""
+        """Read the record again, after a hint that it has changed."""
         try:
             async with self._lock:
                 await self._read_again()
         except NatsUnavailable:
-            self._changed = True  # then the next write will show it
+            self._changed = True  # the next write finds the change
         except NotOurs as error:
             self._lose(error)
 
@@ -141,7 +141,7 @@ class Registry:
         """Write changes and heartbeats for ever."""
         while True:
             due = self._changed or time.monotonic() - self._written_at >= self._heartbeat_seconds
-            # Also while the queues are not there yet: who waits for them is alive.
+            # Also while it waits for its queues: the worker is alive.
             if due and self._is_ours and self._link.client.is_connected:
                 await self._measure()
                 await self._try_write()
@@ -159,7 +159,7 @@ class Registry:
         await self._try_write()
 
     async def _measure(self) -> None:
-        """In a thread: a machine with thousands of processes takes a while to look through."""
+        """Read CPU and memory use, in a thread: with thousands of processes it takes a while."""
         now = time.monotonic()
         if self._measured_at is None or now - self._measured_at >= self._heartbeat_seconds:
             self._measured_at = now
@@ -217,14 +217,14 @@ class Registry:
             return None
 
     async def _read_again(self) -> None:
-        """Keep what is not ours to say: operators write here, and an earlier life of this worker did."""
+        """Read the record and keep the fields that operators, or an earlier instance of this worker, have set."""
         known = self._revision
         found = await self._read()
         for _ in range(_LOOKS_PAST_LAG):
             if self._revision >= known:
                 break
-            # In a cluster we were shown what was a moment ago, when the record was perhaps not ours yet. (If it stays
-            # so, the bucket has been made anew and counts from the beginning.)
+            # A stale read from a cluster: the record was perhaps not ours yet then. (If the revision stays lower, the
+            # bucket has been made anew and counts from the beginning.)
             await asyncio.sleep(_LAG_SECONDS)
             found = await self._read()
         if found is None:
