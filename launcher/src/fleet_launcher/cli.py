@@ -1,4 +1,4 @@
-"""The command line: `pyoco-server up`, `status`, `logs`, `down`, and what is needed for more workers."""
+"""The `pyoco-server` command line: `up`, `status`, `logs`, `down`, and commands for additional workers."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ from .stack.stack import StackPlan, worker_options
 
 logger = logging.getLogger(__name__)
 
-# What is told in a sentence; an OSError is one of a file in the data dir and names it.
+# Reported as one sentence, without a traceback. An OSError is about a file in the data dir and names it.
 _FAILURES = (LaunchError, SettingsError, OSError)
 _STOPPED_EXIT_CODE = 3
 _USAGE_EXIT_CODE = 2
@@ -293,8 +293,8 @@ def nats_config(data_dir: DataDir = None) -> None:
 
 
 def main() -> None:
-    """Run a command; what goes wrong is one sentence and exit code 1, Ctrl-C is 130."""
-    # Whatever this process or a part makes is for its owner's eyes only.
+    """Run a command. A failure prints one sentence and exits with 1, Ctrl-C exits with 130."""
+    # Files made by this process and by the parts are accessible to their owner only.
     os.umask(0o077)
     # Flows run as the same user, and this process has the secrets of all parts.
     keep_private()

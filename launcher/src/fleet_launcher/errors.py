@@ -1,4 +1,4 @@
-"""What stops a command: always one sentence that says what to do."""
+"""The launcher's error: its message is one sentence that says what to do."""
 
 
 class LaunchError(Exception):

@@ -1,4 +1,4 @@
-"""Which processes belong to a part: found again after their parent died, and ended with all they started."""
+"""Finds all processes of a part, even after their parent has died, and ends them."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import psutil
 
-# Put into the environment of every part, inherited by whatever the part starts.
+# The environment variable that marks the processes of a part; child processes inherit it.
 MARK = "PYOCO_FLEET_PART"
 
 # Start times are computed from the boot time, which moves a little with the clock.
@@ -20,7 +20,7 @@ def mark_of(stack: str, part: str) -> str:
 
 
 def started_at(pid: int) -> float | None:
-    """When the process began; None when there is none."""
+    """The start time of a process; None if there is no such process."""
     try:
         return psutil.Process(pid).create_time()
     except psutil.Error:
@@ -28,7 +28,7 @@ def started_at(pid: int) -> float | None:
 
 
 def is_alive(pid: int, since: float | None) -> bool:
-    """Whether the process that began then still runs; a zombie does not."""
+    """Whether the process with this pid and start time still runs; a zombie does not."""
     try:
         process = psutil.Process(pid)
         same = since is None or abs(process.create_time() - since) < _START_TIME_TOLERANCE_SECONDS
@@ -48,7 +48,7 @@ def family_of(stack: str, part: str, leader: int | None, since: float | None) ->
 
 
 def end(processes: Iterable[psutil.Process], *, at_once: bool) -> list[psutil.Process]:
-    """Ask processes to end, then make them; returns those that were there."""
+    """Send SIGTERM (not if `at_once`), then SIGKILL; return the processes that were there."""
     found = list(processes)
     if not at_once:
         for process in found:
@@ -65,8 +65,8 @@ def end(processes: Iterable[psutil.Process], *, at_once: bool) -> list[psutil.Pr
 
 
 def _is_our_session(leader: int, since: float | None) -> bool:
-    # As long as the session has members its number is not given to another process, so a leader that is
-    # gone is fine; one that lives must be the one we started.
+    # The kernel does not reuse a session's id while it has members, so a dead leader is fine. A live one must be
+    # the process that we started.
     return not psutil.pid_exists(leader) or is_alive(leader, since) or _is_zombie(leader)
 
 

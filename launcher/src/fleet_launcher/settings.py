@@ -14,13 +14,13 @@ from fleet_kit.settings import FleetSettings, GatewaySecret
 
 
 class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, EventsLimits, DiskLimits):
-    """Read by `pyoco-server`; what else the environment holds is passed on to the parts (`environment.py`)."""
+    """The settings of `pyoco-server`; other variables are passed on to the parts (`environment.py`)."""
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
-    # What else it is called: comma-separated names of hosts, without ports.
+    # Further host names of the gateway: comma-separated, without ports.
     allowed_hosts: Annotated[list[str], NoDecode] = []
-    # Where a Prometheus on this machine may scrape the services; the workers have the ports after it. Unset: nowhere.
+    # The port on which a Prometheus of this machine scrapes the services; workers use the next ones. Unset: none.
     metrics_port: int | None = Field(None, ge=1, le=65000)
     data_dir: Path = Path(".fleet")
     start_timeout_sec: float = Field(60.0, gt=0)
@@ -29,7 +29,7 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, Event
     http_api_key_header: str = "X-API-Key"
     dashboard_lang: Literal["auto", "ja", "en"] = "auto"
     wheel_max_bytes: int = Field(536_870_912, ge=1)
-    # The data dir unless it is set: a system's temporary folder may be one in memory.
+    # Unset: the data dir, because the system's temporary folder may be in memory.
     wheel_upload_dir: Path | None = None
     runs_database_url: str | None = None
 
@@ -37,7 +37,7 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, Event
     nats_server_bin: str | None = None
     nats_host: str = Field("127.0.0.1", pattern=r"^[A-Za-z0-9.:_-]+$")
     nats_port: int | None = Field(None, ge=1, le=65535)
-    # Whether every part is a NATS user of its own. Not set: with the stack's own NATS they are, with another not.
+    # Whether every part has its own NATS user. Unset: `nkey` with the stack's own NATS, `off` with another.
     nats_auth: Literal["nkey", "off"] | None = None
     nats_sync_interval: str = "1s"
 
@@ -46,7 +46,7 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, Event
     flows_dir: Path | None = None
     runner_user: str | None = None
     worker_stop_grace_sec: float = Field(10.0, ge=0)
-    # What the stack's workers serve; comma-separated, empty: the default tag.
+    # The tags that the stack's workers serve; comma-separated. Empty: the default tag.
     tags: Annotated[list[Tag], NoDecode] = []
 
     @field_validator("tags", "allowed_hosts", mode="before")

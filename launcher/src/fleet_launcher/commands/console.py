@@ -1,4 +1,4 @@
-"""What is printed: progress, the status table, changes while the stack runs."""
+"""Terminal output: progress, the status table, and changes while the stack runs."""
 
 import contextlib
 import os
@@ -23,25 +23,25 @@ _COLOURS = {
     PartPhase.STOPPED: "dim",
 }
 _CRASH_LINES = 5
-# How often it is said without a terminal what is waited for.
+# Without a terminal: the shortest pause between two lines that name the parts not yet healthy.
 _PAUSE_BETWEEN_WORDS_SECONDS = 3.0
 # Without a terminal there is no width to keep to, and folded paths could not be copied.
 _WIDTH_WITHOUT_TERMINAL = 200
 
 
 class _SteadyConsole(RichConsole):
-    """Falls silent when nobody reads any more, where rich would end the process."""
+    """Stops printing after a broken pipe, where rich would end the process."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        # What is still buffered must not fail again when the interpreter flushes it at the end.
+        # Buffered output must not fail again when the interpreter flushes it at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
 
 
 class Console:
-    """Printing never breaks a stack: with `steady` it outlives the terminal or pipe that it prints to."""
+    """Prints progress and changes. With `steady`, a closed terminal or pipe does not break the stack."""
 
     def __init__(self, *, steady: bool = False) -> None:
         self._rich = _SteadyConsole(highlight=False) if steady else RichConsole(highlight=False)
@@ -51,12 +51,12 @@ class Console:
         self._begun = self._last_word = time.monotonic()
 
     def say(self, text: str) -> None:
-        """One line; rich markup is understood."""
+        """Print a line of rich markup."""
         with contextlib.suppress(OSError):
             self._rich.print(text, soft_wrap=True)
 
     def plain(self, text: str) -> None:
-        """A line exactly as it is."""
+        """Print a line as it is, without markup."""
         with contextlib.suppress(OSError):
             self._rich.out(text, highlight=False)
 

@@ -1,4 +1,4 @@
-"""Starts a stack in the background and stays until it is healthy or has failed."""
+"""Starts a stack in the background and waits until it is healthy or has failed."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ LAUNCHER_LOG = "launcher"
 
 
 def start_detached(folder: DataFolder, arguments: Sequence[str], console: Console) -> None:
-    """Run the same command in a session of its own; return when its stack is healthy, else raise."""
+    """Run the same command in a new session; return when the stack is healthy, raise if it fails."""
     before = read_state(folder)
     if before is None or not before.launcher_is_running:
         folder.rotate_log(LAUNCHER_LOG)
@@ -51,7 +51,7 @@ def start_detached(folder: DataFolder, arguments: Sequence[str], console: Consol
 
 
 class Report:
-    """The other end: how the launcher in the background tells what became of the start."""
+    """The write end of a pipe on which the background launcher reports success or failure of the start."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
@@ -65,7 +65,7 @@ class Report:
     def _tell(self, text: str) -> None:
         if self._descriptor is None:
             return
-        # Whoever waited may be gone by now.
+        # The waiting command may have exited.
         with contextlib.suppress(OSError):
             os.write(self._descriptor, text.encode())
         os.close(self._descriptor)
@@ -87,7 +87,7 @@ def _read_report(descriptor: int, meanwhile: Callable[[], None]) -> str:
 
 @contextlib.contextmanager
 def _stopped_if_interrupted(launcher: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Leave nothing behind when the waiting is given up."""
+    """Stop the launcher if Ctrl-C or SIGTERM interrupts the wait."""
 
     def give_up(*_: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Stops the stack of a data folder, whoever started it and whether or not its launcher still lives."""
+"""Stops the stack of a data folder, however it was started and even if its launcher is dead."""
 
 import asyncio
 import contextlib
@@ -20,12 +20,12 @@ from .launch import clear_leftovers
 
 _LOOK_SECONDS = 0.1
 _PATIENCE_BEFORE_A_WORD_SECONDS = 1.0
-# On top of what the parts may take: the launcher's own work.
+# For the launcher's own work, on top of the parts' stop times.
 _SLACK_SECONDS = 10.0
 
 
 def stop_stack(folder: DataFolder, settings: LauncherSettings, console: Console) -> None:
-    """Stop what runs there, wait until it is gone, say what it was, and which workers go on."""
+    """Stop the stack, wait until it is gone, and print what was stopped and which separate workers go on."""
     recorded = read_state(folder)
     if recorded is None:
         console.say(f"nothing runs in {folder.path}")
@@ -50,7 +50,7 @@ def stop_stack(folder: DataFolder, settings: LauncherSettings, console: Console)
 
 
 async def _separate_workers(folder: DataFolder, settings: LauncherSettings, state: StackState) -> list[WorkerRecord]:
-    """Those that the registry knows as alive and that the stack did not start."""
+    """Live workers in the registry that the stack did not start."""
     secret = gateway_secret(folder, settings).value
     registry = WorkerRegistry(Path(state.sockets) / folder.socket("workers-api").name, secret)
     own = {part.address.partition(" ")[0] for part in state.parts}

@@ -1,4 +1,4 @@
-"""Runs a stack in this process from the first check to the last process, whatever ends it."""
+"""Runs a stack in this process: checks, start, supervision, and an orderly stop however it ends."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ _SAVE_AGAIN_SECONDS = 1.0
 
 
 class Interrupted(Exception):
-    """Somebody asked the stack to stop."""
+    """A signal asked the stack to stop."""
 
 
 def run_stack(plan: StackPlan, *, console: Console, when_ready: Callable[[], None]) -> int:
-    """Start the parts of the plan, follow them, stop them; the exit code of the command."""
+    """Start the parts of the plan, supervise them until a signal, stop them; return the exit code."""
     folder = plan.folder
     with locked(folder):
         if stopped := clear_leftovers(folder):
@@ -36,9 +36,9 @@ def run_stack(plan: StackPlan, *, console: Console, when_ready: Callable[[], Non
 
 
 def clear_leftovers(folder: DataFolder) -> list[str]:
-    """End what a stack left whose launcher was killed; the names of the parts that still ran.
+    """End the processes left by a stack whose launcher was killed; return the names of the parts that still ran.
 
-    Only for the holder of the lock: then nobody else looks after those processes.
+    The caller must hold the lock of the data dir: then no launcher supervises those processes.
     """
     state = read_state(folder)
     if state is None:
@@ -104,7 +104,7 @@ class _Launch:
             log_settings=self._plan.settings,
             tell=self._on_change,
         )
-        # The models are the supervisor's own: what it changes is what is written.
+        # Shared with the supervisor, not copied: its changes are in the next write of the state file.
         self._state.parts = self._supervisor.states
         self._state.stop_seconds = stop_seconds(parts)
         self._console.say(f"starting {len(parts)} parts in {self._folder.path}")
@@ -133,7 +133,7 @@ class _Launch:
             self._console.say(f"waiting for {workers} to finish; Ctrl-C again to stop at once")
 
     def _save(self) -> None:
-        """Write the state; on a full disk again until it is written, or `status` would be out of date for ever."""
+        """Write the state file; on a full disk retry until it succeeds, or `status` would stay out of date."""
         was_late, self._late_save = self._late_save is not None, None
         try:
             write_state(self._folder, self._state)
@@ -165,7 +165,7 @@ class _Signals:
             loop.add_signal_handler(other, self.interrupted.set)
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work unless somebody interrupts it."""
+        """Run the work; on a signal cancel it and raise Interrupted."""
         working = asyncio.create_task(work)
         interrupted = asyncio.create_task(self.interrupted.wait())
         await asyncio.wait({working, interrupted}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The console of a stack in the background: nobody looks at a terminal, so what it would show is logged."""
+"""The console of a stack in the background: logs what a terminal would show."""
 
 import logging
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fleet_kit.logs.failures import meta_of_code
 from ..data_dir.state import PartPhase, PartState
 from .console import Console
 
-# The launcher itself is what speaks here.
+# The launcher's logger, not this module's: these are the launcher's own messages.
 logger = logging.getLogger("fleet_launcher")
 
 
@@ -27,7 +27,7 @@ class LogConsole(Console):
             self.show_change(changed, changed.state)
 
     def show_parts(self, parts: Sequence[PartState]) -> None:
-        """The state file has them."""
+        """Nothing to log: the parts are in the state file."""
 
     def show_invitation(self, url: str, lines: Sequence[str]) -> None:
         logger.info("ready at %s", url)

@@ -1,4 +1,4 @@
-"""Workers besides those that a stack starts itself: their credentials, and one that is started here."""
+"""Workers that a stack does not start itself: their NATS credentials, and starting one on this machine."""
 
 import fcntl
 import os
@@ -70,7 +70,7 @@ def run_worker(
     tags: str | None,
     options: Sequence[str],
 ) -> NoReturn:
-    """Become a worker of the stack that runs in this folder."""
+    """Replace this process (exec) with a worker of the stack that runs in this folder."""
     if (state := read_state(folder)) is None or not state.launcher_is_running:
         raise LaunchError(
             f"no stack runs in {folder.path}; start it with `./fleet up`, or name another with --data-dir"
@@ -80,7 +80,7 @@ def run_worker(
     worker_id = worker_id or _free_id(folder)
     env = {
         **environment_of(f"worker-{worker_id}", os.environ),
-        # Not on the command line, which everybody can read: it may hold a password.
+        # Not on the command line, which every user can read: the URL may hold a password.
         "PYOCO_NATS_URL": nats_url(folder, settings),
         **worker_folders(folder, settings, worker_id),
     }
@@ -97,7 +97,7 @@ def run_worker(
 
 
 def print_nats_config(folder: DataFolder, settings: LauncherSettings, *, worker_ids: Sequence[str]) -> None:
-    """For a NATS that somebody else runs; the seeds are made if they are missing."""
+    """Print the users for a NATS that the operator runs; missing seeds are made."""
     _prepare(folder)
     users = NatsUsers(folder, settings)
     granted = {grant.worker_id for grant in users.grants()}
@@ -108,7 +108,7 @@ def print_nats_config(folder: DataFolder, settings: LauncherSettings, *, worker_
 
 
 def nats_url(folder: DataFolder, settings: LauncherSettings) -> str:
-    """Of the NATS that the stack of this folder uses: its own, or the one it is set to."""
+    """The URL of the NATS that the stack of this folder uses: its own, or the configured one."""
     state = read_state(folder)
     if state is None:
         return settings.nats_url
@@ -127,7 +127,7 @@ def _prepare(folder: DataFolder) -> None:
 
 
 def _tell(folder: DataFolder, users: NatsUsers) -> str:
-    """Let a running NATS know; how far that went, in words."""
+    """Make a running NATS reload its users; return a phrase that says when the change takes effect."""
     if users.are_in_force:
         return "" if users.tell_running_nats() else " from the next start on"
     if (state := read_state(folder)) is not None and state.launcher_is_running:
@@ -136,7 +136,7 @@ def _tell(folder: DataFolder, users: NatsUsers) -> str:
 
 
 def _free_id(folder: DataFolder) -> str:
-    """The first number that no living worker goes by; taken as long as this process and what it becomes lives."""
+    """The first worker id whose lock is free. The lock survives exec, so the worker holds it while it lives."""
     locks = folder.path / "workers"
     locks.mkdir(exist_ok=True)
     for number in range(1, _MOST_WORKERS_BY_HAND):

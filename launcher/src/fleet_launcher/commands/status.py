@@ -1,4 +1,4 @@
-"""Tells what runs in a data folder, as it is and not as it was written down."""
+"""Shows what runs in a data folder: the state file, checked against the running processes."""
 
 import json
 from typing import Any, Literal
@@ -25,7 +25,7 @@ def show_status(folder: DataFolder, console: Console, *, as_json: bool) -> Liter
 
 
 def status_document(folder: DataFolder) -> dict[str, Any]:
-    """What `status --json` prints."""
+    """The document that `status --json` prints."""
     return _document(_present_state(folder))
 
 

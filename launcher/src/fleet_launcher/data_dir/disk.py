@@ -1,4 +1,4 @@
-"""The room on the data dir's disk: how much of it NATS gets, and whether its streams fit into that."""
+"""Disk space of the data dir: how much of it NATS may use, and whether the streams fit into that."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _GIB = 1024**3
 
 
 def check_disk(folder: DataFolder, limits: DiskLimits) -> str | None:
-    """A sentence if the disk is nearly full; LaunchError if the stack would accept nothing."""
+    """Return a warning if the disk is nearly full; raise LaunchError if the stack would accept no runs."""
     free = free_bytes(_existing(folder))
     if free < limits.disk_free_min_bytes:
         raise LaunchError(
@@ -34,7 +34,7 @@ def check_disk(folder: DataFolder, limits: DiskLimits) -> str | None:
 
 
 def nats_room(folder: DataFolder) -> int:
-    """How many bytes the store of NATS may have: a share of what is free, and what it has already."""
+    """The bytes that the store of NATS may use: a share of the free space and its present size together."""
     stored = sum(
         os.stat(os.path.join(path, file)).st_size for path, _, files in os.walk(folder.nats_store) for file in files
     )
@@ -42,9 +42,9 @@ def nats_room(folder: DataFolder) -> int:
 
 
 def check_room(folder: DataFolder, settings: LauncherSettings) -> str | None:
-    """Refuse streams that NATS would not make, because they may grow beyond its room; warn if they exist already.
+    """Refuse streams whose maximum size exceeds the space of NATS; return a warning if they exist already.
 
-    NATS sets room aside for what a stream may hold at most. It restores those that no longer fit, and makes no other.
+    NATS reserves the maximum size of a stream. It restores streams that no longer fit, but creates no new ones.
     """
     room = nats_room(folder)
     wanted = {settings.dlq_stream: settings.dlq_max_bytes, settings.events_stream: settings.events_max_bytes}
@@ -62,12 +62,12 @@ def check_room(folder: DataFolder, settings: LauncherSettings) -> str | None:
 
 
 def _existing(folder: DataFolder) -> Path:
-    """The folder, or where it will be made."""
+    """The folder, or its nearest existing parent."""
     return next(path for path in (folder.path, *folder.path.parents) if path.is_dir())
 
 
 def _limit_of(folder: DataFolder, stream: str) -> int | None:
-    """What a stream that exists may hold; None if it does not exist."""
+    """The maximum size of an existing stream in bytes; None if it does not exist."""
     meta = folder.nats_store / "jetstream" / FLEET_ACCOUNT / "streams" / stream / "meta.inf"
     try:
         return max(0, int(json.loads(meta.read_bytes())["max_bytes"]))

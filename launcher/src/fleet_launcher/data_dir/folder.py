@@ -1,4 +1,4 @@
-"""The data folder of a stack: where everything lies, and where the unix sockets go."""
+"""The data folder of a stack: the paths of its files and unix sockets, and their permissions."""
 
 import contextlib
 import hashlib
@@ -50,7 +50,7 @@ class DataFolder:
 
     @property
     def nats_users(self) -> Path:
-        """What the NATS server is told about its users; only while they are in force."""
+        """The accounts and users that the NATS configuration includes; only if the stack starts NATS itself."""
         return self.path / "nats-users.conf"
 
     @property
@@ -75,12 +75,12 @@ class DataFolder:
 
     @property
     def wire_names(self) -> Path:
-        """Names on the wire as the stack was started with them."""
+        """The wire names that the stack was started with; only while its parts have NATS users."""
         return self.credentials / "names.json"
 
     @property
     def last_start(self) -> Path:
-        """What the stack was last started with, as far as the next start must not forget it."""
+        """The settings of the last start that the next one must not drop unnoticed."""
         return self.path / "last-start.json"
 
     def has_kept(self, bucket: str) -> bool:
@@ -95,14 +95,14 @@ class DataFolder:
 
     @property
     def sockets(self) -> Path:
-        """Inside the folder, or in a private place with a short path when the folder's own is too long."""
+        """The folder of the unix sockets: inside this one, or a private temporary folder if that path is too long."""
         inside = self.path / "run"
         if len(os.fsencode(inside / _LONGEST_SOCKET_NAME)) <= _MAX_SOCKET_PATH_BYTES:
             return inside
         return Path(tempfile.gettempdir()) / f"pyoco-fleet-{os.getuid()}-{self.fingerprint}"
 
     def command(self, arguments: str) -> str:
-        """What to type to do something with the stack of this folder."""
+        """The `./fleet` command line for the stack of this folder."""
         elsewhere = "" if self.path == Path(".fleet").absolute() else f" --data-dir {shlex.quote(str(self.path))}"
         return f"./fleet {arguments}{elsewhere}"
 
@@ -116,7 +116,7 @@ class DataFolder:
         return self.path / "workers" / worker_id
 
     def prepare(self) -> str | None:
-        """Make the folder, for nobody else's eyes; a sentence if it was open to others and is closed now."""
+        """Make the folder, closed to other users; return a sentence if it was open to them before."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             closed = self._close()
@@ -150,7 +150,7 @@ class DataFolder:
         return f"closed the data dir {self.path} to other users: its mode was {mode:o}"
 
     def make_sockets(self) -> None:
-        """An empty folder for the sockets that only this user may enter."""
+        """Make an empty folder for the sockets that only this user may enter."""
         self.sockets.mkdir(mode=0o700, exist_ok=True)
         entry = self.sockets.lstat()
         if self.sockets.is_symlink() or entry.st_uid != os.getuid():
@@ -159,7 +159,7 @@ class DataFolder:
         remove_sockets(self.sockets, keep_folder=True)
 
     def rotate_log(self, part: str) -> None:
-        """Put a large log of earlier starts aside; one older generation is kept."""
+        """Rotate a large log of earlier starts; one older generation is kept."""
         log = self.log(part)
         if log.exists() and log.stat().st_size > _ROTATE_LOG_BYTES:
             log.replace(log.with_suffix(".log.1"))
@@ -169,6 +169,6 @@ def remove_sockets(folder: Path, *, keep_folder: bool = False) -> None:
     for leftover in folder.glob("*.sock"):
         leftover.unlink(missing_ok=True)
     if not keep_folder:
-        # Whatever else somebody put there stays.
+        # A folder with other files in it stays.
         with contextlib.suppress(OSError):
             folder.rmdir()

@@ -1,4 +1,4 @@
-"""The secret by which the services of a stack know its gateway: given by the operator, or made once and kept."""
+"""The secret that authenticates the gateway to the services: set by the operator, or made once and kept."""
 
 import secrets
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from .folder import DataFolder
 @dataclass(frozen=True, slots=True)
 class GatewaySecret:
     value: SecretStr
-    # Set if it is the stack's own. What the operator gave reaches the services the way it reached us.
+    # Set if the stack made the secret. The services read one of the operator from the same setting as we do.
     file: Path | None = None
 
     @property
     def env(self) -> dict[str, str]:
-        """What a service is told: where to read it, for an environment can be seen by others of this user."""
+        """A service's variables: the file's path, not the secret: this user's processes can read an environment."""
         return {"PYOCO_GATEWAY_SECRET_FILE": str(self.file)} if self.file is not None else {}
 
 

@@ -1,4 +1,4 @@
-"""A data dir remembers its auth mode and its ledger, so that no later start leaves one of them out unnoticed."""
+"""Keeps the auth mode and the ledger of the last start, so that a later one cannot drop them unnoticed."""
 
 from pathlib import Path
 from typing import Literal
@@ -13,13 +13,13 @@ from ..errors import LaunchError
 from ..settings import LauncherSettings
 from .folder import DataFolder
 
-# Of the parameters of a database's address those that say which database it is.
+# The query parameters of a database URL that identify the database.
 _NAMING_PARAMETERS = {"host", "port", "dbname"}
 
 
 class LastStart(BaseModel):
     http_auth_mode: Literal["none", "api_key"]
-    # Without user and password. None: the file in the data dir, wherever that is moved to.
+    # The database URL without user and password. None: the SQLite file in the data dir, which may be moved.
     ledger: str | None
 
     @classmethod
@@ -28,12 +28,12 @@ class LastStart(BaseModel):
 
 
 def check_start(folder: DataFolder, settings: LauncherSettings) -> list[str]:
-    """Refuse a start that leaves out what the last one had; what is different and meant so is told in sentences."""
+    """Refuse a start that drops the API keys or the ledger of the last one; describe changes that are intended."""
     before, now = _read(folder), LastStart.of(folder, settings)
     auth_is_said = "http_auth_mode" in settings.model_fields_set
     told = []
     if before is None and not auth_is_said and folder.has_kept(settings.auth_kv_bucket):
-        # Of a version that remembered nothing.
+        # Last started by a version that did not keep this file.
         raise LaunchError(
             f"the stack in {folder.path} has had API keys, and nothing tells whether it asked for them when it was "
             "started last; say --auth api_key, or --auth none to let in everybody who reaches it"
@@ -83,7 +83,7 @@ def _read(folder: DataFolder) -> LastStart | None:
 
 
 def _ledger(folder: DataFolder, url: str | None) -> str | None:
-    """Which database an address means, in a form that may be kept and shown."""
+    """The database URL without credentials; None for the SQLite file in the data dir."""
     if url is None:
         return None
     if url.startswith("sqlite:///"):

@@ -1,4 +1,4 @@
-"""The NATS users of a stack: a seed for each role and worker, made once, and what NATS is told about them."""
+"""The NATS users of a stack: an nkey seed for each role and worker, made once, and the server's users file."""
 
 import os
 import signal
@@ -24,12 +24,12 @@ _NOT_RELOADED = b"Failed to reload"
 
 
 class WorkerGrant(BaseModel):
-    """A worker that NATS lets in: its public key, and the tags it may take jobs of."""
+    """A worker that may connect to NATS: its public key, and the tags it may take jobs of."""
 
     worker_id: str
     tags: list[Tag]
     public_key: str
-    # Made for a worker that the stack starts itself, or added by somebody.
+    # `stack`: for a worker that the stack starts itself; `added`: made by a command.
     kind: Literal["stack", "added"]
 
 
@@ -40,7 +40,7 @@ class NatsUsers:
 
     @classmethod
     def of_stack(cls, folder: DataFolder, otherwise: WireNames) -> "NatsUsers":
-        """With the names that the stack was started with: whoever adds a user may have another environment."""
+        """With the wire names of the last start: a command that adds a user may have another environment."""
         try:
             names = WireNames.model_validate_json(folder.wire_names.read_bytes())
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class NatsUsers:
         return self._folder.wire_names.exists()
 
     def role_file(self, role: str) -> Path:
-        """The seed of a role; made if there is none."""
+        """The seed file of a role; made if missing."""
         file = self._folder.credentials / f"{role}.nk"
         self._public_key(file)
         return file
@@ -71,7 +71,7 @@ class NatsUsers:
     def grant(
         self, worker_id: str, tags: Iterable[str], *, kind: Literal["stack", "added"], out: Path | None = None
     ) -> Path:
-        """Let a worker in; its seed is kept if there is one. Where the seed is."""
+        """Allow a worker to connect; return its seed file, which is made only if missing."""
         tags = list(dict.fromkeys(tags))
         try:
             worker(self._names, worker_id, tags)
@@ -92,7 +92,7 @@ class NatsUsers:
         self.worker_file(worker_id).unlink(missing_ok=True)
 
     def forget_stack_workers(self, except_for: Iterable[str]) -> None:
-        """Workers that the stack does not start any more need no way in."""
+        """Revoke the credentials of workers that the stack no longer starts."""
         kept = set(except_for)
         for granted in self.grants():
             if granted.kind == "stack" and granted.worker_id not in kept:
@@ -122,37 +122,37 @@ class NatsUsers:
         return accounts_config(roles, workers)
 
     def enforce(self) -> None:
-        """Write what NATS reads at its start, and what whoever adds a user later needs."""
+        """Write the users file for the start of NATS, and the wire names for commands that add users later."""
         names = {name: getattr(self._names, name) for name in WireNames.model_fields}
         write_secret(self._folder.wire_names, WireNames(**names).model_dump_json())
         write_secret(self._folder.nats_users, self.config())
 
     def let_everybody_in(self) -> None:
-        """The opposite: whoever reaches NATS may do everything."""
+        """Write a users file without authentication: every client of NATS may do everything."""
         self._folder.wire_names.unlink(missing_ok=True)
         write_secret(self._folder.nats_users, open_config())
 
     def keep_out_of_it(self) -> None:
-        """Somebody else runs NATS."""
+        """Remove both files: the operator runs NATS."""
         self._folder.wire_names.unlink(missing_ok=True)
         self._folder.nats_users.unlink(missing_ok=True)
 
     def adopt_store(self) -> None:
-        """What an earlier version stored without accounts is the fleet's. While NATS does not run."""
+        """Move the streams of a version without accounts to the fleet's account. NATS must not run."""
         accounts = self._folder.nats_store / "jetstream"
         earlier, ours = accounts / "$G", accounts / FLEET_ACCOUNT
         if earlier.is_dir() and not ours.exists():
             earlier.rename(ours)
 
     def tell_running_nats(self) -> bool:
-        """Write the users anew and let a running NATS read them; False if none of this stack runs."""
+        """Write the users file and make NATS reload it; False if no NATS of this stack runs."""
         write_secret(self._folder.nats_users, self.config())
         state = read_state(self._folder)
         parts = state.corrected().parts if state is not None else []
         pid = next((part.pid for part in parts if part.name == "nats"), None)
         if pid is None:
             return False
-        # Twice: the first time the server learns who a new account is, the second time what it imports.
+        # Twice: the first reload makes a new account known, the second its imports.
         for _ in range(2):
             self._reload(pid)
         return True
@@ -178,7 +178,7 @@ class NatsUsers:
         return self._folder.credentials / "workers"
 
     def _public_key(self, file: Path) -> str:
-        """Of the user whose seed is in the file; one is made if there is none."""
+        """The public key of the seed in the file; the seed is made if missing."""
         # Imported when needed: most commands are quicker without it.
         from fleet_kit.files.nkeys import make_nkey, read_nkey
 

@@ -1,4 +1,4 @@
-"""The lock on a data folder, and the state file that tells others what runs there."""
+"""The lock on a data folder, and the state file that records what runs there."""
 
 import contextlib
 import fcntl
@@ -26,10 +26,10 @@ class PartPhase(StrEnum):
 class PartState(BaseModel):
     name: str
     state: PartPhase = PartPhase.STOPPED
-    # Why the state is what it is, when that is worth a word.
+    # The reason for the state, if there is one to show.
     reason: str | None = None
     pid: int | None = None
-    # The start time beside the pid tells a process from a later one that got the same number.
+    # Identifies the process together with the pid, because pids are reused.
     started_at: float | None = None
     restarts: int = 0
     address: str
@@ -50,9 +50,9 @@ class StackState(BaseModel):
     # How long an orderly stop may take.
     stop_seconds: float
     parts: list[PartState]
-    # What to type next, in lines.
+    # Example commands that are printed after the start.
     invitation: list[str] = []
-    # Of a NATS that the stack did not start.
+    # The URL of a NATS that the stack did not start.
     nats_url: str | None = None
 
     @property
@@ -68,7 +68,7 @@ class StackState(BaseModel):
         return "degraded"
 
     def corrected(self) -> "StackState":
-        """The same as it is now: a process that ended may not have been written down, a killed launcher never is."""
+        """The state checked against the processes: the file may miss a recent exit, and a killed launcher always."""
         launcher_runs = self.launcher_is_running
         return self.model_copy(update={"parts": [_corrected(part, launcher_runs) for part in self.parts]})
 
@@ -83,7 +83,7 @@ def _corrected(part: PartState, launcher_runs: bool) -> PartState:
 
 
 def read_state(folder: DataFolder) -> StackState | None:
-    """What the launcher wrote last; None when no stack was left there."""
+    """The state that the launcher wrote last; None without a state file."""
     try:
         text = folder.state.read_bytes()
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def read_state(folder: DataFolder) -> StackState | None:
 
 
 def write_state(folder: DataFolder, state: StackState) -> None:
-    """Replace the state file at once, so that a reader never sees half of it."""
+    """Replace the state file atomically, so that a reader never sees half of it."""
     draft = folder.state.with_suffix(".json.new")
     draft.write_text(state.model_dump_json(indent=2) + "\n")
     draft.replace(folder.state)
@@ -105,7 +105,7 @@ def write_state(folder: DataFolder, state: StackState) -> None:
 
 @contextlib.contextmanager
 def locked(folder: DataFolder) -> Iterator[None]:
-    """Hold the folder for one launcher. The kernel lets go of it when the launcher dies, however it dies."""
+    """Lock the folder for one launcher. The kernel releases the lock when the launcher dies, however it dies."""
     descriptor = _take(folder)
     try:
         yield
@@ -130,7 +130,7 @@ def _take(folder: DataFolder) -> int:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
             return descriptor
-        # The holder removed it between our open and our lock: what we hold is nobody's lock any more.
+        # The holder removed the file between our open and our lock: we have locked a deleted file.
         os.close(descriptor)
 
 

@@ -1,4 +1,4 @@
-"""The logs of the parts: their last lines, and following them across rotation and restarts."""
+"""Reads the logs of the parts: last lines, and new lines across rotation and restarts."""
 
 import json
 import time
@@ -34,7 +34,7 @@ def last_line(log: Path) -> str:
 
 
 def readable(line: str) -> str:
-    """A line for people: of a JSON line its level, message and exception."""
+    """A short form of a log line: of a JSON line its level, message and exception."""
     try:
         fields = json.loads(line)
         text = f"{fields['level']} {fields['message']}"
@@ -47,10 +47,10 @@ def readable(line: str) -> str:
 
 
 def for_people(part: str, line: str, *, coloured: bool) -> str:
-    """A line of a part's log as the text format would have it; what is no JSON is shown as it is."""
+    """A line of a part's log in the text format; a line that is not JSON is shown as it is."""
     try:
         fields = json.loads(line)
-        # Several workers are all `worker` by themselves.
+        # Every worker logs the component `worker`: put the part's name in its place.
         fields["component"] = ".".join((part, *fields["component"].split(".")[1:]))
         return text_line(fields, coloured=coloured)
     except (ValueError, KeyError, TypeError):
@@ -58,7 +58,7 @@ def for_people(part: str, line: str, *, coloured: bool) -> str:
 
 
 def in_order_of_time(logs: Mapping[str, Path], count: int) -> list[tuple[str, str]]:
-    """The last lines of each log with its part's name, all together by the time at which they were said."""
+    """The last lines of each log with its part's name, merged by time."""
     return _merged({name: last_lines(log, count) for name, log in logs.items()}, logs)
 
 
@@ -69,12 +69,12 @@ def _merged(said: Mapping[str, list[str]], logs: Mapping[str, Path]) -> list[tup
         for name, lines in said.items()
         for at, line in zip(times_of(lines, before=_written_at(logs[name])), lines, strict=True)
     ]
-    # Those of one moment stay as they are: the lines of a traceback, and logs in which nobody says when.
+    # The sort is stable: lines of equal time keep their order (tracebacks, logs without timestamps).
     return [(name, line) for _, name, line in sorted(timed, key=lambda line: line[0])]
 
 
 def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
-    """The logs by part; a sentence that names the parts when there is none of that name."""
+    """The logs by part; LaunchError, with the known parts, if there is none of that name."""
     found = {log.stem: log for log in sorted(folder.logs.glob("*.log"))}
     if part is None:
         return found
@@ -85,16 +85,16 @@ def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
 
 
 def follow(folder: DataFolder, part: str | None) -> Iterator[tuple[str, str]]:
-    """Lines written from now on, as they come, with the part's name, for ever."""
+    """Yield new lines with the part's name as they are written, without end."""
     tails = {name: _Tail.at_end(log) for name, log in logs_of(folder, part).items()}
     return _new_lines(folder, part, tails)
 
 
 def _new_lines(folder: DataFolder, part: str | None, tails: dict[str, "_Tail"]) -> Iterator[tuple[str, str]]:
     while True:
-        # A part that was started since then has a log by now; one whose log is just being put aside has none.
+        # Listed at each poll: a new part has a log by now, and a log that is being rotated may be missing.
         logs = {log.stem: log for log in ([folder.log(part)] if part else sorted(folder.logs.glob("*.log")))}
-        # What has come since the last look is told together, in order of time like the lines before.
+        # The lines since the last poll are merged by time, like the lines before.
         yield from _merged({name: tails.setdefault(name, _Tail(log)).new_lines() for name, log in logs.items()}, logs)
         time.sleep(_POLL_SECONDS)
 
@@ -123,7 +123,7 @@ class _Tail:
             with self.log.open("rb") as source:
                 status = self.log.stat()
                 if status.st_ino != self.inode or status.st_size < self.position:
-                    # Put aside or emptied: a new file begins at its beginning.
+                    # Rotated or truncated: read the new file from its start.
                     self.position, self.inode, self.unfinished = 0, status.st_ino, b""
                 source.seek(self.position)
                 data = source.read()

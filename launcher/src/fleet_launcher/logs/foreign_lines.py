@@ -1,4 +1,4 @@
-"""What the parts say besides their JSON lines, NATS and nginx above all: each becomes a line of the contract."""
+"""Converts stderr lines of the parts that are not JSON (mostly NATS and nginx) into lines of the log contract."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ _LEVELS = {
     **{"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO, "warn": logging.WARNING},
     **{"error": logging.ERROR, "crit": logging.CRITICAL, "alert": logging.CRITICAL, "emerg": logging.CRITICAL},
 }
-# What a caller asked for is in nginx's lines; the access log leaves out queries as well.
+# nginx's lines quote request URLs; their queries are left out, as in the access log.
 _QUERY = re.compile(r'\?[^ "]*(?=[ "])')
 
 
@@ -43,12 +43,12 @@ def understand(text: str) -> ForeignLine:
     if (nginx := _NGINX.fullmatch(text)) is not None:
         message = _QUERY.sub("?…", nginx["message"])
         return ForeignLine(_LEVELS.get(nginx["level"], logging.INFO), "nginx.error", message)
-    # An interpreter that could not even begin to log.
+    # For example an interpreter that failed before logging was set up.
     return ForeignLine(logging.WARNING, "stderr", text)
 
 
 class ForeignLines(asyncio.Protocol):
-    """Reads the pipe that is a part's stderr, and appends to the part's log."""
+    """Reads a part's stderr from a pipe and appends the converted lines to the part's log."""
 
     def __init__(self, part: str, log: Path, settings: FleetSettings) -> None:
         self._part = part
@@ -60,14 +60,14 @@ class ForeignLines(asyncio.Protocol):
 
     @classmethod
     async def of(cls, part: str, log: Path, settings: FleetSettings) -> tuple["ForeignLines", int]:
-        """And the end of the pipe that the part writes to: close it when the part has it."""
+        """Also return the write end of the pipe; the caller closes it once the part has inherited it."""
         ours, theirs = os.pipe()
         lines = cls(part, log, settings)
         await asyncio.get_running_loop().connect_read_pipe(lambda: lines, os.fdopen(ours, "rb", buffering=0))
         return lines, theirs
 
     async def end(self) -> None:
-        """Until the last line is written; somebody else may still hold the pipe."""
+        """Wait until the last line is written, but not for long: another process may still hold the pipe."""
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self._ended.wait()
@@ -89,7 +89,7 @@ class ForeignLines(asyncio.Protocol):
         written = [line for line in map(self._line, lines) if line is not None]
         if not written:
             return
-        # Opened each time: nothing of the launcher keeps a log alive that was put aside. A full disk costs the lines.
+        # Opened for each write, so that no rotated log is held open. On a full disk the lines are lost.
         with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as log:
             log.write("".join(f"{line}\n" for line in written))
 
@@ -99,7 +99,7 @@ class ForeignLines(asyncio.Protocol):
             return without_secrets(text) or None
         line = understand(text)
         if not line.message:
-            return None  # NATS paints its name
+            return None  # the banner of NATS
         return self._formatter.format(
             logging.makeLogRecord(
                 {

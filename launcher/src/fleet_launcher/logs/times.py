@@ -1,4 +1,4 @@
-"""When a line of a log was said, whatever its format: JSON, the text format, NATS's or nginx's own."""
+"""Finds the timestamps of log lines in every format: JSON, the text format, NATS's or nginx's own."""
 
 import json
 import re
@@ -7,18 +7,18 @@ from datetime import datetime
 
 # [3021] 2026/11/16 13:40:30.123456 [INF] of NATS, 2026/11/16 13:40:30 [warn] of nginx: in local time.
 _DATED = re.compile(r"(?:\[\d+\] )?(\d{4}/\d\d/\d\d \d\d:\d\d:\d\d)(\.\d+)? \[")
-# 14:58:28.891 INFO … of the text format: in local time, of a day that the line does not tell.
+# 14:58:28.891 INFO … of the text format: in local time, without a date.
 _OF_A_DAY = re.compile(r"(\d\d):(\d\d):(\d\d\.\d{3}) [A-Z]+ ")
 _DAY_SECONDS = 24 * 60 * 60
-# Several write into one log.
+# Lines may be out of order by this much, because several processes write into one log.
 _DISORDER_SECONDS = 60
 _UNKNOWN = float("-inf")
 
 
 def times_of(lines: Sequence[str], *, before: float) -> list[float]:
-    """Unix times of the lines of one log, the last of which was written then.
+    """Unix times of the lines of one log; the last line was written at `before`.
 
-    A line that tells no time (of a traceback, say) has that of the line above it.
+    A line without a timestamp (of a traceback, say) gets that of the line above it.
     """
     times: list[float | None] = []
     for line in reversed(lines):
@@ -45,6 +45,6 @@ def _time_of(line: str, *, near: float) -> float | None:
     if told := _OF_A_DAY.match(line):
         midnight = datetime.fromtimestamp(near).astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
         at = midnight.timestamp() + int(told[1]) * 3600 + int(told[2]) * 60 + float(told[3])
-        # Lines of a log follow each other: one that would be later than the next one was said the day before.
+        # Lines are in order: one that would be later than the line after it is of the day before.
         return at if at - near < _DISORDER_SECONDS else at - _DAY_SECONDS
     return None

@@ -1,10 +1,10 @@
-"""The environment of each part: the launcher's, without those settings of the fleet that are not its business."""
+"""The environment of each part: the launcher's, without secrets and settings that the part does not need."""
 
 from collections.abc import Mapping
 
 _SERVICES = ("auth", "runs-api", "workers-api", "wheels-api")
 _ON_NATS = (*_SERVICES, "worker")
-# Secrets, and where they are, with the parts that need them. What is no secret may reach every part of ours.
+# Variables that hold secrets or their paths, with the parts that get them. All our parts get the other settings.
 SECRETS: dict[str, tuple[str, ...]] = {
     "PYOCO_AUTH_PEPPER": ("auth",),
     "PYOCO_AUTH_PEPPER_FILE": ("auth",),
@@ -19,7 +19,7 @@ SECRETS: dict[str, tuple[str, ...]] = {
     "PYOCO_WORKER_CREDENTIALS_DIR": ("worker",),
 }
 
-# Read by PostgreSQL's library besides the ledger's address. Where that is none, flows may need them.
+# Read by libpq besides the ledger's URL. Withheld only if that is set: otherwise flows may need them.
 _OF_POSTGRESQL = ("PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE")
 
 

@@ -1,4 +1,4 @@
-"""Is a part healthy? Each check tells why it is not, in a few words, or None when it is."""
+"""Health checks of the parts: each returns None if the part is healthy, else a short reason."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from fleet_contracts.scopes import Scope
 from fleet_contracts.status import ACTIVE_WORKER_STATES
 from fleet_contracts.worker_record import WorkerRecord
 
-# Given the moment (unix time) at which the part's process was started.
+# Takes the unix time at which the part's process was started.
 Check = Callable[[float], Awaitable[str | None]]
 
 _TIMEOUT_SECONDS = 3.0
@@ -42,7 +42,7 @@ async def why_nats_is_away(url: str) -> str | None:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             reader, writer = await asyncio.open_connection(parts.hostname, port)
             try:
-                # A NATS server speaks first; behind a web socket the client does.
+                # A NATS server sends INFO first. Over a web socket the client starts, so the connection must do.
                 greeting = b"INFO " if parts.scheme.startswith("ws") else await reader.read(5)
             finally:
                 writer.close()
@@ -56,7 +56,7 @@ async def why_nats_is_away(url: str) -> str | None:
 
 
 def without_password(url: str) -> str:
-    """An address that may be shown."""
+    """The URL without user and password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -88,11 +88,11 @@ def gateway_serves(url: str) -> Check:
 
 
 class WorkerRegistry:
-    """The registry of workers as workers-api tells it; None for what it does not tell."""
+    """Reads the worker registry from workers-api; None if it gives no answer."""
 
     def __init__(self, workers_api: Path, gateway_secret: SecretStr) -> None:
         self._socket = workers_api
-        # As the gateway would ask for somebody who may see the workers.
+        # The headers that the gateway adds for a caller who may read the workers.
         self._headers = {
             HEADER_FROM_GATEWAY: gateway_secret.get_secret_value(),
             HEADER_TENANT_ID: ANONYMOUS_TENANT,
@@ -100,7 +100,7 @@ class WorkerRegistry:
         }
 
     async def all(self) -> list[WorkerRecord] | None:
-        """Without flows and machines."""
+        """All workers, without flows and machines."""
         return await self._ask("/workers?scope=all&include_hidden=true&limit=500", _RECORDS)
 
     async def one(self, worker_id: str) -> WorkerRecord | None:
@@ -115,7 +115,7 @@ class WorkerRegistry:
 
 
 def worker_is_registered(workers_api: Path, worker_id: str, gateway_secret: SecretStr) -> Check:
-    """Its record says so, and was written by the process that was started then, not by an earlier one."""
+    """Healthy if the worker's record is active and was written by this process, not by an earlier one."""
     registry = WorkerRegistry(workers_api, gateway_secret)
 
     async def check(process_started_at: float) -> str | None:
@@ -136,9 +136,9 @@ async def _get(
     *,
     host: str = "fleet",
 ) -> tuple[int, bytes]:
-    """One request on a connection of its own, in HTTP/1.0: the answer is whatever comes until the other side closes.
+    """Send one HTTP/1.0 request on a new connection and read the answer until the server closes it.
 
-    Not an HTTP library's work: importing one would double the time that every command needs to start.
+    No HTTP library is used: importing one would double the time that every command needs to start.
     """
     async with asyncio.timeout(_TIMEOUT_SECONDS):
         reader, writer = await connecting

@@ -1,4 +1,4 @@
-"""How the parts of a stack get to NATS: its address, and who each of them is there."""
+"""How the parts of a stack connect to NATS: its URL, and the credentials of each part."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ..data_dir.nats_users import NatsUsers
 @dataclass(frozen=True, slots=True)
 class NatsAccess:
     url: str
-    # None: whoever reaches NATS may do everything there, or the operator has said who the parts are.
+    # None: NATS has no users, or the operator configures the credentials of the parts.
     users: NatsUsers | None
 
     def env(self, role: str) -> dict[str, str]:
@@ -24,7 +24,7 @@ class NatsAccess:
 
 
 def grant_stack_workers(users: NatsUsers, worker_ids: Iterable[str], tags: Iterable[str]) -> None:
-    """Let in the workers that the stack starts itself, and of those no other."""
+    """Grant credentials to the workers that the stack starts; revoke those of workers it no longer starts."""
     worker_ids, tags = list(worker_ids), list(tags)
     users.forget_stack_workers(except_for=worker_ids)
     for worker_id in worker_ids:

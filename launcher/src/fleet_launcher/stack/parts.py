@@ -48,9 +48,9 @@ class Part:
     env: Mapping[str, str] = field(default_factory=dict)
     stop: Sequence[StopStep] = (StopStep(signal.SIGTERM, 10.0),)
     data: Path | None = None
-    # What the kernel sends when the launcher dies.
+    # The parent-death signal: sent by the kernel when the launcher dies.
     death_signal: signal.Signals = signal.SIGKILL
-    # Work that a stop waits for is worth a word.
+    # A stop waits for its work, and the console says so.
     finishes_work: bool = False
 
     @property
@@ -100,7 +100,7 @@ def service_parts(
 
 
 def _ledger(service: str, folder: DataFolder, settings: LauncherSettings) -> dict[str, str]:
-    """The address may hold a password: it is for the one service that needs it."""
+    """The URL of the ledger, for runs-api only: it may hold a password."""
     if service != "runs-api":
         return {}
     return {"PYOCO_RUNS_DATABASE_URL": settings.runs_database_url or f"sqlite:///{folder.runs_database}"}
@@ -112,13 +112,13 @@ def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
         command=command,
         health=gateway_serves(url),
         address=url,
-        # The door opens when everything behind it is there.
+        # The gateway starts last, when the services behind it are healthy.
         start_stage=2,
         stop_stage=1,
-        # Open requests may finish; event streams never would.
+        # SIGQUIT lets open requests finish. Event streams never would, so SIGTERM follows.
         stop=(StopStep(signal.SIGQUIT, 2.0), StopStep(signal.SIGTERM, 3.0)),
         data=folder.gateway,
-        # Killed, nginx's master would leave its workers behind; asked, it ends them.
+        # After SIGKILL nginx's master would leave its workers behind; on SIGTERM it ends them.
         death_signal=signal.SIGTERM,
     )
 
@@ -157,7 +157,7 @@ def worker_parts(
 
 
 def worker_folders(folder: DataFolder, settings: LauncherSettings, worker_id: str) -> dict[str, str]:
-    """In the data dir, unless the runners are somebody who cannot get there: then the worker finds a place itself."""
+    """Folders in the data dir; none if the runners' user cannot enter it, then the worker chooses its own."""
     if settings.runner_user is not None:
         return {}
     own = folder.worker(worker_id)
@@ -165,15 +165,15 @@ def worker_folders(folder: DataFolder, settings: LauncherSettings, worker_id: st
 
 
 def stack_worker_id(folder: DataFolder, number: int | str) -> str:
-    """The same at every start."""
+    """The id of a worker, the same at every start."""
     return f"{_host_name()}-{folder.fingerprint[:4]}-{number}"
 
 
 def write_nats_config(folder: DataFolder, settings: LauncherSettings, port: int, *, room: int) -> None:
     store = json.dumps(str(folder.nats_store), ensure_ascii=False)
     host = f"[{settings.nats_host}]" if ":" in settings.nats_host else settings.nats_host
-    # The room is fixed here: NATS would take what is free when its process starts, and one that starts on a full disk
-    # would store no message any more, even when there is space again.
+    # max_file_store is set, because NATS would take the space that is free when it starts: started on a full disk it
+    # would store no message, even when there is space again.
     folder.nats_config.write_text(
         f"# Written at every start.\n"
         f"listen: {json.dumps(f'{host}:{port}')}\n"
@@ -193,7 +193,7 @@ def nats_binary(settings: LauncherSettings) -> str:
 
 
 def script(name: str) -> str:
-    """A program of this environment, else of the PATH."""
+    """The path of a program: of this Python environment, else of PATH."""
     search = os.pathsep.join((sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)))
     if found := shutil.which(name, path=search):
         return found

@@ -1,4 +1,4 @@
-"""Ports and addresses: is one free, which one is free, how does a browser reach it."""
+"""Ports and addresses: checks whether a port is free, chooses a free one, makes URLs."""
 
 import errno
 import random
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..errors import LaunchError
 
-# Below the range from which the kernel takes ports of outgoing connections: a client that knocks at a
-# stopped server on such a port can end up connected to itself and so keep the server from coming back.
+# Below the ephemeral ports: a client that connects to a stopped server on one of those can end up connected to
+# itself and so keep the server from coming back.
 _OWN_PORTS = range(20000, 32000)
 
 
@@ -23,7 +23,7 @@ def check_gateway_port(host: str, port: int) -> None:
 
 
 def check_metrics_ports(first: int, *, count: int) -> None:
-    """The services share the first one, and each worker has one of its own."""
+    """Refuse metrics ports that are taken: the services share the first one, each worker has its own."""
     for port in range(first, first + count):
         if not is_free(port):
             raise LaunchError(f"port {port} for metrics is taken; free it or choose another with --metrics-port")
@@ -50,12 +50,12 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def browser_url(host: str, port: int) -> str:
-    """The address to type."""
+    """The URL of the gateway for a browser."""
     return f"http://{reachable(host)}:{port}"
 
 
 def reachable(host: str) -> str:
-    """As it stands in an address: what listens on every interface is reached on this machine's own."""
+    """The host as written in a URL; a wildcard address becomes the loopback address."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - not bound here
     return f"[{name}]" if ":" in name else name
 

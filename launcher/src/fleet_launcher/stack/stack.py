@@ -1,4 +1,4 @@
-"""Which parts a stack has: decided from the settings, checked before anything is started."""
+"""The plan of a stack: its parts, decided from the settings and checked before anything is started."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ class StackPlan:
         return ports.browser_url(self.settings.host, self.settings.port)
 
     def check(self) -> list[str]:
-        """Make the data dir; refuse what would go wrong later or unnoticed, and tell what else should be known."""
+        """Make the data dir; raise LaunchError for what would fail later or unnoticed, return warnings."""
         told = [
             self.folder.prepare(),
             *check_start(self.folder, self.settings),
@@ -53,7 +53,7 @@ class StackPlan:
         return [sentence for sentence in told if sentence is not None]
 
     async def build(self) -> list[Part]:
-        """Check what can be checked, write the configuration files, give the part table."""
+        """Check ports and NATS, write the configuration files, return the part table."""
         ports.check_gateway_port(self.settings.host, self.settings.port)
         if self.settings.metrics_port is not None:
             ports.check_metrics_ports(self.settings.metrics_port, count=1 + self.workers)
@@ -83,7 +83,7 @@ class StackPlan:
         ]
 
     async def invitation(self) -> list[str]:
-        """What to type next: a submit that works, if a worker of the stack offers a flow."""
+        """Example commands for the user: a submit that works, if a worker of the stack has a flow."""
         curl = ["curl", "-s"]
         lines = []
         if self.settings.http_auth_mode == "api_key":
@@ -105,7 +105,7 @@ class StackPlan:
         return [*lines, f"try: {_typed(*curl, *submit)}"]
 
     async def _some_flow(self) -> str | None:
-        """One that the stack's first worker has said it can run."""
+        """The name of a flow from the record of the stack's first worker."""
         if not self.workers:
             return None
         registry = WorkerRegistry(self.folder.socket("workers-api"), gateway_secret(self.folder, self.settings).value)
@@ -114,7 +114,7 @@ class StackPlan:
         return _FIRST_EXAMPLE if _FIRST_EXAMPLE in flows else next(iter(flows), None)
 
     def _nats_users(self) -> NatsUsers | None:
-        """Who the parts are on NATS; in force with the stack's own, for another one the operator sees to that."""
+        """Set up the NATS users of the parts: enforced by the stack's own NATS, left to the operator for another."""
         users = NatsUsers(self.folder, self.settings)
         wants_users = (self.settings.nats_auth or ("nkey" if self.with_nats else "off")) == "nkey"
         if wants_users:
@@ -131,7 +131,7 @@ class StackPlan:
         return users if wants_users else None
 
     def _gateway_command(self, secret: GatewaySecret) -> list[str]:
-        """Write nginx's configuration; how to start it in the foreground."""
+        """Write nginx's configuration; return the command that runs it in the foreground."""
         try:
             config = GatewayConfig(
                 host=self.settings.host,
@@ -156,12 +156,12 @@ class StackPlan:
 
 
 def _typed(*words: str) -> str:
-    """As a shell wants it; a variable is still one."""
+    """The words quoted for a shell, which still expands variables."""
     return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
 
 
 def worker_options(settings: LauncherSettings, slots: int | None) -> Sequence[str]:
-    """How many runs at once, and where a worker's flows come from."""
+    """The options of a worker's command line: its slots and the source of its flows."""
     options = ["--slots", str(slots)] if slots is not None else []
     if settings.flow_resolver:
         return [*options, "--flow-resolver", settings.flow_resolver]
@@ -171,7 +171,7 @@ def worker_options(settings: LauncherSettings, slots: int | None) -> Sequence[st
 
 
 async def reach_nats(url: str) -> None:
-    """Wait a little for a NATS that somebody else runs."""
+    """Wait a few seconds for a NATS that the stack does not start; LaunchError if it does not answer."""
     deadline = time.monotonic() + _NATS_PATIENCE_SECONDS
     while (reason := await why_nats_is_away(url)) is not None:
         if time.monotonic() > deadline:
@@ -183,7 +183,7 @@ async def reach_nats(url: str) -> None:
 
 
 def _examples() -> Path | None:
-    """The flows a newcomer finds: those of the current directory, else those of the repository."""
+    """The folder of the example flows: in the current directory, else in the repository."""
     for folder in (Path("examples"), Path(__file__).parents[3] / "examples"):
         if folder.is_dir():
             return folder.absolute()

@@ -1,1 +1,1 @@
-"""Processes: started, watched, restarted, ended."""
+"""Supervision of processes: start, health checks, restart, stop."""

@@ -1,9 +1,9 @@
-"""Run a command that does not outlive the launcher: ask the kernel for a signal when the parent dies, then exec.
+"""Sets the parent-death signal and then execs a command, so that it does not outlive the launcher.
 
 Usage: python -I -S parent_death.py LAUNCHER_PID SIGNAL COMMAND…
 
-A file of its own that imports next to nothing: it stands between fork and exec of every part, where code
-of the (threaded) launcher must not run.
+A separate script with few imports: it runs between fork and exec of every part, where code of the (threaded) launcher
+must not run.
 """
 
 import ctypes

@@ -25,7 +25,7 @@ class Child:
         self._stack = stack
         self._process = process
         self.pid = process.pid
-        # By the kernel for recognising it again, by the clock for comparing with what it writes.
+        # The kernel's time identifies the process, the clock's is compared with timestamps that it writes.
         self.started_at = started_at(process.pid)
         self.started_at_clock = time.time()
 
@@ -45,7 +45,7 @@ class Child:
             str(os.getpid()),
             str(int(part.death_signal)),
         ]
-        # JSON lines go straight into the file; the launcher is in the way of nothing but the rest.
+        # JSON lines (stdout) go straight into the log file; only stderr passes through the launcher.
         foreign_lines, error_output = await ForeignLines.of(part.name, log, log_settings)
         try:
             with log.open("ab") as output:
@@ -64,13 +64,13 @@ class Child:
         return cls(part, stack, process, foreign_lines)
 
     async def wait(self) -> str:
-        """How the process ended, once it and all it started are gone."""
+        """Wait until the process and all it started are gone; return how it ended."""
         code = await self._process.wait()
         await self._end_family()
         return _how(code)
 
     async def stop(self, hurry: asyncio.Event) -> bool:
-        """Ask the process to stop, step by step, then kill it; whether it went by itself."""
+        """Send the stop signals of the part in turn, then SIGKILL; return whether it exited without that."""
         for step in self._part.stop:
             if hurry.is_set() or self._process.returncode is not None:
                 break

@@ -18,9 +18,9 @@ from .process import Child
 
 _FIRST_LOOKS_SECONDS = 0.1
 _LOOK_SECONDS = 2.0
-# One slow answer on a busy machine is no illness.
+# One slow answer on a busy machine does not make a part unhealthy.
 _FAILURES_UNTIL_UNHEALTHY = 2
-# A part that cannot even start is not tried for the whole time that is left.
+# A part that cannot start fails the whole start after so many attempts, not only at the deadline.
 _ATTEMPTS_TO_START = 3
 
 _FIRST_BACKOFF_SECONDS = 0.2
@@ -29,14 +29,14 @@ _BACKOFF_RESET_SECONDS = 60.0
 
 
 class Observer(Protocol):
-    """Who is told about every change; `before` is the phase the part was in."""
+    """Called at every change of a part; `before` is the phase it was in."""
 
     def __call__(self, part: PartState, before: PartPhase) -> None: ...
 
 
 @dataclass(slots=True)
 class Backoff:
-    """How long to wait before the next start: doubles up to a limit, begins anew after a long healthy time."""
+    """The backoff before the next restart: doubles up to a limit, is reset after a long healthy time."""
 
     seconds: float = _FIRST_BACKOFF_SECONDS
 
@@ -49,7 +49,7 @@ class Backoff:
 
 
 class SupervisedPart:
-    """One part over its whole life: however many processes that takes."""
+    """One part over its whole life, across restarts of its process."""
 
     def __init__(self, part: Part, *, stack: str, log: Path, log_settings: FleetSettings, tell: Observer) -> None:
         self.part = part
@@ -95,7 +95,7 @@ class SupervisedPart:
         self._become(PartPhase.STOPPED)
 
     async def _run_once(self) -> str | None:
-        """How the part's process ended; None when it was stopped because that was asked for."""
+        """Run one process of the part; return how it ended, None if it was stopped on request."""
         try:
             child = await Child.start(self.part, stack=self._stack, log=self._log, log_settings=self._log_settings)
         except OSError as error:
