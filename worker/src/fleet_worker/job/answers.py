@@ -1,4 +1,4 @@
-"""Carry out what was decided about a job: the dead letter first, then the answer to JetStream."""
+"""Publishes the dead letter of a job, if it gets one, and then answers its deliveries."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ class Answers:
         job: Job | None = None,
         snapshot: RunSnapshot | None = None,
     ) -> None:
-        """`snapshot` is the run as we last wrote it, if we held it."""
+        """Carry out an outcome. `snapshot` is the run as we last wrote it, if we held it."""
         if isinstance(outcome, AlreadyEnded | Ended):
             snapshot = outcome.snapshot or snapshot
         settings = self._settings
@@ -53,7 +53,7 @@ class Answers:
             try:
                 await self._link.send(delivery.reply, disposition.answer)
             except NatsUnavailable:
-                # The job comes again; by then its snapshot tells what is left to do.
+                # The job is redelivered; its snapshot then shows what is left to do.
                 logger.warning("could not answer a delivery on %s; it will be repeated", delivery.subject)
 
     async def _bury(
@@ -87,7 +87,7 @@ class Answers:
             if snapshot is not None
             else f"{delivery.sequence}:{reason}"
         )
-        # Of the queue that it came from: a worker may write about those alone.
+        # The subject of the job's own queue: a worker may publish dead letters for its queues only.
         queue = self._settings.tag_of_work_subject(delivery.subject)
         try:
             with burying(letter, subject := self._settings.dlq_subject(queue)):

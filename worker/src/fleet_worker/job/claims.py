@@ -1,4 +1,4 @@
-"""May this worker execute this job? The decision as a pure rule, and the claim that follows from it."""
+"""Claims runs: a pure rule decides about a job, and a compare-and-set write takes the run."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from .rules import is_past_deadline, seconds_until_due
 _DELIVERIES_BEFORE_MISSING = 3
 _HELD_RETRY_SECONDS = 5.0
 _LOOK_INTERVAL_SECONDS = 0.5
-# Until about then the delivery is ours: JetStream delivers the job again when AckWait (30 s) is over.
+# How long a claim is retried: less than AckWait (30 s), after which JetStream redelivers the job.
 _OUTAGE_SECONDS = 25.0
 _OUTAGE_PAUSE_SECONDS = 0.25
 
@@ -35,7 +35,7 @@ NoClaim = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | NotYet | Ende
 
 
 class Holder(Enum):
-    """What watching another holder's snapshot has shown."""
+    """Whether the current holder of a run is alive, as far as its snapshot was watched."""
 
     UNWATCHED = auto()
     ALIVE = auto()
@@ -58,10 +58,10 @@ class Decision(Enum):
 def decide(
     snapshot: RunSnapshot | None, *, instance_id: str, num_delivered: int, holder: Holder, now: float
 ) -> Decision:
-    """What to do with a job that this worker does not have in hand.
+    """Decide what to do with a job that this worker does not have in hand.
 
-    Clocks of other machines are not trusted: a holder is lost when its snapshot stays still while we
-    look, not when its last heartbeat seems old. The times of a run's own rules are told by our clock.
+    Clocks of other machines are not trusted: a holder is lost when its snapshot does not change while we watch it,
+    not when its last heartbeat seems old. A run's due time and deadline are compared with our own clock.
     """
     if snapshot is None:
         return Decision.AWAIT_SNAPSHOT if num_delivered < _DELIVERIES_BEFORE_MISSING else Decision.GIVE_UP
@@ -82,7 +82,7 @@ def decide(
 
 
 class Claims:
-    """Claims runs for one life of a worker."""
+    """Claims runs for one instance of a worker."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class Claims:
         on_conflict: Callable[[], None] = lambda: None,
         outage_seconds: float = _OUTAGE_SECONDS,
     ) -> None:
-        """`on_conflict` is called when somebody else has written a snapshot before us.
+        """`on_conflict` is called when a compare-and-set fails because another writer was first.
 
-        An outage of NATS is waited out for `outage_seconds`.
+        During a NATS outage, a claim is retried for `outage_seconds`.
         """
         self._outage_seconds = outage_seconds
         self._on_conflict = on_conflict
@@ -108,9 +108,9 @@ class Claims:
         self._wheels_in_force = wheels_in_force
 
     async def claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
-        """A lease on the run, or why there is none. NatsUnavailable if NATS refuses it, or is away for long.
+        """A lease on the run, or why there is none. NatsUnavailable if NATS refuses the claim or is away too long.
 
-        A claim that NATS has not answered may have been written: the next try finds it and goes on from there.
+        A claim that NATS has not acknowledged may have been written: the next try finds it and goes on from there.
         """
         give_up_at = time.monotonic() + self._outage_seconds
         while True:
@@ -133,11 +133,11 @@ class Claims:
             found = await self._writer.read(job.run_id, linearizable=linearizable)
             snapshot, revision = (None, 0) if found is None else found[:2]
             if not linearizable and (snapshot is None or snapshot.is_terminal):
-                # Not written yet, or reopened since: in a cluster we may have been shown what was a moment ago.
+                # Perhaps a stale read from a cluster: the run may have been written, or reopened, since.
                 linearizable = True
                 continue
             if holder is Holder.SILENT and revision != watched:
-                holder = Holder.ALIVE  # it moved after our last look
+                holder = Holder.ALIVE  # it has changed after our last read
             now = time.time()
             decision = decide(
                 snapshot, instance_id=self._instance_id, num_delivered=delivery.num_delivered, holder=holder, now=now
@@ -175,7 +175,7 @@ class Claims:
             error = f"the run's deadline passed {late:.1f} s before a worker could begin it"
             return snapshot.finish(RunStatus.FAILED, now=now, error=error, reason=DeadLetterReason.DEADLINE_EXCEEDED)
         if snapshot.is_held:
-            # The attempt before is over without an end of its own: its holder is lost, or it was us and NATS away.
+            # The previous attempt has no recorded end: its holder is lost, or it was our own during a NATS outage.
             snapshot = snapshot.hand_back(now=now, interrupted=decision is Decision.TAKE_OVER)
         return forget_marks(snapshot).claim(
             worker_id=self._settings.worker_id,
@@ -186,7 +186,7 @@ class Claims:
         )
 
     async def _watch(self, run_id: str, revision: int) -> Holder:
-        """Look at another holder's snapshot until it moves, or has been still for too long."""
+        """Watch another holder's snapshot until it changes, or has not changed for `run_lost_after_sec`."""
         deadline = time.monotonic() + self._settings.run_lost_after_sec
         while (left := deadline - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _LOOK_INTERVAL_SECONDS))

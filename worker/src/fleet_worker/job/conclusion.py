@@ -1,4 +1,4 @@
-"""What an attempt has come to, and the last change of the snapshot that follows from it."""
+"""The result of an attempt, and the last change of the snapshot that follows from it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ class Conclusion:
     status: RunStatus
     error: str | None = None
     reason: DeadLetterReason | None = None
-    # None: what was last told stands.
+    # None: the snapshot keeps the states that it has.
     tasks: dict[str, TaskStatus] | None = None
     task_records: dict[str, Any] | None = None
     task_records_truncated: bool = False
     result: Any = None
     result_truncated: bool = False
-    # The flow itself has failed, and not what is around it: only that may be tried again.
+    # The flow itself has failed, not the machinery around it: only such a failure is retried.
     flow_failed: bool = False
 
 
 def conclude(snapshot: RunSnapshot, conclusion: Conclusion, *, now: float, chance: float) -> RunSnapshot:
-    """The run ends, or waits to be tried again. Whoever wants a failing run ended has the last word."""
+    """End the run, or schedule its retry. A failed run whose cancel was requested ends as CANCELLED."""
     status, reason = conclusion.status, conclusion.reason
     if status is RunStatus.FAILED and snapshot.status is RunStatus.CANCELLING:
         status, reason = RunStatus.CANCELLED, None
@@ -51,7 +51,7 @@ def conclude(snapshot: RunSnapshot, conclusion: Conclusion, *, now: float, chanc
 def having_run_with(
     wheels: list[WheelInUse] | None, change: Callable[[RunSnapshot], RunSnapshot]
 ) -> Callable[[RunSnapshot], RunSnapshot]:
-    """The same change of a snapshot that tells these wheels."""
+    """The same change, applied to the snapshot with these wheels."""
     if wheels is None:
         return change
     return lambda snapshot: change(
@@ -64,7 +64,7 @@ def with_trouble(error: str | None, trouble: str | None) -> str | None:
 
 
 def _told(conclusion: Conclusion) -> dict[str, Any]:
-    """What the attempt has shown of its tasks; it stays to be seen while the run waits."""
+    """The task states and records of the attempt; they stay visible while the run waits for its retry."""
     told: dict[str, Any] = {"tasks": conclusion.tasks, "task_records": conclusion.task_records}
     return {name: value for name, value in told.items() if value is not None} | _marks(conclusion)
 

@@ -15,18 +15,18 @@ IN_PROGRESS = b"+WPI"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    # Where the answer goes.
+    # The subject of the answer: ack, nak, term or work in progress.
     reply: str
     subject: str
     data: bytes
-    # Which job of the stream this is; redeliveries share it.
+    # The job's sequence in the stream; redeliveries share it.
     sequence: int
     num_delivered: int
-    # How many more the queue had for us when it handed out this one.
+    # Jobs that were still pending in the queue after this one.
     num_pending: int
-    # When the queue took it, in unix seconds by its own clock.
+    # When the stream stored it, in unix seconds by the server's clock.
     stored_at: float = 0.0
-    # Who put it there, if that is traced.
+    # The publisher's trace context, if it is traced.
     trace: TraceContext | None = None
 
     @classmethod

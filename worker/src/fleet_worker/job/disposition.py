@@ -1,4 +1,4 @@
-"""What becomes of a job: every way it can go, and what that means for queue and dead letters (appendix E)."""
+"""All outcomes of a job, with the answer and the dead letter that follow from each (appendix E)."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -15,7 +15,7 @@ _REASONS = frozenset(DeadLetterReason)
 
 @dataclass(frozen=True, slots=True)
 class InvalidJob:
-    """The message is no job, now and for ever."""
+    """The message is not a valid job, and a redelivery would not change that."""
 
     error: str
     run_id: str | None = None
@@ -23,7 +23,7 @@ class InvalidJob:
 
 @dataclass(frozen=True, slots=True)
 class RunMissing:
-    """The run has no snapshot: it was withdrawn, or its snapshot is a moment late."""
+    """The run has no snapshot: it was withdrawn, or its snapshot is not written yet."""
 
     error: str
     given_up: bool
@@ -31,9 +31,9 @@ class RunMissing:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyEnded:
-    """The run has reached its end without being executed here: nothing is left to do but to see to its letter.
+    """The run has ended without being executed here: only its dead letter may still be missing.
 
-    Whoever ended it may have died before the letter was out. It has an id of its own: a second one is dropped.
+    The process that ended it may have died before it published the letter. A duplicate is dropped by the letter's id.
     """
 
     snapshot: RunSnapshot
@@ -48,7 +48,7 @@ class HeldElsewhere:
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """The run's time has not come."""
+    """The run is not due yet."""
 
     retry_seconds: float
 
@@ -60,30 +60,30 @@ class Ended:
     status: RunStatus
     error: str | None = None
     reason: DeadLetterReason | None = None
-    # Only of a run that ended instead of being claimed; else it is the lease's.
+    # Set only if the run ended instead of being claimed; otherwise the lease has the snapshot.
     snapshot: RunSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RetryScheduled:
-    """The flow has failed and waits for its next attempt: the runs service will queue it again."""
+    """The flow has failed and waits for its next attempt, which runs-api will dispatch."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandedBack:
-    """The run waits again: its runner died, or this worker stops."""
+    """The run is queued again: its runner died, or this worker stops."""
 
     retry_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """Somebody else has the run now: nothing of it is ours to answer."""
+    """The claim is lost: this worker may neither write the run nor answer its job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """NATS would not take a state that has to be written before the job may go on."""
+    """A state that has to be written before the job is answered could not be written to NATS."""
 
     error: str
 
@@ -112,7 +112,7 @@ class Disposition:
 def dispose(
     outcome: Outcome, *, num_delivered: int, nak_delay_sec: float, publish_execution_error: bool
 ) -> Disposition:
-    """The table of appendix E. A job that goes back for another time stays away for a while at least."""
+    """The table of appendix E. A nak has at least the backoff that `num_delivered` demands."""
     pause = give_back_pause_seconds(num_delivered)
     match outcome:
         case InvalidJob():

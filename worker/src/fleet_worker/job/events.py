@@ -1,4 +1,4 @@
-"""Batches of a run's events on their way to the events stream."""
+"""Sends the events of a run to the events stream, in batches."""
 
 import asyncio
 import logging
@@ -17,10 +17,10 @@ _MAX_BATCH_BYTES = 256 * 1024
 
 
 class RunEventBatches:
-    """Sent without waiting for an answer; while NATS is away the events stay here.
+    """Publishes batches without waiting for an acknowledgement; during a NATS outage it keeps the events.
 
-    The batches are built as plain dicts in the shape of `RunEvents`: this is the busiest message of
-    all, and the runner has made the events itself.
+    Batches are built as plain dicts in the shape of `RunEvents`: they are the most frequent messages of all, and the
+    events come from our own runner.
     """
 
     def __init__(self, link: NatsLink, subject: str, *, run_id: str, attempt: int, worker_id: str) -> None:

@@ -1,4 +1,4 @@
-"""One job in the agent's hands: claimed, executed by a runner, kept alive, and brought to its end."""
+"""One job in the agent's hands: claim, execution by a runner, heartbeats and the last write."""
 
 import asyncio
 import logging
@@ -38,14 +38,14 @@ from .telemetry.run_log import RunLog
 from .telemetry.run_trace import RunTrace
 from .turn import Turn
 
-# Task states are written together: at most so often per run, and not at all for a run that is over sooner.
+# The shortest time between two writes of a run's task states; a run that is over sooner writes none.
 _WRITE_INTERVAL_SECONDS = 0.25
 _CRASH_RETRY_SECONDS = 0.2
 _REFUSALS_BEFORE_NAK = 6
 _MAX_BACKOFF_SECONDS = 2.0
 
 _MAY_COME_BY_WHEEL = {DeadLetterReason.FLOW_NOT_FOUND, DeadLetterReason.CALLABLE_NOT_ALLOWED}
-# With any other reason a runner says that it has found no flow to run.
+# With any other reason, the runner has found no flow to run.
 _HAS_RUN = {None, DeadLetterReason.EXECUTION_ERROR}
 
 
@@ -66,7 +66,7 @@ class Execution:
         self.trace = RunTrace(job, services.settings.worker_id)
         tells_messages = services.settings.log_exception_messages
         self.log = RunLog(job, delivery, self.trace, tells_exception_messages=tells_messages)
-        # By job: a redelivery replaces the delivery before, a second job for the run is answered, too.
+        # By stream sequence: a redelivery replaces the delivery before; a second job for the run is answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._lease: Lease | None = None
         self._events: RunEventBatches | None = None
@@ -74,12 +74,12 @@ class Execution:
         self._in_progress_at = time.monotonic()
         self._cancel_seen_at: float | None = None
         self._ending: Ending | None = None
-        # From the beginning until the runner is done with the run, or it is clear that none will ever begin it.
+        # True until the runner is done with the run, or it is certain that none will begin it.
         self.needs_runner = True
         self._turn = Turn(services.pool, self._is_unwanted)
-        # What the run is, or was, executed with; None: no runner has begun.
+        # The wheels that the run is, or was, executed with; None: no runner has begun.
         self._ran_with: list[WheelInUse] | None = None
-        # Only while it executes the run.
+        # Set only while a runner executes the run.
         self._runner: RunnerProcess | None = None
         self._outage_told = False
 
@@ -97,7 +97,7 @@ class Execution:
         return None if self._lease is None else self._lease.attempt
 
     def also_answers(self, delivery: Delivery) -> None:
-        """The job was delivered again while we have it."""
+        """Add a redelivery of the job in hand: it gets the same answer."""
         self._deliveries[delivery.sequence] = delivery
         self._progress["ack_subject"] = delivery.reply
 
@@ -121,7 +121,7 @@ class Execution:
             return claimed
         services.metrics.claim_seconds.observe(time.perf_counter() - begun)
         if (delivery := self.deliveries[-1]).num_delivered == 1:
-            # Until it is delivered again it is in somebody's hands, not in the queue.
+            # Not for a redelivery: before it, the job was in a worker's hands, not in the queue.
             services.metrics.queue_wait_seconds.observe(max(time.time() - delivery.stored_at, 0.0))
         claimed.on_cancel = self._cancel
         self._lease = lease = claimed
@@ -143,12 +143,12 @@ class Execution:
         return outcome
 
     async def tell_lost_attempt(self) -> None:
-        """The claim is lost, and the run in others' hands: see that this attempt is known."""
+        """Add this attempt to the run's history after the claim was lost."""
         if self._lease is not None:
             await self._lease.tell_attempt()
 
     def end(self, why: Ending) -> None:
-        """End the runner now, or the wait for one; what happens to the run depends on why."""
+        """Kill the runner, or stop waiting for one; what happens to the run depends on the reason."""
         if self._ending is None:
             self._ending = why
             if self._runner is not None:
@@ -157,12 +157,12 @@ class Execution:
                 self._turn.give_up()
 
     def step_back(self) -> None:
-        """Leave the run to others, unless a runner has begun it."""
+        """Hand the run back, unless a runner has begun it."""
         if self._runner is None and self.needs_runner:
             self.end(Ending.STOPPING)
 
     async def tend(self, ack_progress_seconds: float, *, ack_wait_seconds: float) -> None:
-        """Called every moment while the job is in hand: acks, events, heartbeat, overdue cancel, deadline."""
+        """Periodic work on a job in hand: in-progress acks, events, heartbeat, cancel, deadline, memory."""
         now = time.monotonic()
         grace = self._services.settings.cancel_grace_period_sec
         if self._runner is not None and self._cancel_seen_at is not None and now - self._cancel_seen_at >= grace:
@@ -192,7 +192,7 @@ class Execution:
         return runner is self._runner
 
     async def look(self) -> None:
-        """Somebody says that the snapshot has changed: the next write, now, will show how."""
+        """Write at once, after a hint that the snapshot has changed: a wrong revision makes us read it."""
         if self._lease is not None and self.needs_runner:
             await self._show_progress(self._lease)
 
@@ -235,7 +235,7 @@ class Execution:
                     self.needs_runner = False
                     return await self._not_begun(lease)
                 if self._services.pool.wheels is not runner.wheels:
-                    continue  # what was missing may have come by wheel
+                    continue  # a wheel that was just installed may have what was missing
                 done = replace(done, error=with_trouble(done.error, self._services.wheels.trouble))
                 self.needs_runner = False
             else:
@@ -245,13 +245,13 @@ class Execution:
             return await self._after_run(lease, events, done)
 
     def _note_wheels(self, lease: Lease, wheels: WheelSet) -> None:
-        """The claim has told those in force at that moment: mostly, there is nothing to add."""
+        """Note the runner's wheels for the next write, if they are not those that the claim has recorded."""
         self._ran_with = wheels.in_use
         if lease.snapshot.wheels != wheels.in_use:
             self._progress["wheels"] = wheels.in_use
 
     def _is_unwanted(self) -> bool:
-        """Something has come in between: the run shall not begin any more."""
+        """Whether the run must not begin any more: it was cancelled, or ended by the agent."""
         return self._ending is not None or self._cancel_seen_at is not None
 
     async def _not_begun(self, lease: Lease) -> Outcome:
@@ -265,7 +265,7 @@ class Execution:
         if self._cancel_seen_at is not None:
             return await self._conclude(lease, Conclusion(RunStatus.CANCELLED))
         if self._ending is None:
-            # It was claimed ahead of its turn, and the run before takes longer than those before did.
+            # It was claimed ahead, and the run before it takes longer than expected.
             self._services.pool.note_overbooked()
         return await self._hand_back(lease, interrupted=False, retry_seconds=0.0)
 
@@ -320,7 +320,7 @@ class Execution:
         return await self._hand_back(lease, interrupted=True, retry_seconds=_CRASH_RETRY_SECONDS)
 
     def _last_told(self, status: RunStatus, error: str, reason: DeadLetterReason | None = None) -> Conclusion:
-        """The runner is dead: what it last told of its tasks stands."""
+        """A conclusion for a dead runner, with the task states that it last reported."""
         return Conclusion(
             status,
             error,
@@ -337,7 +337,7 @@ class Execution:
         *,
         exc_type: str | None = None,
     ) -> Outcome:
-        """The attempt is over: the run ends, or waits to be tried again."""
+        """End the attempt: the run ends, or waits for its retry."""
         if failure is not None:
             exc_type = failure["exc_type"]
         if conclusion.status is RunStatus.FAILED:
@@ -362,10 +362,10 @@ class Execution:
     async def _let_go(
         self, lease: Lease, change: Callable[[RunSnapshot], RunSnapshot]
     ) -> RunSnapshot | Fenced | Unrecorded:
-        """Write the last state. NATS being away is waited out; a write that is refused is not."""
+        """Write the last state: retried for as long as NATS is away, given up if NATS refuses it repeatedly."""
         change = having_run_with(self._ran_with, change)
         status = change(lease.snapshot).status
-        # Before the state: whoever sees the run ended finds all of its output.
+        # Events go before the state: a reader that sees the run ended finds all of its output.
         await self._tell(status)
         refusals = 0
         told = False
@@ -391,7 +391,7 @@ class Execution:
             await asyncio.sleep(backoff)
             backoff = min(backoff * 2, _MAX_BACKOFF_SECONDS)
             if self._events is not None:
-                await self._events.flush()  # what waited for NATS still comes before the state
+                await self._events.flush()  # events that waited for NATS still go before the state
 
     async def _tell(self, status: RunStatus) -> None:
         if self._events is not None:
@@ -444,5 +444,5 @@ class Execution:
 
 
 def _states(tasks: dict[str, str]) -> dict[str, TaskStatus]:
-    """A runner tells words."""
+    """Task states from a frame, where they are plain strings."""
     return {name: TaskStatus(state) for name, state in tasks.items()}

@@ -1,4 +1,4 @@
-"""A held run: the only hand that writes its snapshot, fenced by revision and attempt."""
+"""The lease on a run: the holder's writes of its snapshot, fenced by revision, attempt and instance id."""
 
 import asyncio
 import logging
@@ -27,16 +27,16 @@ _TELL_PAUSE_SECONDS = 0.1
 
 
 class ClaimLost(Exception):
-    """The run belongs to somebody else now, or has ended without us."""
+    """Another worker has claimed the run, or another writer has ended it."""
 
 
 class SnapshotWriter:
-    """Writes snapshots of the runs bucket, each within the size limit."""
+    """Reads and writes snapshots in the runs bucket, each within the size limit."""
 
     def __init__(
         self, link: NatsLink, bucket: str, *, max_bytes: int, on_write: Callable[[int], None] = lambda _: None
     ) -> None:
-        """`on_write` is told the size of every snapshot that was written."""
+        """`on_write` is called with the size of every snapshot that was written."""
         self._on_write = on_write
         self._link = link
         self._bucket = Bucket(link, bucket)
@@ -58,7 +58,7 @@ class SnapshotWriter:
 
     def encode(self, snapshot: RunSnapshot) -> bytes:
         data = snapshot.encode()
-        # Whatever the setting says: what NATS cannot take would never be written.
+        # NATS refuses larger messages, whatever the setting says.
         most = self._link.max_payload - _HEADER_ROOM_BYTES
         limit = min(self._max_bytes, most)
         if len(data) <= limit:
@@ -93,9 +93,9 @@ class Lease:
         self._revision = revision
         self._instance_id = snapshot.worker_instance_id
         self._lock = asyncio.Lock()
-        # Last writes that may have arrived although nobody told us.
+        # Last writes that may have been stored although they were not acknowledged.
         self._unsure: set[bytes] = set()
-        # Called when somebody else has asked for the run to end.
+        # Called when the snapshot shows a cancel request.
         self.on_cancel: Callable[[], None] | None = None
         self.attempt = snapshot.attempt
         self.written_at = time.monotonic()
@@ -109,24 +109,24 @@ class Lease:
         return self._lock.locked()
 
     async def show_progress(self, **changes: Any) -> None:
-        """Refresh the heartbeat, and whatever else has changed."""
+        """Write the heartbeat, together with these changes."""
         now = time.time()
         await self._write(
             lambda snapshot: snapshot.model_copy(update={**changes, "heartbeat_at": now, "updated_at": now})
         )
 
     async def let_go(self, change: Callable[[RunSnapshot], RunSnapshot]) -> RunSnapshot:
-        """The last write: the run ends or waits again, as `change` makes of the snapshot that it finds.
+        """Write the last state, in which the run ends or waits again: `change` applied to the latest snapshot.
 
-        Says what was written. May be repeated with the same change until it succeeds.
+        Returns what was written. May be repeated with the same change until it succeeds.
         """
         await self._write(change)
         return self._snapshot
 
     async def tell_attempt(self) -> None:
-        """After the claim was lost: have the run's history know this attempt, if NATS has lost what did.
+        """Add this attempt to the run's history after a lost claim, in case NATS has lost the write that named it.
 
-        The snapshot may have to be made anew first.
+        It is retried for a while: the snapshot itself may have to be made anew first.
         """
         ends_at = time.monotonic() + _TELL_SECONDS
         while time.monotonic() < ends_at:
@@ -162,9 +162,9 @@ class Lease:
                 return
 
     async def _read_again(self) -> bool:
-        """See who has written: True if it was our own last write, unconfirmed until now."""
+        """After a wrong revision, read who has written: True if it was our own unacknowledged last write."""
         try:
-            # Surely: what was true before our claim would look as if we had lost it.
+            # Linearizable: a stale read from before our claim would look as if we had lost it.
             found = await self._writer.read(self._snapshot.run_id, linearizable=True)
         except MalformedMessage as error:
             raise ClaimLost(f"the snapshot is unreadable: {error}") from error

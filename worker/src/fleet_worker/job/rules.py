@@ -1,13 +1,13 @@
-"""The rules that a run brings with it: when it may begin, until when it may go on, whether it is tried again."""
+"""The rules of a run's timing: due time, deadline and retry."""
 
 from fleet_contracts.snapshot import RunSnapshot
 
-# The clocks of two machines are never quite the same; waiting for so little is not worth a delivery.
+# The clocks of two machines always differ a little; so short a wait is not worth a redelivery.
 _CLOCK_SKEW_SECONDS = 0.05
 
 
 def seconds_until_due(snapshot: RunSnapshot, *, now: float) -> float:
-    """How long nobody may begin the run yet; 0 if it is due."""
+    """The time until the run may begin; 0 if it is due."""
     if snapshot.not_before is None or snapshot.not_before - now < _CLOCK_SKEW_SECONDS:
         return 0.0
     return snapshot.not_before - now
@@ -18,12 +18,12 @@ def is_past_deadline(snapshot: RunSnapshot, *, now: float) -> bool:
 
 
 def waiting_since(snapshot: RunSnapshot, *, stored_at: float) -> float:
-    """Since when the job of a run that was just claimed had waited: while another attempt went on it did not."""
+    """When the job of a run that was just claimed began to wait: not before the previous attempt had ended."""
     return max([stored_at, *(attempt.end_time for attempt in snapshot.earlier_attempts[-1:])])
 
 
 def retry_at(snapshot: RunSnapshot, *, now: float, chance: float) -> float | None:
-    """When a flow that has just failed is tried again; None if it is not, or could not begin before its deadline."""
+    """The time of the next attempt after a failure; None if no retry is left or it would begin after the deadline."""
     failures = snapshot.failures + 1
     if snapshot.retry is None or not snapshot.retry.allows_another(failures):
         return None

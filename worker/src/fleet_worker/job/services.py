@@ -1,4 +1,4 @@
-"""What every execution of one agent uses."""
+"""The dependencies that all executions of an agent share."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run's turn on a runner: waited for with some patience, and given up when the run is not wanted any more."""
+"""Waits for a free runner, up to a time limit, and stops waiting when the run must not begin any more."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -7,9 +7,9 @@ from typing import Any
 from ..pool.pool import RunnerPool
 from ..pool.runner_process import RunnerProcess
 
-# So long does a run that was claimed ahead wait for its runner; then others may have it.
+# How long a run that was claimed ahead waits for a runner before it is handed back.
 _PATIENCE_SECONDS = 0.3
-# So often is that prolonged while a runner is being started: it may never be ready.
+# How often that is prolonged while a runner is being started, which may never be ready.
 _MOST_PROLONGATIONS = 30
 
 
@@ -22,7 +22,7 @@ class Turn:
         self._prolongations = 0
 
     async def wait(self) -> RunnerProcess | None:
-        """A runner to begin in; None if the run shall not begin here, or none was free in time."""
+        """A runner for the run; None if the run must not begin any more, or no runner was free in time."""
         self._be_patient()
         try:
             while not self._is_unwanted():
@@ -41,7 +41,7 @@ class Turn:
             self._asked = None
 
     async def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Until the work is done, before the run begins (again), or until the run is not wanted any more."""
+        """Wait for work that is needed before the run can begin (again), or until `give_up`."""
         self._asked = asyncio.get_running_loop().create_future()
         working = asyncio.create_task(work)
         working.add_done_callback(lambda _: self.give_up())
@@ -63,6 +63,6 @@ class Turn:
     def _lose_patience(self) -> None:
         if self._pool.is_renewing and self._prolongations < _MOST_PROLONGATIONS:
             self._prolongations += 1
-            self._be_patient()  # one will be there soon
+            self._be_patient()  # a runner will be ready soon
         else:
             self.give_up()

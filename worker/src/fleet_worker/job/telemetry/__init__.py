@@ -1,1 +1,1 @@
-"""What a worker counts, logs and traces."""
+"""Metrics, logs and traces of the worker's jobs."""

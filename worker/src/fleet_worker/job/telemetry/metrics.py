@@ -1,4 +1,4 @@
-"""What a worker counts and times of the runs that it takes, and how its runners are."""
+"""Prometheus metrics of a worker: its jobs, claims, runs, runners and wheels."""
 
 from collections.abc import Iterable
 
@@ -89,12 +89,12 @@ class WorkerMetrics:
         self._jobs.labels(name).inc()
 
     def note_run(self, flow: str, seconds: float, *, found: bool) -> None:
-        """`found`: there is such a flow; who names others must not use up the names."""
+        """`found`: the flow exists. Unknown names must not use up the limited number of label values."""
         self._run_seconds.labels(self._flows.label(flow, known=found)).observe(seconds)
 
 
 class AgentState(Collector):
-    """What the parts of an agent know of themselves, read when somebody scrapes."""
+    """Metrics that are read from the parts of the agent at each scrape."""
 
     def __init__(
         self,

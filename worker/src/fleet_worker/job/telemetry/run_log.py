@@ -1,4 +1,4 @@
-"""What the agent logs about one job in its hands: never what the flow was given or printed, but what it raised."""
+"""The agent's log lines about one job: exceptions of its flow, but never its params or its output."""
 
 import logging
 from typing import Any
@@ -38,7 +38,7 @@ class RunLog:
             "run_id": job.run_id,
             "flow_name": job.flow_name,
             "tag": job.tag,
-            # The request that asked for the run; a peer's job does not name it.
+            # The request that submitted the run; jobs of other implementations do not name it.
             "request_id": job.request_id or f"lease:{self._lease_id}",
         }
 
@@ -47,7 +47,7 @@ class RunLog:
             logger.log(level, "%s", message, extra={**self.about, **fields}, stacklevel=2)
 
     def begun(self, attempt: int) -> None:
-        """At DEBUG: that a run has begun is in its snapshot and in its events, and there are thousands a minute."""
+        """At DEBUG only: snapshot and events show it as well, and there are thousands a minute."""
         if logger.isEnabledFor(logging.DEBUG):
             meta = self._meta(attempt)
             self._tell(logging.DEBUG, "run begun", LogEvent.WORKER_JOB, LogStatus.IN_PROGRESS, meta)
@@ -75,7 +75,7 @@ class RunLog:
         failure: dict[str, str] | None = None,
         exc_type: str | None = None,
     ) -> None:
-        """`failure` is what the flow, or what makes it, has raised."""
+        """`failure` is the exception that the flow, or the code that builds it, has raised."""
         fields: dict[str, Any] = {
             **self.about,
             "reason": reason,
@@ -89,14 +89,14 @@ class RunLog:
         self._raised(logging.ERROR, f"run failed: {sentence}", failure, fields)
 
     def task_failed(self, task: str, failure: dict[str, str]) -> None:
-        """A task has failed, and the run has not ended with its exception: the flow goes on, or another was first."""
+        """Log a failed task whose exception did not end the run: the flow goes on, or another task failed first."""
         problem, exc_type = Problem.EXECUTION_FAILED, failure["exc_type"]
         reason = DeadLetterReason.EXECUTION_ERROR
         fields = {**self.about, **problem_fields(problem), "meta": self._failure_meta(reason, exc_type)}
         self._raised(logging.WARNING, f"task {task} failed: it raised {exc_type}", failure, fields)
 
     def _raised(self, level: int, message: str, failure: dict[str, str], fields: dict[str, Any]) -> None:
-        """With what the exception says, which may quote params, unless it is to be withheld: then at DEBUG only."""
+        """Log an exception. Its message may quote params: if it is to be withheld, it is logged at DEBUG only."""
         if self._tells_exception_messages:
             logger.log(level, "%s", message, extra={**fields, **failure}, stacklevel=3)
             return
@@ -105,7 +105,7 @@ class RunLog:
         logger.debug("%s", message, extra={**fields, **failure}, stacklevel=3)
 
     def heartbeat(self, *, ack_wait_seconds: float) -> None:
-        """At DEBUG: as often as every run in hand needs one."""
+        """At DEBUG only: every run in hand sends one per progress ack."""
         if logger.isEnabledFor(logging.DEBUG):
             meta = {
                 "job_type": self._job.flow_name,

@@ -1,4 +1,4 @@
-"""The spans of one job in hand: taken from the queue, claimed, executed task by task, written down."""
+"""The trace spans of one job: processing, claim, execution with its tasks, snapshot writes, dead letter."""
 
 import re
 import time
@@ -24,20 +24,20 @@ _WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class RunTrace:
-    """The runner knows nothing of traces: it tells when its tasks began and ended, and the agent makes the spans."""
+    """Makes the spans of a job in the agent: the runner has no tracing, it reports when tasks began and ended."""
 
     def __init__(self, job: Job, worker_id: str) -> None:
         self._job = job
         self._about: dict[str, Any] = {**spans.about_run(job), spans.WORKER_ID: worker_id}
         self._processing: Span = UNTRACED
-        # Of a job that was delivered before: how long it has waited is known when the run is claimed.
+        # Set for a redelivered job: its waiting time is known only when the run is claimed.
         self._redelivery: Delivery | None = None
         self._executing: Span = UNTRACED
-        # Tasks that are under way, and since when.
+        # Start times of the running tasks.
         self._begun: dict[str, float] = {}
 
     def processing(self, delivery: Delivery) -> Span:
-        """From the moment the job is ours until it is answered. It tells how long the job lay in the queue."""
+        """The span from delivery to answer; it records how long the job waited in the queue."""
         self._processing = _taken(delivery, self._producer_of(delivery), self._about)
         self._redelivery = delivery if delivery.num_delivered > 1 else None
         return self._processing
@@ -56,7 +56,7 @@ class RunTrace:
 
     @contextmanager
     def executing(self) -> Iterator[Span]:
-        """While a runner has the run."""
+        """The span of the execution by a runner."""
         with span(spans.RUN_EXECUTE, self._about) as traced:
             self._executing = traced
             try:
@@ -66,18 +66,18 @@ class RunTrace:
                 self._executing = UNTRACED
 
     def executed(self, done: Done) -> None:
-        """What the runner told in the end. Said while it is still `executing`."""
+        """Record the runner's final report; called inside of `executing`."""
         self._tell_tasks(done.events, done.task_errors)
         self._executing.set(spans.RUN_STATUS, done.status)
         if done.status == RunStatus.FAILED:
             if done.failure is not None:
-                # What a flow's exception says may be anything that the flow was given: its type is enough.
+                # The exception's message may quote what the flow was given: its type is enough.
                 self._executing.fail(done.failure["exc_type"])
             else:
                 self._executing.fail(done.reason or RunStatus.FAILED.value, done.error)
 
     def tasks_told(self, progress: Progress) -> None:
-        """A span for each task that has ended, with the times that the runner saw."""
+        """Make a span for each task that has ended, with the times that the runner measured."""
         if self._executing is not UNTRACED:
             records = progress.task_records or {}
             self._tell_tasks(progress.events, {name: record.get("error") for name, record in records.items()})
@@ -95,15 +95,15 @@ class RunTrace:
                 self._end_task(event["task"], begun_at, event["at"], error)
 
     def telling(self, progress: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Where a snapshot is written that says this: news of tasks belong to the trace, a mere heartbeat to none."""
+        """The context for writing this progress: task changes belong to the trace, a mere heartbeat to none."""
         return (self._executing if "tasks" in progress else UNTRACED).active()
 
     def saying(self) -> AbstractContextManager[None]:
-        """Where a line about the run is logged: whoever tends it does so outside of any trace."""
+        """The context for a log line about the run: periodic work on a job runs outside of any trace."""
         return (self._processing if current() is None else UNTRACED).active()
 
     def _end_the_rest(self) -> None:
-        """No end of these was told: their runner died."""
+        """End the spans of tasks whose end was not reported: their runner died."""
         for task, begun_at in self._begun.items():
             self._end_task(task, begun_at, time.time(), "interrupted")
         self._begun.clear()
@@ -117,7 +117,7 @@ class RunTrace:
 
 
 def refusing(delivery: Delivery, run_id: str | None, *, tag: str, worker_id: str) -> Span:
-    """The same for a message that is no job: only its headers can tell the trace."""
+    """The processing span of a message that is not a valid job: only its headers can name the trace."""
     return _taken(delivery, delivery.trace, {spans.RUN_ID: run_id, spans.TAG: tag, spans.WORKER_ID: worker_id})
 
 
@@ -136,7 +136,7 @@ def _taken(delivery: Delivery, producer: TraceContext | None, about: Attributes)
 
 
 def _waited(since: float) -> dict[str, float]:
-    """By two clocks, unless who stored the job or handed it back runs here, too."""
+    """The waiting time, by two clocks unless the job was stored or handed back on this machine."""
     return {spans.QUEUE_WAIT_MS: round(max(time.time() - since, 0.0) * 1000, 3)}
 
 
@@ -163,7 +163,7 @@ def burying(letter: DeadLetter, subject: str) -> Span:
 
 
 def writing(snapshot: RunSnapshot) -> Span:
-    """A write of a snapshot that says something new."""
+    """The span of a snapshot write."""
     if not is_recording():
         return UNTRACED
     about = {
