@@ -1,1 +1,1 @@
-"""What agent and runner share: frames, limits, parent-death signal, working folders."""
+"""Shared by agent and runner: frames, limits, parent-death signal, working folders."""

@@ -1,4 +1,4 @@
-"""Keep a snapshot within its size limit: task records give way first, then the result (REQ-0011)."""
+"""Keeps a snapshot within its size limit: task records are cut first, then the result (REQ-0011)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +10,9 @@ from fleet_contracts.snapshot import RunSnapshot
 _VALUE_CHARACTERS = 512
 _ERROR_CHARACTERS = 1024
 _BULKY = ("inputs", "output", "traceback", "artifacts")
-# What is left of a record without bulk is hardly smaller: many more of them are not worth the try.
+# A record without its bulky fields is hardly smaller than this: with too many records, cutting them is not tried.
 _SMALLEST_RECORD_BYTES = 64
-# Marks of one attempt that are no fields of their own; `claim` does not know them.
+# Marks of one attempt that are extra fields of the snapshot, so that `claim` does not reset them.
 _MARKS_OF_AN_ATTEMPT = ("result_truncated", "tasks_truncated")
 
 
@@ -26,24 +26,24 @@ def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
 
 
 def without_tasks(snapshot: RunSnapshot) -> RunSnapshot:
-    """The last resort, so that the end of a run can always be recorded."""
+    """The snapshot without its task states: the last resort, so that the end of a run can always be recorded."""
     return snapshot.model_copy(update={"tasks": {}, "tasks_truncated": True})
 
 
 def forget_marks(snapshot: RunSnapshot) -> RunSnapshot:
-    """What an earlier attempt had to leave out says nothing about the next one."""
+    """Clear the truncation marks of an earlier attempt, before the next one begins."""
     stale = [mark for mark in _MARKS_OF_AN_ATTEMPT if mark in (snapshot.model_extra or {})]
     return snapshot.model_copy(update=dict.fromkeys(stale, False)) if stale else snapshot
 
 
 def compact_result(result: Any, max_bytes: int) -> tuple[Any, bool]:
-    """The result if it is within a limit of its own, else nothing, and whether it was left out."""
+    """The result, or None if it exceeds its own limit, and whether it was left out."""
     too_large = result is not None and _size(result) > max_bytes
     return (None, True) if too_large else (result, False)
 
 
 def compact_records(records: dict[str, Any], max_bytes: int) -> tuple[dict[str, Any], bool]:
-    """Task records within a limit of their own, and whether anything was left out."""
+    """Task records cut to their own limit, and whether anything was left out."""
     if _size(records) <= max_bytes:
         return records, False
     smaller: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def _smaller_and_smaller(snapshot: RunSnapshot, max_bytes: int) -> Iterator[RunS
         snapshot = snapshot.model_copy(update={"error": _cut(snapshot.error, _ERROR_CHARACTERS)})
         yield snapshot
     if snapshot.earlier_attempts:
-        # The ledger keeps what each of them said.
+        # The ledger keeps their errors and wheels.
         silent = [attempt.model_copy(update={"error": None, "wheels": []}) for attempt in snapshot.earlier_attempts]
         snapshot = snapshot.model_copy(update={"earlier_attempts": silent})
         yield snapshot

@@ -1,7 +1,7 @@
-"""Processes that flows start: they end with their run, also if they have left its session or lost their parent.
+"""Ends the processes that flows start when their run ends, even if they left its session or lost their parent.
 
-A runner is the subreaper of what its flows start: a process that loses its parent becomes a child of the runner. The
-agent is the subreaper of its runners: what a dead one leaves behind becomes a child of the agent.
+A runner is the subreaper of the processes that its flows start: orphans become children of the runner. The agent is
+the subreaper of its runners: children of a dead runner become children of the agent.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ def adopt_orphans() -> None:
 
 
 def children_of(pid: int) -> set[int]:
-    """Its children, zombies among them."""
+    """The children of a process, including zombies."""
     found: set[int] = set()
     try:
-        # A look at a few small files; without them every process of the machine has to be looked at.
+        # A few small files are read; without them, every process of the machine has to be scanned.
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found.update(map(int, file.read().split()))
     except OSError:
-        import psutil  # a runner is smaller without it
+        import psutil  # a runner needs less memory without it
 
         with contextlib.suppress(psutil.Error):
             found = {child.pid for child in psutil.Process(pid).children()}
@@ -41,7 +41,7 @@ def children_of(pid: int) -> set[int]:
 
 
 def end_children(keep: Collection[int]) -> bool:
-    """Of a runner, after a run: end all that it has left behind but these; whether there was any.
+    """In a runner, after a run: kill and reap all children but `keep`; True if there were any to kill.
 
     If nothing was ever started, this is a single system call.
     """
@@ -49,7 +49,7 @@ def end_children(keep: Collection[int]) -> bool:
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
-            # Reaps whoever has ended. No flow waits for them any more: its run is over.
+            # Reap children that have ended. No flow waits for them any more: its run is over.
             while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG) is not None:
                 pass
         except ChildProcessError:
@@ -63,7 +63,7 @@ def end_children(keep: Collection[int]) -> bool:
 
 
 class Orphans:
-    """Of an agent: what its dead runners have left behind. Nothing is done in a process that adopts no orphans."""
+    """In the agent: children of dead runners. Does nothing in a process that has not called `adopt`."""
 
     def __init__(self) -> None:
         self._own: set[int] | None = None
@@ -73,7 +73,7 @@ class Orphans:
         self._own = set()
 
     def started(self, pid: int) -> None:
-        """Called before the loop does anything else: every other child of this process is a stray."""
+        """Register a child before the event loop goes on: `end` kills every child that is not registered."""
         if self._own is not None:
             self._own.add(pid)
 
@@ -93,7 +93,7 @@ class Orphans:
                     os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
 
 
-# One for the process, as its children are.
+# One per process, because children belong to the process.
 strays = Orphans()
 
 

@@ -1,4 +1,4 @@
-"""What agent and runner say to each other: length-prefixed JSON frames over a socket pair."""
+"""The protocol between agent and runner: length-prefixed JSON frames over a socket pair."""
 
 import struct
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ _ENCODING = orjson.OPT_NON_STR_KEYS
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Agent to runner, first of all: where the flows are and where runs have their folders."""
+    """Agent to runner, the first frame: where flows and run folders are, what workflow files may use, limits."""
 
     flow_resolver: str | None
     flows_dir: str | None
     runs_dir: str
-    # What workflow files may call besides the functions of the flow folder, and the variables that they may read.
+    # Modules that workflow files may use besides those of the flow folder, and variables that they may read.
     callable_allow: list[str] = field(default_factory=list)
     env_allow: list[str] = field(default_factory=list)
     # Where synced wheels are installed; None: wheels are not synced, so flows have to be somewhere else.
     wheel_paths: list[str] | None = None
-    # What a run may use besides what an idle runner has; 0: no limit.
+    # Memory limit of a run, on top of an idle runner's use; 0: no limit.
     memory_max_bytes: int = 0
 
 
@@ -40,7 +40,7 @@ class Run:
     folder: str
     log_max_bytes: int
     records_max_bytes: int
-    # A workflow file to make the flow of; None: a flow that this worker knows by its name.
+    # The workflow file to build the flow from; None: the worker knows the flow by its name.
     workflow_yaml: str | None = None
 
 
@@ -53,20 +53,20 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Agent to runner: leave when idle."""
+    """Agent to runner: exit when idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception that happened in a runner, told so that the agent can log it."""
+    """An exception that was raised in a runner, described for the agent's log."""
 
     exc_type: str
     exc_message: str
     exc_traceback: str
     exc_origin: str
-    # The traceback without what the exceptions say: that may quote the data of a run.
+    # The traceback without the exceptions' messages, which may quote the data of a run.
     exc_frames: str = ""
-    # What has come of it, if not that a flow has raised it.
+    # A message for the log in place of "the flow raised …".
     sentence: str = ""
 
 
@@ -99,7 +99,7 @@ class Done:
     tasks: dict[str, str]
     task_records: dict[str, Any]
     task_records_truncated: bool = False
-    # What each failed task has raised: its type and what it says.
+    # Type and message of each failed task's exception.
     task_errors: dict[str, str] = field(default_factory=dict)
     # The exceptions of failed tasks other than the one that the run ended with; of many, the first.
     task_failures: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Done:
     error: str | None = None
     reason: str | None = None
     failure: dict[str, str] | None = None
-    # The next run should have a fresh runner: this one lost processes that it had started, or has little memory left.
+    # Replace this runner: it left processes behind that had to be killed, or has little memory left.
     spent: bool = False
 
 

@@ -1,4 +1,4 @@
-"""As whom runners execute flows, and what they see of the agent's environment: nothing that is the fleet's."""
+"""The user that runners run as, and their environment: the agent's, without the fleet's settings and tokens."""
 
 import grp
 import os
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-# Put there by the launcher, to find again whatever a worker and its flows have started.
+# Set by the launcher, to find all processes that a worker and its flows have started.
 _MARK = "PYOCO_FLEET_PART"
-# How spans are exported is the fleet's business; the headers are where collectors want their tokens.
+# The headers of the span exporter: collectors want their tokens there, and flows must not see these.
 _TOKENS = re.compile(r"OTEL_EXPORTER_OTLP_([A-Z]+_)?HEADERS")
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerAccount:
-    """A user of this machine. Only root can hand something over to one."""
+    """A user of this machine that runners run as. Only root can start processes as another user."""
 
     name: str
     uid: int
@@ -28,7 +28,7 @@ class RunnerAccount:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """ValueError, with a sentence, if runners cannot be run as this user."""
+        """Look up the user. Raises ValueError if runners cannot be run as this user."""
         try:
             found = pwd.getpwnam(name)
         except KeyError:
@@ -39,7 +39,7 @@ class RunnerAccount:
         return cls(name, found.pw_uid, found.pw_gid, groups, found.pw_dir)
 
     def can_reach(self, folder: Path) -> bool:
-        """Whether it may enter the folder and all above it, as far as they are there."""
+        """Whether the user may enter the folder and all folders above it, as far as they exist."""
         places = (folder.absolute(), *folder.absolute().parents)
         return all(self._may_enter(place.stat()) for place in places if place.exists())
 
@@ -57,11 +57,11 @@ class RunnerStart:
 
     # Variables of the fleet that workflow files may read.
     env_allow: Collection[str] = ()
-    # None: as the agent is.
+    # None: the agent's own user.
     account: RunnerAccount | None = None
 
     def options(self, environ: Mapping[str, str], *, runs_dir: Path) -> dict[str, Any]:
-        """For Popen."""
+        """Keyword arguments for Popen."""
         env = {name: value for name, value in environ.items() if not self._is_the_fleets(name)}
         if (account := self.account) is None:
             return {"env": env}

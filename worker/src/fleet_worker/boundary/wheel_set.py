@@ -11,7 +11,7 @@ class WheelSet:
     wheels: Sequence[InstalledWheel] = ()
     # Where each of them is installed, in the same order.
     paths: Sequence[str] = ()
-    # The same as runs tell it; made once, for it goes into every snapshot.
+    # The same in the form that snapshots have; made once, because it goes into every snapshot.
     in_use: list[WheelInUse] = field(init=False)
 
     def __post_init__(self) -> None:

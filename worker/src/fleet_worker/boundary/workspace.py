@@ -1,4 +1,4 @@
-"""The working folder of each run: its own, empty at the start, gone at the end."""
+"""Working folders of runs: one per run, empty at the start, removed at the end."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ class Workspace:
 
     Making and removing two folders costs a journalling file system more than a tiny run takes. So a
     folder that a run has left untouched is put aside and renamed for the next run. Paths are strings
-    here: with objects for them, this would be a tenth of a tiny run.
+    here: with Path objects, this would take a tenth of a tiny run.
     """
 
     def __init__(self, runs_dir: Path) -> None:
@@ -66,12 +66,12 @@ def _is_untouched(folder: str) -> bool:
 
 
 class FolderUnreachable(Exception):
-    """A folder of the worker is of no use to its runners; the message says what to do."""
+    """The runners' user cannot enter a folder of the worker; the message says what to do."""
 
 
 @contextmanager
 def worker_folder(wanted: Path | None, account: RunnerAccount | None) -> Iterator[Path]:
-    """Where a worker has what its runners need; one that nobody has named is gone afterwards."""
+    """The worker's folder for its runners: the configured one, or a temporary one that is removed afterwards."""
     if wanted is not None:
         wanted.mkdir(parents=True, exist_ok=True)
         _check_reach(wanted, account, setting="PYOCO_WORKER_DIR")
@@ -94,7 +94,7 @@ def _check_reach(folder: Path, account: RunnerAccount | None, *, setting: str) -
 
 @contextmanager
 def runs_folder(worker_folder: Path, account: RunnerAccount | None) -> Iterator[Path]:
-    """Where runs get their working folders; nothing of ours is left afterwards."""
+    """The parent of the runs' working folders, removed afterwards if it is empty."""
     runs = worker_folder / "runs"
     runs.mkdir(exist_ok=True)
     if account is not None:

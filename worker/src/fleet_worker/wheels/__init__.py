@@ -1,1 +1,1 @@
-"""Synced wheels: which, where, how they are installed."""
+"""Synced wheels: choosing, storing and installing them."""

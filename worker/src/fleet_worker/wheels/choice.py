@@ -1,4 +1,4 @@
-"""Which wheels of the registry a worker should have: rules without any I/O."""
+"""Chooses the wheels that a worker should have from the registry: rules without any I/O."""
 
 import platform
 import re
@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from fleet_contracts.wheel import InstalledWheel, SkippedWheel, is_meant_for
 
-# What a name may consist of: it becomes the name of a file, and is shown to people.
+# The allowed names: a name becomes the name of a file, and is shown to people.
 _FILE_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,255}\.whl")
 
 
@@ -31,10 +31,10 @@ class Candidate:
 class Interpreter:
     """The Python that runs the flows."""
 
-    # Every tag that it can use, and how good each one is: smaller is better.
+    # Every wheel tag that it supports with its rank; smaller is better.
     ranks: Mapping[str, int]
     version: str
-    # The packages that the worker itself is made of.
+    # The versions of the worker's own packages.
     own_packages: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -43,7 +43,7 @@ class Interpreter:
 
     @property
     def kind(self) -> str:
-        """What is installed for one kind may not work on another."""
+        """The best tag: a wheel that is installed for one kind may not work on another."""
         return min(self.ranks, key=self.ranks.__getitem__)
 
     def accepts(self, requires_python: str | None) -> bool:
@@ -58,7 +58,7 @@ class Interpreter:
 @dataclass(frozen=True, slots=True)
 class Choice:
     selected: list[InstalledWheel]
-    # Meant for this worker, but of no use to it; only what would have come before the one selected.
+    # Wheels for this worker that cannot be used; only those that are preferred to the selected one.
     skipped: list[SkippedWheel]
 
 
@@ -68,7 +68,7 @@ class _Release:
     package: NormalizedName
     version: Version
     build: BuildTag
-    # Of its best tag; None: none of them fits.
+    # The rank of its best tag; None: no tag fits.
     rank: int | None
 
 
@@ -79,9 +79,9 @@ def choose(
     interpreter: Interpreter,
     refused: Mapping[str, str],
 ) -> Choice:
-    """Of each package the newest wheel that is meant for the worker and works there.
+    """Choose, of each package, the newest wheel that is meant for the worker and works there.
 
-    `refused` tells by nuid what only the inside of a wheel could tell.
+    `refused` has the reasons, by nuid, against wheels that were found unusable when they were opened.
     """
     skipped: list[SkippedWheel] = []
     releases: dict[NormalizedName, list[_Release]] = {}

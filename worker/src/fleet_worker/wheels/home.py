@@ -1,4 +1,4 @@
-"""The folder in which one worker keeps its wheels: each in a tree of its own, and a note of those in force."""
+"""The folder of a worker's wheels: a tree for each, and a note that lists those in force."""
 
 import csv
 import fcntl
@@ -30,31 +30,31 @@ class WheelFolderUnusable(Exception):
 
 
 class _Note(BaseModel):
-    """What is in force. Whatever it names was complete when it was written."""
+    """The wheels in force. The tree of each was complete when the note was written."""
 
-    # Trees of another Python are of no use.
+    # Trees of another interpreter are not used.
     interpreter: str
     wheels: list[InstalledWheel]
 
 
 class WheelHome:
-    """Belongs to one living worker; made anew in every life, from what the life before has left."""
+    """A wheel folder that one living worker holds. A restarted worker uses the wheels that it finds there."""
 
     def __init__(self, folder: Path, interpreter: str) -> None:
         self._folder = folder
         self._interpreter = interpreter
         self._trees = folder / "trees"
-        # Whatever is here is unfinished: of no use after this life.
+        # Unfinished work; removed at the next start.
         self._scratch = folder / "scratch"
         self._note = folder / "wheels.json"
         self._complete: set[Path] = set()
-        # What the life before has left behind.
+        # The wheels in force that an earlier instance has left.
         self.left = NO_WHEELS
 
     @classmethod
     @contextmanager
     def taken(cls, folder: Path, interpreter: str | None = None) -> Iterator[Self]:
-        """The first home below the folder that no living worker has."""
+        """Lock the first home below the folder that no living worker holds."""
         try:
             home, lock = _take_first_free(folder.absolute())
         except OSError as error:
@@ -70,7 +70,7 @@ class WheelHome:
             os.close(lock)
 
     def path_of(self, wheel: InstalledWheel) -> Path:
-        """Every content has a path of its own; what is at a path never changes."""
+        """The path of a wheel's tree. It depends on the content, so the tree at a path never changes."""
         digest = hashlib.sha256(f"{wheel.name}\n{wheel.nuid}\n{wheel.sha256_hex}".encode()).hexdigest()
         return self._trees / f"{wheel.package}-{digest[:16]}"
 
@@ -79,7 +79,7 @@ class WheelHome:
 
     @contextmanager
     def workbench(self) -> Iterator[Path]:
-        """A fresh folder for something unfinished; gone afterwards."""
+        """A new folder for unfinished work, removed afterwards."""
         bench = self._scratch / uuid.uuid4().hex[:12]
         bench.mkdir(parents=True)
         try:
@@ -88,7 +88,7 @@ class WheelHome:
             shutil.rmtree(bench, ignore_errors=True)
 
     def add(self, wheel: InstalledWheel, tree: Path) -> None:
-        """A finished tree takes its place, all at once."""
+        """Move a finished tree to its place, by a single rename."""
         path = self.path_of(wheel)
         if path.exists():
             shutil.rmtree(path)
@@ -101,7 +101,7 @@ class WheelHome:
         return WheelSet(wheels, [str(self.path_of(wheel)) for wheel in wheels])
 
     def note(self, wheels: Sequence[InstalledWheel]) -> None:
-        """What is in force from now on, for the next life, too."""
+        """Record the wheels that are in force from now on, also for a restarted worker."""
         text = _Note(interpreter=self._interpreter, wheels=list(wheels)).model_dump_json()
         draft = self._note.with_suffix(".draft")
         with draft.open("w") as file:
@@ -118,7 +118,7 @@ class WheelHome:
                 shutil.rmtree(tree, ignore_errors=True)
 
     def _look_around(self) -> None:
-        """Find what an earlier life has left: only what is whole is used again."""
+        """Find the wheels that an earlier instance has left: only complete trees are used again."""
         shutil.rmtree(self._scratch, ignore_errors=True)
         try:
             note = _Note.model_validate_json(self._note.read_bytes())
@@ -137,7 +137,7 @@ class WheelHome:
 
 
 def _this_interpreter() -> str:
-    """What trees are made for; scripts name the interpreter by its place."""
+    """The interpreter that trees are made for, with its path: installed scripts contain that."""
     return f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {sys.prefix}"
 
 
@@ -159,7 +159,7 @@ def _take_first_free(folder: Path) -> tuple[Path, int]:
 
 
 def _is_whole(tree: Path) -> bool:
-    """Every file that pip has noted is there, and as large as it was; enough to see what a crash has torn."""
+    """Whether every file of pip's RECORD is there in its full size; enough to see the damage of a crash."""
     try:
         records = list(tree.glob("*.dist-info/RECORD"))
         return len(records) == 1 and all(
@@ -170,7 +170,7 @@ def _is_whole(tree: Path) -> bool:
 
 
 def _sizes(record: Path) -> dict[str, str]:
-    """By path; scripts lie elsewhere than pip notes, and what has no size is made when needed."""
+    """File sizes by path, without scripts, which are not where RECORD says, and files that have no size there."""
     with record.open(newline="") as lines:
         rows = [row for row in csv.reader(lines) if len(row) == 3]
     return {name: size for name, _, size in rows if size and not name.startswith(("..", "/"))}

@@ -1,4 +1,4 @@
-"""Install one wheel into a folder of its own, with pip, and look into it before."""
+"""Checks a wheel, and installs it into a folder of its own with pip."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ class InstallFailed(Exception):
 
 
 def why_unusable(file: Path, interpreter: Interpreter) -> str | None:
-    """What only the inside of a wheel tells against it. InstallFailed if it is no wheel at all."""
+    """Why a wheel cannot be used, found by opening it; None if it can. InstallFailed if it is not a wheel."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
@@ -44,10 +44,10 @@ def why_unusable(file: Path, interpreter: Interpreter) -> str | None:
 
 
 async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: float) -> None:
-    """Nothing is fetched, nothing outside of the two folders is written. InstallFailed with what pip said."""
+    """Run pip offline; it writes only to the two folders. Raises InstallFailed with the end of pip's output."""
     output = scratch / f"{into.name}.log"
     with output.open("wb") as log:
-        # In the main thread: the kernel ties a child's death signal to the thread that made it.
+        # In the main thread: the parent-death signal is sent when the thread that forked the child ends.
         process = subprocess.Popen(  # noqa: ASYNC220, S603 - forks at once, our own command
             [
                 *(sys.executable, "-I", "-m", "fleet_worker.wheels.pip_process", str(os.getpid())),
@@ -67,7 +67,7 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
                 "TMPDIR": str(scratch),
                 "PIP_CONFIG_FILE": os.devnull,
             },
-            # The group is ended as a whole.
+            # The group can be killed as a whole.
             process_group=0,
         )
         strays.started(process.pid)
@@ -92,7 +92,7 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # as it should be
+        return  # all of it has ended
 
 
 def _end_of(output: Path) -> str:

@@ -1,4 +1,4 @@
-"""What the worker itself is made of: packages and modules that no wheel may take the place of."""
+"""The packages and modules of the worker itself, which no wheel may replace."""
 
 import sys
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 _WORKER = "pyoco-fleet-worker"
-# Not to be found in the files of a package that is installed for development.
+# An editable install does not list these among its files.
 _OUR_MODULES = ("fleet_contracts", "fleet_kit", "fleet_worker")
 _CODE = (".py", ".so", ".pyd")
 
@@ -23,15 +23,15 @@ def own_packages() -> dict[str, str]:
 
 @cache
 def own_roots() -> frozenset[str]:
-    """The modules and packages of all these and of Python itself, as paths; see `roots_of`."""
+    """The roots of the worker's own packages and of Python's standard library, as paths; see `roots_of`."""
     files = [str(file) for found in _installed().values() for file in found.files or []]
     return roots_of(files) | set(_OUR_MODULES) | sys.stdlib_module_names
 
 
 def roots_of(files: Iterable[str]) -> frozenset[str]:
-    """The outermost packages with an __init__ and the modules outside of any: what an import can find, and no more.
+    """What an import can find: the outermost packages with an __init__, and modules outside of any package.
 
-    A folder without an __init__ may be shared between several packages: then only what is inside counts.
+    A folder without an __init__ (a namespace package) may be shared between packages: only what is inside counts.
     """
     code = [PurePosixPath(file) for file in files if file.endswith(_CODE) and not file.startswith(("..", "/"))]
     packages = {path.parent for path in code if path.name == "__init__.py"}
@@ -45,7 +45,7 @@ def roots_of(files: Iterable[str]) -> frozenset[str]:
 def first_clash(roots: Iterable[str], others: Iterable[str]) -> str | None:
     """A root that would hide one of the others, or would be hidden by it."""
     taken = set(others)
-    # A package hides whatever is below it.
+    # A package hides everything below it.
     inside = {str(parent) for other in taken for parent in PurePosixPath(other).parents}
     for root in sorted(roots):
         above = {str(parent) for parent in PurePosixPath(root).parents}

@@ -1,4 +1,4 @@
-"""The registry of wheels as a worker reads it: what is there, whether it has changed, the bytes of one."""
+"""Reads the wheel registry: lists the wheels, detects changes, fetches a wheel."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,10 @@ from .choice import Candidate
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The latest change of the registry; another mark means that something is different."""
+    """Identifies the latest change of the registry: if the mark differs, the registry has changed."""
 
     sequence: int
-    # A registry that was made anew counts from the beginning.
+    # Needed because the sequence of a registry that was made anew begins again.
     stored_at: float
 
 
@@ -25,11 +25,11 @@ class WheelRegistry:
     def __init__(self, link: NatsLink, bucket: str) -> None:
         self._link = link
         self._store = ObjectStore(link, bucket)
-        # Every change of a wheel is a message here, which may be listened to like any other.
+        # Every change of a wheel is a message on this subject, which can be subscribed to.
         self.changes_subject = object_metas_subject(bucket)
 
     async def mark(self) -> Mark:
-        """One small request, however many wheels there are."""
+        """Read the mark: one small request, however many wheels there are."""
         message = await latest_message(self._link, self._store.stream, self.changes_subject)
         return Mark(message.sequence, message.stored_at) if message is not None else Mark(0, 0.0)
 
@@ -38,7 +38,7 @@ class WheelRegistry:
         return {stored.nuid: stored for stored in (await self._store.list()).objects}
 
     async def fetch(self, stored: StoredObject, file: Path) -> None:
-        """ObjectDamaged, and no whole file, if the bytes are not those that the registry has the SHA-256 of."""
+        """Fetch a wheel. Raises ObjectDamaged, and leaves no complete file, if the bytes do not match its SHA-256."""
         with file.open("wb") as out:
             async for piece in self._store.read(stored):
                 out.write(piece)

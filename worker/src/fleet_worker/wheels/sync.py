@@ -1,4 +1,4 @@
-"""Keeps the worker's wheels in step with the registry: at the start, now and then, and when a flow is missing."""
+"""Keeps the worker's wheels in step with the registry: at start, periodically, and when a flow is missing."""
 
 import asyncio
 import logging
@@ -32,19 +32,19 @@ from .registry import Mark, WheelRegistry, candidate_of
 logger = logging.getLogger(__name__)
 
 _INSTALLS_AT_ONCE = min(4, os.cpu_count() or 1)
-# The registry may change while we follow it: so often is it looked at again at once.
+# How often the registry is read at once in one sync, as it may change meanwhile.
 _LOOKS = 3
-# Before the first run: so long is a registry waited for that does not answer although NATS does.
+# How long the first run waits for a registry that does not answer although NATS does.
 _FIRST_PATIENCE_SECONDS = 5.0
-# Until a change that was heard of is seen.
+# Between reads, until a change that was announced is visible.
 _PAUSES_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _FIRST_PAUSE_SECONDS = 0.25
-# The registry record is written every few seconds: it does not list hundreds of names.
+# The worker's registry record is written every few seconds: it does not list hundreds of names.
 _MOST_LISTED = 200
 
 
 class SyncedWheels:
-    """One set is in force at any time; another takes its place as a whole, when all of it is there."""
+    """Keeps one set of wheels in force; another set replaces it as a whole, when all of it is installed."""
 
     def __init__(
         self,
@@ -64,22 +64,22 @@ class SyncedWheels:
         self._stopping = stopping
         self._registry = WheelRegistry(link, settings.wheel_object_store_bucket)
         self._interpreter = Interpreter.here(own_packages())
-        # By nuid: what was fetched and turned out to be of no use, so that it is not fetched again.
+        # Reasons by nuid: wheels that were fetched and cannot be used, so that they are not fetched again.
         self._refused: dict[str, str] = {}
         self._waiters: list[asyncio.Future[None]] = []
         self._has_synced = asyncio.Event()
-        # When the registry last told its mark.
+        # When the last successful read of the mark began, by the monotonic clock.
         self._looked_at = float("-inf")
-        # The registry as it was when we last tried to follow it.
+        # The mark of the registry at the last sync.
         self._mark: Mark | None = None
         self._trouble: str | None = None
         self._told_trouble: str | None = None
         self._wake = asyncio.Event()
-        # How often we still look for a change that we have heard of and not seen.
+        # Reads that are left for a change that was announced and is not visible yet.
         self._looks_left = 0
         self._listening: Subscription | None = None
         self._in_force: WheelSet = pool.wheels
-        # For whoever counts.
+        # For the metrics.
         self.successes = 0
         self.failures = 0
         self._state = WheelSync(enabled=True, last_result=WheelSyncResult.IDLE)
@@ -87,21 +87,21 @@ class SyncedWheels:
 
     @property
     def trouble(self) -> str | None:
-        """Why the wheels may not be those of the registry."""
+        """Why the last sync failed: the wheels may not be those of the registry."""
         return self._trouble
 
     async def listen(self) -> None:
-        """After every connect. Uploads are heard of at once; what was not heard is seen at the next look."""
+        """Subscribe to changes, after every connect. A change that is missed is found by the next periodic read."""
         if self._listening is None:
             self._listening = await self._link.client.subscribe(self._registry.changes_subject, cb=self._on_change)
         self._wake.set()
 
     async def first_sync(self) -> None:
-        """Before the first run is taken. A registry that cannot be followed keeps no worker from working."""
+        """Wait for the first sync before jobs are pulled. If it keeps failing, the worker soon works without it."""
         await self._has_synced.wait()
 
     async def catch_up(self, since: float) -> None:
-        """Wait until what was in the registry at that moment (of the monotonic clock) is in force, if it can be.
+        """Wait until the registry's state at `since` (monotonic clock) is in force, or its sync has failed.
 
         Costs one small request if nothing has changed; many callers at once share it.
         """
@@ -112,7 +112,7 @@ class SyncedWheels:
             await waiter
 
     async def keep(self) -> None:
-        """Look at the registry for ever: the only task that does."""
+        """Sync with the registry for ever: the only task that does."""
         await self._begin()
         while not self._stopping.is_set():
             is_due = False
@@ -144,24 +144,24 @@ class SyncedWheels:
         self._wake.set()
 
     def _look_once_more(self) -> None:
-        """NATS hands a message on before it is stored, and other servers of a cluster store it later still."""
+        """Schedule another read: NATS delivers a message before it stores it; other servers store it even later."""
         pause = _PAUSES_SECONDS[-self._looks_left]
         self._looks_left -= 1
         asyncio.get_running_loop().call_later(pause, self._wake.set)
 
     async def _look(self, *, try_again: bool) -> None:
-        # Whoever comes later waits for the next look.
+        # Callers that come later wait for the next read.
         waiters, self._waiters = self._waiters, []
         connection = self._link.reconnects
         try:
             await self._sync(try_again=try_again)
         except BaseException:
-            # Nobody knows: they wait for the next one.
+            # The result is unknown: they wait for the next read.
             self._waiters = waiters + self._waiters
             self._wake.set()
             raise
         if self._link.down_because is not None or self._link.reconnects != connection:
-            # An outage says nothing about the registry: every connect wakes us.
+            # An outage says nothing about the registry: they wait for the read after the next connect.
             self._waiters = waiters + self._waiters
             waiters = []
         for waiter in waiters:
@@ -171,7 +171,7 @@ class SyncedWheels:
         await asyncio.to_thread(self._home.keep_only, in_use)
 
     async def _sync(self, *, try_again: bool) -> None:
-        """Follow the registry if it has changed or, to `try_again`, if we could not the last time."""
+        """Sync if the registry has changed or, with `try_again`, if the last sync failed."""
         looked_at, now = time.monotonic(), time.time()
         mark: Mark | None = None
         try:
@@ -183,7 +183,7 @@ class SyncedWheels:
             elif self._trouble is not None:
                 return
         except NatsUnavailable as error:
-            # Not the registry's fault: it is worth another try whenever somebody asks.
+            # An outage is not the registry's fault: without a mark, the next read tries again.
             self._mark = mark if isinstance(error, ObjectDamaged) else None
             self._failed(error, now)
         except (InstallFailed, OSError) as error:
@@ -194,7 +194,7 @@ class SyncedWheels:
             self._went_well(now)
 
     async def _follow(self, mark: Mark) -> Mark:
-        """Have what the registry has, at that mark or a later one; the mark."""
+        """Install what the registry has, at that mark or a later one; returns the mark."""
         for _ in range(_LOOKS - 1):
             try:
                 await self._get_all()
@@ -202,7 +202,7 @@ class SyncedWheels:
                 before, mark = mark, await self._registry.mark()
                 if mark == before:
                     raise
-                # What we were after may be gone or replaced.
+                # The wheel that failed may have been removed or replaced.
             else:
                 return mark
         await self._get_all()
@@ -237,7 +237,7 @@ class SyncedWheels:
             await asyncio.to_thread(self._home.add, wheel, bench / "tree")
 
     async def _asked(self, provider: str, operation: str, wheel: InstalledWheel, work: Awaitable[None]) -> None:
-        """Wait for another program, and tell how it went."""
+        """Await a call to NATS or pip, and log how it went."""
         begun = time.perf_counter()
         failure: Exception | None = None
         try:
@@ -250,7 +250,7 @@ class SyncedWheels:
                 logger,
                 provider=provider,
                 operation=operation,
-                # Every one is the first of its look at the registry; the next look tries again.
+                # Always the first attempt: the next sync tries again.
                 attempt=1,
                 timeout_seconds=self._settings.wheel_install_timeout_sec
                 if provider == "pip"
@@ -316,7 +316,7 @@ class SyncedWheels:
         is_outage = isinstance(error, NatsUnavailable) and not isinstance(error, ObjectDamaged)
         self._trouble = str(error) or type(error).__name__
         self.failures += 1
-        # Words of an outage vary from one moment to the next.
+        # Messages of an outage vary: one name for all of them, so that it is logged once.
         told = "NATS" if is_outage else self._trouble
         if told != self._told_trouble:
             self._told_trouble = told
@@ -341,7 +341,7 @@ def _listed(wheels: Sequence[InstalledWheel]) -> list[InstalledWheel]:
 
 
 async def _all_of(work: Sequence[Any]) -> None:
-    """Everything is brought to its end before the first failure is told."""
+    """Await everything, then raise the first failure."""
     for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
