@@ -1,4 +1,4 @@
-"""What a workflow file may call: functions of flow folder, synced wheels and named modules, tasks of plug-ins."""
+"""Finds the functions and plug-in tasks that a workflow file names, and refuses those that are not allowed."""
 
 import importlib
 import importlib.util
@@ -26,23 +26,23 @@ _SETTING = "PYOCO_WORKFLOW_CALLABLE_ALLOW"
 
 
 class CallableNotAllowed(FlowNotFound):
-    """The file names code that this worker does not execute for strangers."""
+    """The workflow file names code that this worker does not allow."""
 
     reason = DeadLetterReason.CALLABLE_NOT_ALLOWED
 
 
 class Callables:
     def __init__(self, *, folders: Iterable[Path], modules: Iterable[str], wheels: Iterable[Path] = ()) -> None:
-        """Every module of the folders and of the wheels is allowed; so are these modules with all below them.
+        """Allowed are all modules of `folders` and `wheels`, and `modules` with their submodules.
 
-        Whoever may upload a wheel may have any code executed here: there is nothing to guard against.
+        Wheels need no allow list: the right to upload one is the right to have any code executed here.
         """
         self._folders = list(folders)
         self._modules = list(modules)
         self._wheels = list(wheels)
 
     def load(self, spec: str) -> Callable[..., Any]:
-        """The function that `module:function` means. FlowNotFound if there is none, or none that is allowed."""
+        """The function that `module:function` names. Raises FlowNotFound if it does not exist or is not allowed."""
         module_name, name = split_callable(spec)
         if not self._may_import(module_name):
             raise CallableNotAllowed(
@@ -56,7 +56,7 @@ class Callables:
         if function is None or isinstance(function, Flow) or not callable(function):
             kind = "does not exist" if found is None else f"is a {type(found).__name__}, not a function or a task"
             raise FlowNotFound(f"callable {spec} {kind}")
-        # A module that is allowed may have imported one that is not.
+        # An allowed module may have imported the function from one that is not.
         home = str(getattr(function, "__module__", None))
         if not self._is_home(home):
             raise CallableNotAllowed(
@@ -115,7 +115,7 @@ class Callables:
 
 
 class _Offers:
-    """What plug-ins register, kept apart from everything else that they do."""
+    """Collects the tasks that plug-ins register, and the errors of plug-ins that fail."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
@@ -137,23 +137,23 @@ def _is_inside(folders: Iterable[Path], file: str | None) -> bool:
 
 
 def _origin_of(module_name: str) -> str | None:
-    """The file that an import of the module would begin with, found without importing anything."""
+    """The file that an import of the module would execute first, found without importing anything."""
     top, *below = module_name.split(".")
     path: Sequence[str] | None = None
     name = top
     while (spec := PathFinder.find_spec(name, path)) is not None:
         if spec.origin is not None or not below:
             return spec.origin
-        # Several packages share this folder: which one it is shows further down.
+        # A namespace package: which distribution it is depends on the next part of the name.
         name, path = f"{name}.{below.pop(0)}", list(spec.submodule_search_locations or [])
     return None
 
 
 def _find(folder: Path, module_name: str) -> Path | str | None:
-    """The file, or the name to import, if the folder has this module; its own name may stand in front."""
+    """The file, or the name to import, if the folder has this module; the folder's name may be its first part."""
     for name in (module_name, module_name.removeprefix(f"{folder.name}.")):
         top, _, below = name.partition(".")
-        # These tell no file from a name that no file can have.
+        # os.path, as it returns False for a name that no file can have.
         if not below and os.path.isfile(file := folder / f"{top}.py"):
             return file
         if os.path.isdir(folder / top) and _comes_from(folder, top):
@@ -162,7 +162,7 @@ def _find(folder: Path, module_name: str) -> Path | str | None:
 
 
 def _comes_from(folder: Path, package: str) -> bool:
-    """A library of the same name would win."""
+    """Whether an import finds the package in this folder: a library of the same name would take precedence."""
     try:
         spec = importlib.util.find_spec(package)
     except ValueError:

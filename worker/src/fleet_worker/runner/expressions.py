@@ -9,18 +9,18 @@ from pyoco.dsl.expressions import Expression, translate
 
 from fleet_contracts.expressions import parse_expression
 
-# Numbers of params and results may be larger than those that an expression may write down.
+# The limit for numbers of params and results, which may be larger than those written in an expression.
 _LARGEST_BITS = 4096
 _NUMBER = "_number"
 
 
 class BoundedExpression(Expression):  # type: ignore[misc]
-    """ExpressionRefused if it is not of the language that workflow files may use."""
+    """An expression with checked operands. Raises ExpressionRefused if workflow files may not use its syntax."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         tree = _Numbers().visit(parse_expression(translate(self.source)))
-        # Of a frozen dataclass of Pyoco's: what `evaluate` evaluates.
+        # Pyoco's dataclass is frozen; `evaluate` evaluates this attribute.
         object.__setattr__(self, "_code", compile(ast.fix_missing_locations(tree), "<expression>", "eval"))
 
     def evaluate(

@@ -1,4 +1,4 @@
-"""An exception that happened in a runner, told so that the agent can log it."""
+"""Describes an exception that was raised in a runner, for the agent's log."""
 
 import traceback
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from fleet_kit.logs.json_values import describe
 
 from ..boundary.frames import Failure
 
-# What calls itself for ever has a thousand frames, and the last ones tell all.
+# Endless recursion has a thousand frames, of which the last ones are enough.
 _MOST_FRAMES = 50
-# Whatever a flow raises, its line in the log stays one that people and collectors can handle.
+# Limits of one log line, so that people and log collectors can handle it whatever a flow raises.
 _MOST_MESSAGE_CHARACTERS = 8 * 1024
 _MOST_TRACEBACK_CHARACTERS = 64 * 1024
 
@@ -32,7 +32,7 @@ def _origin_of(error: BaseException) -> str:
 
 
 def _frames_of(error: BaseException) -> Iterator[str]:
-    """Where it was raised, and where those that led to it were, the first of them first."""
+    """Tracebacks without messages: those of the causes first, that of the exception last."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None:
         yield from _frames_of(before)

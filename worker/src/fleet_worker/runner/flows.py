@@ -1,4 +1,4 @@
-"""Where a runner finds its flows: a resolver function, or every flow of the *.py files in a folder."""
+"""Loads a runner's flows: from a resolver function, or all flows of the *.py files in a folder."""
 
 import importlib
 import importlib.util
@@ -27,9 +27,9 @@ class FlowNotFound(Exception):
 
 
 class FlowBroken(FlowNotFound):
-    """It cannot be made here, because of the exception that this one comes from.
+    """The flow cannot be loaded or built; the exception behind it is `__cause__`.
 
-    What that says is for whoever asked for the run: it may quote what was submitted. The sentence does not.
+    `said` is only for the submitter of the run: it may quote what was submitted. `sentence` does not.
     """
 
     def __init__(self, sentence: str, said: str) -> None:
@@ -53,7 +53,7 @@ def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
 
 
 class NoFlows:
-    """Of a worker whose flows all come by wheel."""
+    """The flows of a worker that has none of its own: all of them come by wheel."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -45,7 +45,7 @@ class Channel:
         os.set_inheritable(fd, False)
         self._socket = socket.socket(fileno=fd)
         self._lock = threading.Lock()
-        # A forked child of a task must not keep the line open when this process dies.
+        # A forked child of a task must not keep the socket open when this process dies.
         os.register_at_fork(after_in_child=self._socket.close)
 
     def send(self, frame: Frame) -> None:
@@ -63,7 +63,7 @@ class Runner:
         self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._recorder: Recorder | None = None
         self._running = threading.Event()
-        # Nothing of a run is sent after its end.
+        # Held while progress is sent, so that none of a run is sent after its end.
         self._flushing = threading.Lock()
         self._engine: Engine | None = None
         self._cancelled_run_id: str | None = None
@@ -73,7 +73,7 @@ class Runner:
     def main(self) -> None:
         sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
         sys.stderr = cast(Any, TaskStream("stderr", sys.stderr, lambda: self._recorder))
-        # A forked child of a task has no recorder that anybody drains: its output goes to the agent's log.
+        # The recorder of a forked child would never be drained: its output goes to the agent's log instead.
         os.register_at_fork(after_in_child=self._forget_recorder)
         threading.Thread(target=self._listen, name="fleet-listen", daemon=True).start()
         threading.Thread(target=self._flush_now_and_then, name="fleet-flush", daemon=True).start()
@@ -82,7 +82,7 @@ class Runner:
         flows = self._load(setup)
         workflows = make_workflows(setup)
         workspace = Workspace(Path(setup.runs_dir))
-        # What the flows' modules have started when they were loaded belongs to no run.
+        # Processes that the flows' modules have started at import belong to no run: they are kept.
         self._kept = children_of(os.getpid())
         self._memory = MemoryLimit(setup.memory_max_bytes)
         while isinstance(frame := self._inbox.get(), Run) and flows is not None:
@@ -178,7 +178,7 @@ class Runner:
             },
         )
         if raised is not None and self._cancelled_run_id == run.run_id:
-            # A task that was told to stop may do so by raising.
+            # A cancelled task may stop by raising an exception.
             return replace(done, status=RunStatus.CANCELLED, error=_text(raised))
         if raised is not None:
             return self._failed(raised, done)
@@ -206,7 +206,7 @@ class Runner:
         )
 
     def _listen(self) -> None:
-        """Read what the agent says; when it falls silent for good, end at once, whatever is going on."""
+        """Read the agent's frames; when the socket is closed, exit at once, even in mid-run."""
         decoder = Decoder()
         try:
             while data := self._channel.read():

@@ -1,4 +1,4 @@
-"""What a task returns as something that JSON can hold and that every reader of a snapshot can read."""
+"""Converts the values of tasks to JSON that every reader of a snapshot can parse."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from pydantic_core import from_json
 
 from fleet_kit.logs.json_values import MAX_DEPTH, make_plain
 
-# The value is told inside of records, records inside of a snapshot.
+# The value is nested in records, and those in a snapshot.
 _LEVELS_AROUND = 8
 
 
 def json_safe(value: Any) -> Any:
-    """The value itself if JSON can hold it, else the nearest thing that it can."""
+    """The value itself if JSON can represent it, else the nearest form that JSON can."""
     if value is None or isinstance(value, bool):
         return value
     try:
@@ -23,7 +23,7 @@ def json_safe(value: Any) -> Any:
 
 
 def _can_be_read(data: bytes) -> bool:
-    """Any depth can be written, but whoever reads a snapshot goes down 200 levels and no further."""
+    """Whether its nesting can be parsed: readers of a snapshot accept 200 levels, and more can be written."""
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return True
     try:

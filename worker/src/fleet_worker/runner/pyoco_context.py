@@ -1,4 +1,4 @@
-"""Pyoco's contexts as a runner uses them: what the fleet cannot do yet is refused instead of lost."""
+"""Pyoco's contexts for the runner: features that the fleet does not support yet raise an error."""
 
 import inspect
 from typing import Any, NoReturn
@@ -17,7 +17,7 @@ class NotSupported(Exception):
 class FleetRunContext(RunContext):  # type: ignore[misc]
     """Pyoco's run context with outputs made JSON-safe and without a second copy of the output."""
 
-    # Kept here as well: a task may catch it, and the flow may go on without a task that failed.
+    # Also kept here: a task may catch the exception, and a flow may go on without a task that failed.
     refused: NotSupported | None = None
 
     def append_log(self, task_name: str, stream: str, payload: str) -> None:
@@ -36,7 +36,7 @@ class _FleetContext(Context):  # type: ignore[misc]
 
     def set_result(self, node_name: str, value: Any) -> None:
         if inspect.iscoroutine(value):
-            value.close()  # or Python warns that nobody has awaited it
+            value.close()  # else Python warns that it was never awaited
         elif not inspect.isasyncgen(value):
             super().set_result(node_name, value)
             return
@@ -52,5 +52,5 @@ class _FleetContext(Context):  # type: ignore[misc]
         raise error
 
 
-# The engine makes the context of a run itself, and can be given no other.
+# The engine creates the context of a run itself and accepts no other, so its class is replaced.
 engine.Context = _FleetContext

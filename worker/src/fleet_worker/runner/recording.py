@@ -1,4 +1,4 @@
-"""Inside a runner: what a run does (task states, output) is noted here and drained in batches."""
+"""Records task states and output of a run in the runner, to be sent in batches."""
 
 import io
 import threading
@@ -16,7 +16,7 @@ from ..boundary.frames import Progress
 
 # One event stays well below NATS's maximum payload, even when every character is escaped.
 _CHUNK_CHARACTERS = 32 * 1024
-# Exceptions of so many failed tasks of one run are kept.
+# How many failed tasks of one run have their exceptions kept.
 _MOST_RAISED = 20
 
 
@@ -74,7 +74,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
                     self._append(task, stream, kept[start : start + _CHUNK_CHARACTERS])
 
     def drain(self) -> Progress | None:
-        """What was noted since the last time; None if nothing was."""
+        """The events since the last call, and the tasks if any changed; None if there are no events."""
         with self._lock:
             if not self._events:
                 return None
@@ -102,7 +102,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         now = time.time()
         with self._lock:
             if self._tasks.get(task) == status:
-                return  # the engine tells the error of an isolated task twice
+                return  # the engine reports the error of an isolated task twice
             self._task_of_thread.pop(threading.get_ident(), None)
             self._enter(task, status, now)
             record = self._records.setdefault(task, {"started_at": now})
@@ -114,7 +114,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             }
 
     def _within_limit(self, text: str) -> str | None:
-        """As much of the text as the run may still say."""
+        """The text, cut to what is left of the run's output limit; None if nothing is left."""
         if self._log_bytes_left < 0:
             return None
         size = len(text) if text.isascii() else len(text.encode())
@@ -139,7 +139,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
 
 
 class TaskStream(io.TextIOBase):
-    """Stands in for sys.stdout or sys.stderr: during a run to its recorder, else to the process's own output."""
+    """Replaces sys.stdout or sys.stderr: writes to the recorder during a run, else to the original stream."""
 
     def __init__(self, name: str, original: TextIO, recorder: Callable[[], Recorder | None]) -> None:
         self._name = name
@@ -167,7 +167,7 @@ class TaskStream(io.TextIOBase):
         return True
 
     def fileno(self) -> int:
-        """What writes to the descriptor itself ends in the agent's log."""
+        """The original descriptor: output that is written to it directly goes to the agent's log."""
         return self._original.fileno()
 
 

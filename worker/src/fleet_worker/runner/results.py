@@ -1,4 +1,4 @@
-"""What a flow returns: the output of its last task, or of each task that nothing follows."""
+"""The result of a flow: the output of its last task, or of each task that no other task follows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from pyoco.core.models import TaskRecord
 
 from fleet_kit.logs.json_values import MAX_DEPTH
 
-# Records that are only somewhat too large are shortened when they are JSON: that tells more of them.
+# Values up to this multiple of the limit in total are kept: compaction of their JSON preserves more of them.
 _RECORDS_SHARE = 4
 _SHOWN_CHARACTERS = 512
 
@@ -16,7 +16,7 @@ _SHOWN_CHARACTERS = 512
 def result_of(flow: Flow, records: Mapping[str, TaskRecord]) -> Any:
     if flow.has_control_flow():
         return _output_of_the_latest(records)
-    # A task may be part of other flows as well: only what follows in this one counts.
+    # A task may be part of other flows as well: only its dependents in this flow count.
     last = sorted(task.name for task in flow.tasks if task.dependents.isdisjoint(flow.tasks))
     if len(last) == 1:
         return records[last[0]].output
@@ -24,18 +24,18 @@ def result_of(flow: Flow, records: Mapping[str, TaskRecord]) -> Any:
 
 
 def _output_of_the_latest(records: Mapping[str, TaskRecord]) -> Any:
-    """Such a flow runs one task after another, and which one is the last shows only then."""
+    """With control flow, tasks run one after another, and only the run shows which one is the last."""
     ended = [record for record in records.values() if record.ended_at is not None]
     return max(ended, key=lambda record: record.ended_at).output if ended else None
 
 
 def is_larger(value: Any, max_bytes: int) -> bool:
-    """Whether its JSON is certainly larger, found out without a copy: the value may be as large as the memory."""
+    """Whether the value's JSON is certainly larger; needs no copy, because the value may fill the memory."""
     return _size_within(value, max_bytes) is None
 
 
 def leave_out_large_values(records: Mapping[str, TaskRecord], max_bytes: int) -> bool:
-    """Replace what no snapshot could hold, before records are copied as JSON; whether there was any."""
+    """Replace values that no snapshot could hold, before records are copied as JSON; True if there were any."""
     left, was_any = max_bytes * _RECORDS_SHARE, False
 
     def kept(value: Any) -> Any:
@@ -55,7 +55,7 @@ def leave_out_large_values(records: Mapping[str, TaskRecord], max_bytes: int) ->
 
 
 def _size_within(value: Any, max_bytes: int) -> int | None:
-    """The least that its JSON can have, None if that is more than allowed."""
+    """A lower bound for the size of the value's JSON; None if it exceeds the limit."""
     size, found = 0, [(value, 0)]
     while found:
         value, depth = found.pop()

@@ -1,4 +1,4 @@
-"""Flows that synced wheels offer, by entry points of the group `pyoco.flows`; and the path that leads to them."""
+"""Flows of synced wheels, found by entry points of the group `pyoco.flows`, and the import path for them."""
 
 import importlib
 import os
@@ -39,9 +39,9 @@ def _append(variable: str, paths: Sequence[str]) -> None:
 
 
 class WheelFlows:
-    """What the worker has of its own, and besides what wheels offer.
+    """The worker's own flows, and those that wheels offer.
 
-    Nothing of a wheel is imported before a run asks for it: a broken one breaks only what it offers itself.
+    A wheel is imported only when a run asks for its flow: a broken one breaks only the flows that it offers.
     """
 
     def __init__(self, own: Flows, paths: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Flows made of workflow files (flow.yaml): of the tasks that a file defines and uses, and of nothing else."""
+"""Builds flows from workflow files (flow.yaml), with only the tasks that a file defines and uses."""
 
 import ast
 from collections.abc import Collection, Iterator
@@ -25,7 +25,7 @@ _SETTING = "PYOCO_WORKFLOW_ENV_ALLOW"
 
 
 class ReferenceNotAllowed(FlowNotFound):
-    """The file asks for something of this process that is not its business."""
+    """The workflow file refers to an environment variable or a private name that it may not use."""
 
     reason = DeadLetterReason.REFERENCE_NOT_ALLOWED
 
@@ -36,7 +36,7 @@ class Workflows:
         self._env_allow = env_allow
 
     def build(self, text: str, *, name: str) -> Flow:
-        """A fresh flow. FlowNotFound, with a sentence, if none can be made here."""
+        """Build a new flow from the text of a file. Raises FlowNotFound if this worker cannot."""
         file = _read(text)
         try:
             flow = build_flow_from_graph(
@@ -52,7 +52,7 @@ class Workflows:
         return flow
 
     def _check(self, reference: str) -> None:
-        """References lead into params and results; not into the worker's secrets, nor behind Python's scenes."""
+        """Refuse references to environment variables that are not allowed, and to names that begin with __."""
         root, *names = reference.split(".")
         if root == "$env" and names[0] not in self._env_allow:
             raise ReferenceNotAllowed(
@@ -64,7 +64,7 @@ class Workflows:
 
 
 def make_workflows(setup: Setup) -> Workflows:
-    """What the agent allows; a resolver has no folder whose modules could be meant."""
+    """Workflows with the allow lists of the agent. With a flow resolver, there is no flow folder to allow."""
     folders = [Path(setup.flows_dir)] if setup.flows_dir is not None and setup.flow_resolver is None else []
     wheels = [Path(path) for path in setup.wheel_paths or []]
     callables = Callables(folders=folders, modules=setup.callable_allow, wheels=wheels)
@@ -100,7 +100,7 @@ class _Tasks(dict[str, Task]):
         return task
 
     def _used(self, name: str) -> Task:
-        """Another task of the file or, if there is none of this name but the one in making, a plug-in's."""
+        """Another task of the file; a plug-in's task if the file has none, or only the one that is being made."""
         if name in self._file.tasks and name not in self._in_making:
             return self.get(name)
         return self._callables.load_plugin_task(name)
@@ -122,7 +122,7 @@ def _references(flow: Flow) -> Iterator[str]:
     for task in flow.tasks:
         yield from (value for value in task.inputs.values() if isinstance(value, str) and value.startswith("$"))
     for _, _, expression in _expressions(flow.build_program()):
-        # Read as Python will read it: there are many ways to write one name.
+        # Parsed as Python parses it: one name can be written in many ways.
         for node in ast.walk(ast.parse(translate(expression.source), mode="eval")):
             if isinstance(node, ast.Call):
                 assert isinstance(node.func, ast.Name)
@@ -131,7 +131,7 @@ def _references(flow: Flow) -> Iterator[str]:
 
 
 def _bound_expressions(program: Any) -> None:
-    """What a server has let through is checked again: it may be another one than ours."""
+    """Check the expressions again in the worker: the server that let them through may not be ours."""
     for node, name, expression in list(_expressions(program)):
         setattr(node, name, BoundedExpression(expression.source))
 

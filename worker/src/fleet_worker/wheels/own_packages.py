@@ -29,7 +29,7 @@ def own_roots() -> frozenset[str]:
 
 
 def roots_of(files: Iterable[str]) -> frozenset[str]:
-    """What an import can find: the outermost packages with an __init__, and modules outside of any package.
+    """The outermost packages with an __init__, and modules outside of any package: all that an import can find.
 
     A folder without an __init__ (a namespace package) may be shared between packages: only what is inside counts.
     """
