@@ -1,1 +1,1 @@
-"""From JetStream to the ledger: snapshots folded in, history of attempts and decisions."""
+"""Folds snapshots from KV into the ledger, with the history of attempts and decisions."""

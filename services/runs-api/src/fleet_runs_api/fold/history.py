@@ -1,4 +1,4 @@
-"""What happened to a run besides its state: earlier attempts, and what was decided and why."""
+"""The history of a run: its earlier attempts, and the decisions about it with their reasons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ _INSERT_ATTEMPT = {
 
 
 def decide(connection: Connection, decided: Sequence[Decided]) -> Sequence[None]:
-    """The same as a batch of the group commit."""
+    """`note_decisions` as a batch of the group commit."""
     note_decisions(connection, decided)
     return [None] * len(decided)
 
@@ -58,7 +58,7 @@ def note_decisions(connection: Connection, decided: Sequence[Decided]) -> None:
 
 
 def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
-    """Record the attempts that a snapshot tells of, and what was decided after each one that is news."""
+    """Record the attempts in a snapshot, and the decision after each one that the ledger did not have."""
     decided = _note_records(connection, snapshot, snapshot.earlier_attempts)
     if _has_used_up_its_retries(snapshot):
         assert snapshot.retry is not None
@@ -69,7 +69,7 @@ def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
 
 
 def note_lost_attempts(connection: Connection, ended: RunSnapshot) -> None:
-    """Record what a worker tells after the end: earlier attempts that were interrupted, and nothing else."""
+    """Record interrupted attempts from a snapshot that a worker wrote after the end, and nothing else of it."""
     records = [
         record
         for record in ended.earlier_attempts

@@ -1,4 +1,4 @@
-"""The ingest: folds every change of a snapshot in KV into the ledger, in batches, resuming where it was."""
+"""The ingest: folds every change of a snapshot in KV into the ledger, in batches, and resumes where it stopped."""
 
 import asyncio
 import logging
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 256
 _PAUSE_SECONDS = 0.2
-# How far the ledger may lag behind KV. A snapshot that is replaced meanwhile is never even delivered: of a tiny
-# run only the end is.
+# How long changes are gathered, by which the ledger lags behind KV. A snapshot that is replaced in this time is not
+# delivered: of a short run only the end is.
 _GATHER_SECONDS = 0.03
-# So long after it was accepted a run may get its first snapshot; of later ones each is looked at.
+# A first snapshot written within this time after acceptance is skipped; a later one is compared with the ledger.
 _FIRST_WORD_SECONDS = 60.0
 
 
@@ -90,7 +90,7 @@ class Ingest:
                 await self._follow(stop)
             except NatsUnavailable:
                 await asyncio.sleep(_PAUSE_SECONDS)
-            except Exception as error:  # noqa: BLE001 - told; they will come again
+            except Exception as error:  # noqa: BLE001 - logged; the changes are redelivered
                 self._failures.log(logger, "snapshots are folded in later", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
@@ -108,7 +108,7 @@ class Ingest:
         await self._puller.stop()
 
     async def _fold(self, messages: list[Msg]) -> None:
-        # Of several changes of one run the last one tells all.
+        # Of several changes of one run only the last one is needed.
         latest = {msg.subject: msg for msg in messages}
         begun_at = time.time()
         observations = [seen for msg in latest.values() if (seen := self._observation(msg)) is not None]
@@ -129,7 +129,7 @@ class Ingest:
 
     def _observation(self, msg: Msg) -> Observation | None:
         if not msg.data:
-            return None  # a deletion: KV has let go of the run, the ledger keeps it
+            return None  # a deletion marker: the ledger keeps the run
         try:
             snapshot = RunSnapshot.decode_of(kv_key(self._names.runs_kv_bucket, msg.subject), msg.data)
         except MalformedMessage as error:
@@ -137,15 +137,15 @@ class Ingest:
                 logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
             return None
         if snapshot.status is RunStatus.PENDING and snapshot.attempt == 0 and _is_first(snapshot.run_id, msg):
-            return None  # our own first word about the run: the ledger said it before KV did
+            return None  # the first snapshot, written by this service: the ledger has this state already
         return Observation(snapshot, stream_sequence_of(msg), msg.data.decode(), TraceContext.of_headers(msg.headers))
 
     async def _remove_after_the_end(
         self, observations: Sequence[Observation], changed: Sequence[Observation]
     ) -> None:
-        """An end in the ledger stands: what somebody wrote over it leaves KV, and from then on the ledger answers.
+        """Erase snapshots from KV that were written after the end in the ledger; from then on the ledger answers.
 
-        A run that is reopened meanwhile has a newer revision.
+        The snapshot of a run that was reopened since has a newer revision and stays.
         """
         news = {id(seen) for seen in changed}
         old = {seen.snapshot.run_id: seen for seen in observations if id(seen) not in news}
@@ -154,9 +154,9 @@ class Ingest:
                 await self._runs.erase(row.run_id, up_to=seen.revision)
 
     async def _record(self, observations: Sequence[Observation]) -> tuple[Sequence[Observation], dict[str, str]]:
-        """Together; if that fails one by one, so that one that the ledger cannot take does not hold up the others.
+        """Fold in snapshots together or, if that fails, one by one, so that a bad one does not block the others.
 
-        Says what was news, and of which runs it was refused, with the kind of the error.
+        Returns those that changed the ledger, and the runs whose snapshots were refused, with the type of the error.
         """
         try:
             return await self._commits.write(recording.record, observations), {}
@@ -180,9 +180,10 @@ class Ingest:
 
 
 def _is_first(run_id: str, msg: Msg) -> bool:
-    """Whether it is the first snapshot of its run, which is not worth a look at the ledger.
+    """Whether it is the first snapshot of its run, for which the ledger need not be read.
 
-    Nobody can write one like it over another, nor long after the run was accepted: the run id begins with that time.
+    A write that expects revision 0 replaces no snapshot. The run id begins with the time of acceptance, so that a
+    late write is recognized.
     """
     if (msg.headers or {}).get(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE) != "0":
         return False
@@ -194,7 +195,7 @@ def _is_first(run_id: str, msg: Msg) -> bool:
 
 
 def _tell_traces(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:
-    """A span for each change that somebody wrote inside a trace; heartbeats are written outside of any."""
+    """Record a span for each change that was written within a trace; heartbeats are written without one."""
     for seen in observations:
         if seen.trace is not None:
             about = {
@@ -205,6 +206,6 @@ def _tell_traces(observations: list[Observation], refused: Mapping[str, str], be
             }
             traced = span(spans.RUN_INGEST, about, kind=Kind.CONSUMER, parent=seen.trace, begun_at=begun_at)
             if (error_type := refused.get(seen.snapshot.run_id)) is not None:
-                # What the database says quotes what it was given.
+                # Without its message: a database error quotes the data.
                 traced.fail(error_type)
             traced.end()

@@ -1,4 +1,4 @@
-"""Snapshots seen in KV, recorded in the ledger together with what follows from them."""
+"""Records snapshots from KV in the ledger, together with the resulting attempts, retries and counts."""
 
 import time
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ class Observation:
     snapshot: RunSnapshot
     revision: int
     text: str
-    # Where it was written, if that is traced.
+    # The trace in which it was written, if any.
     trace: TraceContext | None = None
 
 
 def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> Sequence[Sequence[Observation]]:
-    """Fold groups of snapshots into the ledger, with what follows from them; those of each group that changed it."""
+    """Fold groups of snapshots into the ledger. Returns the snapshots of each group that changed it."""
     observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
     columns = ("run_id", "tenant_id", "flow_name", "tag", *KNOWN_COLUMNS)

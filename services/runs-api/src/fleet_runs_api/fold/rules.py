@@ -1,4 +1,4 @@
-"""How a snapshot seen in KV changes what the ledger knows of a run: a rule without any SQL."""
+"""Rules, without SQL, for how a snapshot in KV changes the ledger's record of a run."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ from ..ledger.texts import fitting
 _LONGEST_ERROR = 2000
 _LONGEST_NAME = 255
 _LONGEST_REASON = 64
-# So many attempts may begin between two looks of the ledger; a number beyond that is no count of them.
+# How many attempts may begin between two snapshots that the ledger sees; a larger step is not credible.
 _MOST_UNSEEN_ATTEMPTS = 1000
-# No retry waits for longer (the largest cap of a policy), whatever the clocks of worker and ledger say.
+# No retry waits longer: the largest cap of a policy is one day, and the rest allows for clock skew.
 _LONGEST_WAIT_SECONDS = 2 * 86400.0
 
 
@@ -35,10 +35,10 @@ class Change:
 
 
 def is_possible(known: Known, snapshot: RunSnapshot, *, now: float) -> bool:
-    """Whether a run of which the ledger knows this can have such a snapshot.
+    """Whether the snapshot is possible for a run, given the ledger's record of it.
 
-    Any worker may write any snapshot. One that says what only the ledger decides (that the run was reopened), or that
-    would keep the run from ever ending, counts as unreadable: it is not folded in, and the sweeper replaces it.
+    Any worker may write any snapshot. One that claims what only the ledger decides (that the run was reopened), or
+    that would keep the run from ever ending, counts as unreadable: it is not folded in, and the sweeper replaces it.
     """
     return (
         snapshot.reopened <= known.reopened
@@ -48,7 +48,7 @@ def is_possible(known: Known, snapshot: RunSnapshot, *, now: float) -> bool:
 
 
 def tells_of_lost_attempts(known: Known, snapshot: RunSnapshot, revision: int) -> bool:
-    """Whether the snapshot is the end that the ledger knows, with attempts besides that a lost store had known."""
+    """Whether the snapshot repeats the end that the ledger has, and adds attempts that a lost store had known."""
     return (
         known.status.is_terminal
         and revision > known.revision
@@ -58,22 +58,22 @@ def tells_of_lost_attempts(known: Known, snapshot: RunSnapshot, revision: int) -
 
 
 def fold(known: Known, snapshot: RunSnapshot, revision: int, *, now: float) -> Change | None:
-    """The change to record, or None when the snapshot is old news, impossible, or comes after the end.
+    """The change to record, or None if the snapshot is outdated, impossible, or comes after the end.
 
-    Attempts never fall and a terminal state never changes, whatever order the news arrives in: a run that was asked
-    to be tried once more leaves its end in the ledger first.
+    Attempts never decrease and a terminal state never changes, in whatever order snapshots arrive: a requeued run is
+    first reopened in the ledger.
     """
     if known.status.is_terminal or revision <= known.revision or snapshot.reopened < known.reopened:
         return None
     if not is_possible(known, snapshot, now=now):
         return None
     if snapshot.status is known.status is RunStatus.PENDING and snapshot.attempt <= known.attempt:
-        return None  # the ledger knew it before KV did
+        return None  # the ledger has this state already
     if known.status is RunStatus.CANCELLING and snapshot.status in (RunStatus.PENDING, RunStatus.RUNNING):
-        return None  # written by somebody whom the request to cancel has not reached yet
-    # A peer's worker does not count attempts: whoever runs is in the first at least.
+        return None  # written by a worker that has not seen the request to cancel yet
+    # A peer's worker does not count attempts: a RUNNING run is in its first attempt at least.
     attempt = max(known.attempt, snapshot.attempt, 1 if snapshot.status is RunStatus.RUNNING else 0)
-    # By a worker's clock, but not in the future: retention would wait for that.
+    # By the worker's clock, but not in the future, because retention would wait for that time.
     finished_at = min(snapshot.end_time or snapshot.updated_at, now) if snapshot.is_terminal else None
     return Change(
         status=snapshot.status,

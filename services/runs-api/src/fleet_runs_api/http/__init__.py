@@ -1,1 +1,1 @@
-"""HTTP in and out: parse at the door, call the use case, answer. No logic here."""
+"""HTTP routes: parse the request, call the use case, render the response. No logic here."""

@@ -1,4 +1,4 @@
-"""What requests and answers of these routes share: the key that makes a submit one, and JSON that is written once."""
+"""Shared by the routes: the idempotency key of a request, and responses of JSON that is already encoded."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What comes in and goes out over HTTP about dead letters."""
+"""Request and response bodies of the dead letter routes."""
 
 from typing import Annotated, Literal, Self
 
@@ -122,7 +122,7 @@ class LetterRequeued(BaseModel):
     run_id: str
     status: RunStatus
     attempt: int
-    # Every letter of the run that was open.
+    # The letters of the run that were open and are closed now.
     letters: list[int]
 
 

@@ -1,4 +1,4 @@
-"""Dead letters over HTTP: parse at the door, call the use case, answer. No logic here."""
+"""HTTP routes of dead letters: parse the request, call the use case, render the response. No logic here."""
 
 import re
 from typing import Annotated, Any
@@ -148,7 +148,7 @@ def _filter(criteria: Criteria, tenant_id: str, state: StateFilter) -> LetterFil
 
 
 def _number(letter_id: str) -> int:
-    """What is no number is no letter's id."""
+    """The letter's id as a number; DeadLetterNotFound if it is not one."""
     if _LETTER_ID.fullmatch(letter_id) is None:
         raise DeadLetterNotFound(letter_id=letter_id)
     return int(letter_id)

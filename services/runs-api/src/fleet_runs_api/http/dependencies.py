@@ -1,4 +1,4 @@
-"""What the routes call, and how they reach it."""
+"""The use cases that the routes call, and the FastAPI dependency that provides them."""
 
 from typing import Annotated, Protocol
 
@@ -17,7 +17,7 @@ from ..read.watching import Watching
 
 
 class UseCases(Protocol):
-    """`main.py` builds them."""
+    """The use cases of the service; `main.py` builds them."""
 
     workflow_yaml_max_bytes: int
     metrics: RunsMetrics

@@ -1,4 +1,4 @@
-"""Listing over HTTP: an array for whoever just looks, pages with a cursor for whoever walks or follows."""
+"""HTTP route that lists runs: as an array, or as pages with a cursor for callers that walk or follow the list."""
 
 from typing import Annotated, Any
 
@@ -26,12 +26,12 @@ _MOST_VALUES = 20
 
 
 def _split(values: Any) -> Any:
-    """`a,b` is the same as naming the parameter twice."""
+    """Split values at commas: `a,b` is the same as giving the parameter twice."""
     return [part for value in values for part in value.split(",")] if isinstance(values, list) else values
 
 
 def _split_or_whole(values: Any) -> Any:
-    """A label may have a comma in it: `a,b` means that one, too, if it is short enough for one."""
+    """Split values at commas, and keep each whole one that is short enough for a label, which may have commas."""
     if not isinstance(values, list):
         return values
     return list(dict.fromkeys([*(value for value in values if len(value) <= LONGEST_LABEL), *_split(values)]))
@@ -80,7 +80,7 @@ async def list_runs(
 
 
 def _array(page: Page) -> Response:
-    """What an array cannot hold is told in headers."""
+    """The runs as an array; the total and the next cursor go into headers."""
     headers = {}
     if page.total is not None:
         headers["X-Total-Count"] = str(page.total)

@@ -1,4 +1,4 @@
-"""HTTP in and out: parse at the door, call the use case, answer. No logic here."""
+"""HTTP routes of single runs: parse the request, call the use case, render the response. No logic here."""
 
 import time
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Submitting over HTTP: one run, many at once, one once more."""
+"""HTTP routes that submit runs: one, a batch, or a rerun."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -34,7 +34,7 @@ async def submit_run(request: Request, caller: RunsWriter, service: Service) -> 
 
 
 async def submit_run_express(request: Request) -> Response:
-    """The same past the framework: see EXPRESS."""
+    """`POST /runs` without the framework: see EXPRESS."""
     caller = await identity_of(request)
     caller.require(Scope.RUNS_WRITE)
     return await submit_run(request, caller, await service_of(request))
@@ -67,5 +67,5 @@ def _submitted(run_id: str) -> bytes:
     return b'{"run_id":"%b","status":"%b"}' % (run_id.encode(), RunStatus.PENDING.value.encode())
 
 
-# Half of what the framework does for a submit is not needed for it, and submits come by the thousand.
+# Routes that bypass the framework: half of its work is not needed for a submit, and there are thousands of submits.
 EXPRESS = {("POST", "/runs"): submit_run_express}

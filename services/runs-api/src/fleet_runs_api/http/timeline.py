@@ -1,4 +1,4 @@
-"""HTTP in and out for what a run did, said and returned."""
+"""HTTP routes of a run's events, logs and result."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -37,7 +37,7 @@ async def read_events(
     limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
 ) -> Response:
     """The run's timeline in order: its states, those of its tasks, and their output."""
-    # A number alone, as earlier versions told it, is a place in whatever stream there is.
+    # A bare number, as earlier versions returned it, is a position in the present stream.
     place = EventId.parse(after) or int(after)
     page = await service.timeline.page(run_id, tenant_id=caller.tenant_id, attempt=attempt, after=place, limit=limit)
     return JsonResponse(

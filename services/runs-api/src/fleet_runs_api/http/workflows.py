@@ -1,4 +1,4 @@
-"""Submitting a workflow file over HTTP: a form with the file, the run's name and what else a submit may say."""
+"""HTTP route that submits a workflow file: a form with the file, the flow's name and other fields of a submit."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -26,12 +26,12 @@ from .submits import answer_one
 
 router = APIRouter()
 
-# The form around the file: boundaries, headers of its parts, the other fields.
+# Room for the form around the file: boundaries, headers of its parts, the other fields.
 _FORM_BYTES = 64 * 1024
 _LONGEST_FIELD_BYTES = 16 * 1024
 _MOST_FIELDS = 100
 _FIELDS = ["workflow", *(name for name in SubmitRun.model_fields if name != "params")]
-# One at a time, beside the event loop: checking the largest file takes a good part of a second.
+# One thread, so that checks run one at a time and off the event loop: the largest file takes a good part of a second.
 _checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workflow-check")
 
 
@@ -88,7 +88,7 @@ async def _read_form(request: Request, most_bytes: int) -> tuple[SubmitRun, byte
 
 
 async def _limited(request: Request, most_bytes: int) -> AsyncGenerator[bytes, None]:
-    """The body, up to what a form with the largest file can have."""
+    """The chunks of the body; WorkflowTooLarge if it is larger than a form with the largest file can be."""
     left = most_bytes + _FORM_BYTES
     async for chunk in request.stream():
         left -= len(chunk)
@@ -111,7 +111,7 @@ def _read_fields(form: FormData) -> SubmitRun:
             given[name] = values
         elif len(values) > 1:
             raise _bad_field(name, "send it once")
-        elif text := str(values[0]).strip():  # an empty field is one that was left out
+        elif text := str(values[0]).strip():  # an empty field counts as left out
             given[name] = _from_json(name, text) if name == "retry" else text
     try:
         return SubmitRun.model_validate(given)

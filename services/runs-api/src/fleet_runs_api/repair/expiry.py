@@ -1,4 +1,4 @@
-"""Ends runs that may not go on waiting: past their deadline, or delivered as often as the queue allows."""
+"""Ends runs that are past their deadline, or whose job was delivered as often as the queue allows."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ from .repairs import repair_each, repairing
 logger = logging.getLogger(__name__)
 
 _PAGE = 100
-# A holder ends its overdue run itself; only one that does not is helped.
+# A holder ends its overdue run itself. If it has not done so after this time, the run is ended here.
 _HOLDER_SECONDS = 5.0
 _ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 _QUEUE_GROUP = "runs-api"
@@ -86,7 +86,7 @@ class Expiry:
     # Deliveries ----------------------------------------------------------------------------------
 
     async def listen(self) -> None:
-        """Hear from JetStream which jobs it will not deliver any more; a hook of the link."""
+        """Subscribe to JetStream's advisories of jobs that reached max_deliver; a hook of the link."""
         if self._advisories is None:
             subject = f"{_ADVISORY}.{self._names.work_stream}.>"
             self._advisories = await self._link.client.subscribe(subject, queue=_QUEUE_GROUP, cb=self._on_advisory)
@@ -97,19 +97,20 @@ class Expiry:
         await asyncio.gather(*self._working, return_exceptions=True)
 
     async def end_if_exhausted(self, row: Any, revision: int) -> bool:
-        """Is the job of a waiting run one that nobody will get again? Then the run has failed.
+        """Fail a waiting run if JetStream will not deliver its job again; True if that is so.
 
-        JetStream does not tell it of a single message. But a job that was handed out before, while nothing at
-        all is out now, does not come back. A run that has moved on from `revision` had a job that somebody got.
+        JetStream does not report this for a single message. But a job that was delivered before, while no delivery
+        at all is unacknowledged now, is not redelivered. A run that has moved on from `revision` is left alone: a
+        worker got its job.
         """
         try:
             info = await self._link.jetstream.consumer_info(
                 self._names.work_stream, self._names.work_durable(row.tag)
             )
         except nats.js.errors.NotFoundError:
-            return False  # no worker of this tag ever came
+            return False  # no worker has ever served this tag
         except (nats.errors.Error, nats.js.errors.Error) as error:
-            # The job is there. A queue that does not answer keeps nobody else's runs waiting.
+            # The job exists. A queue that does not answer must not delay the runs of other tags.
             self._failures.log(
                 logger, f"the queue of tag {row.tag} is looked at later", self._link.unavailable(error)
             )
@@ -131,13 +132,13 @@ class Expiry:
         try:
             run_id = Job.decode(message.data).run_id
         except MalformedMessage:
-            return  # a worker buries it
+            return  # a worker sends a dead letter for it
         rows = await self._database.fetch(reads.run_with_documents(run_id))
         if rows and rows[0].job_sequence == sequence:
             await self._fail_exhausted(rows[0], sequence, deliveries)
         elif not rows or rows[0].job_sequence is not None:
             await self._jobs.remove(sequence)  # there is no such run, or it has another job
-        # Else a job is on its way, this one or another: the sweeper looks when it is known which.
+        # Else the ledger does not know yet whether this is the run's job: the sweeper checks when it does.
 
     async def _fail_exhausted(
         self, row: Any, sequence: int, deliveries: int | None, *, revision: int | None = None
@@ -176,7 +177,7 @@ class Expiry:
             ack_subject = snapshot.ack_subject
             status = RunStatus.CANCELLED if snapshot.status is RunStatus.CANCELLING else RunStatus.FAILED
             ended = snapshot.finish(status, now=time.time(), error=error, reason=reason)
-            # Looked for now: once the letter is out, the run may be tried again and have another job.
+            # Read before the letter is sent: after that the run may be requeued and have another job.
             job = None if ack_subject else await self._jobs.place_of(row.run_id)
             with await repairing(self._database, row.run_id, reason.value):
                 try:
@@ -186,7 +187,7 @@ class Expiry:
                         await self._runs.update(row.run_id, ended.encode(), revision=entry.revision)
                 except WrongRevision:
                     continue
-                # The job goes last: as long as it is there, a worker that gets it sees to a missing letter.
+                # The job is removed last: as long as it exists, a worker that gets it sends a missing letter.
                 await self._tell(ended, reason, error)
                 if ack_subject:
                     await self._jobs.answer(row.run_id, ack_subject, b"+ACK")
@@ -236,9 +237,9 @@ class Expiry:
 
 
 def _snapshot_to_end(row: Any, entry: Entry | None) -> RunSnapshot:
-    """The run as KV has it; as the ledger has it, if KV has nothing that can be the run's.
+    """The run's snapshot in KV or, if KV has none that is possible, the one in the ledger.
 
-    `row` is read after the entry: a run is reopened in the ledger before KV hears of it.
+    `row` is read after the entry: a run is reopened in the ledger before it is reopened in KV.
     """
     waiting = waiting_snapshot_of(row)
     if entry is None:

@@ -1,4 +1,4 @@
-"""Runs that JetStream has lost are queued again: the SQL of the sweeper, in batches for the group commit."""
+"""SQL of the sweeper: queues runs again that JetStream has lost, in batches for the group commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ _NOTE_CHECKED = Updating(_runs, ("checked_at",), keys=("run_id",))
 
 @dataclass(frozen=True, slots=True)
 class Redispatch:
-    """Put a run on the queue again. `forgotten`: its snapshot is gone too, so revisions begin anew."""
+    """A request to queue a run again. `forgotten`: its snapshot is lost, too, so revisions start again."""
 
     run_id: str
     expected_dispatch: int
     forgotten: bool
     now: float
     reason: str
-    # How often a worker may have claimed the run since the ledger last heard of it.
+    # How often workers may have claimed the run since the last snapshot that the ledger has.
     unheard_attempts: int = 0
 
 
 def redispatch(connection: Connection, wanted: Sequence[Redispatch]) -> Sequence[bool]:
-    """Queue runs again that JetStream has lost. False: somebody else did it already, or the run has ended."""
+    """Queue runs again that JetStream has lost. False: another process did so already, or the run has ended."""
     results = []
     for item in wanted:
         found = connection.execute(
@@ -62,7 +62,7 @@ def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) ->
 
 
 def forget_revision(connection: Connection, known: Sequence[tuple[str, int]]) -> Sequence[None]:
-    """Revisions of these runs have begun anew: whatever is seen next is news, unless something was seen meanwhile."""
+    """Reset the revisions of these runs, so that the next snapshot is folded in; not if one was folded in since."""
     for run_id, revision in known:
         connection.execute(
             update(_runs).where(_runs.c.run_id == run_id, _runs.c.revision == revision).values(revision=0)

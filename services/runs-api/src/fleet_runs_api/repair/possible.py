@@ -1,4 +1,4 @@
-"""A run's snapshot in KV, if the run can have it: any worker may write any snapshot."""
+"""Decodes a run's snapshot from KV and rejects an impossible one: any worker may write any snapshot."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from ..ledger.known import Known
 
 
 def possible_snapshot(row: Any, entry: Entry) -> RunSnapshot:
-    """The run's snapshot; MalformedMessage also for one of another run, or that the run cannot have."""
+    """The run's snapshot; MalformedMessage also if it is of another run or impossible for this one."""
     snapshot = RunSnapshot.decode_of(row.run_id, entry.value)
     if not is_possible(Known.of(row), snapshot, now=time.time()):
         raise MalformedMessage("RunSnapshot: says of the run what the ledger knows to be impossible")

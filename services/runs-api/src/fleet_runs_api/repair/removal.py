@@ -1,4 +1,4 @@
-"""Runs that ended long ago leave the ledger: the SQL of retention, in batches for the group commit."""
+"""SQL of retention: deletes runs that ended long ago from the ledger, in batches for the group commit."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from ..ledger.tables import runs as _runs
 
 
 def mark_released(connection: Connection, groups: Sequence[Sequence[str]]) -> Sequence[None]:
-    """KV has let go of these ended runs."""
+    """Record that the snapshots of these ended runs were removed from KV."""
     run_ids = [run_id for group in groups for run_id in group]
     ended = _runs.c.finished_at.is_not(None)
     connection.execute(update(_runs).where(_runs.c.run_id.in_(run_ids), ended).values(kv_released=1))
@@ -23,7 +23,7 @@ def mark_released(connection: Connection, groups: Sequence[Sequence[str]]) -> Se
 
 
 def purge(connection: Connection, groups: Sequence[Sequence[str]]) -> Sequence[None]:
-    """Forget these ended runs and all that belongs to them."""
+    """Delete these ended runs with their documents, attempts and decisions."""
     run_ids = sorted({run_id for group in groups for run_id in group})
     gone = connection.execute(
         delete(_runs)
@@ -37,6 +37,6 @@ def purge(connection: Connection, groups: Sequence[Sequence[str]]) -> Sequence[N
 
 
 def forget_old_keys(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
-    """Idempotency keys older than this may be used anew."""
+    """Delete idempotency keys that are older than this, so that they can be used again."""
     connection.execute(delete(_keys).where(_keys.c.created_at < max(moments)))
     return [None] * len(moments)

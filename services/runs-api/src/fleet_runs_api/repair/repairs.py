@@ -1,4 +1,4 @@
-"""Repairs of single runs: each for itself, and told in the run's own trace."""
+"""Repairs single runs: independently of each other, and each in the trace of its run."""
 
 import asyncio
 import logging
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 async def repairing(database: Database, run_id: str, reason: str) -> Span:
-    """A span for a repair. Who held the run last may be dead and its last spans lost: its job knows the trace.
+    """A span for a repair, in the trace that the run's job names: the last holder and its spans may be lost.
 
-    Also if nobody records it: lines and dead letters carry the trace on.
+    It is made even if spans are not recorded: log lines and dead letters carry the trace context.
     """
     rows = await database.fetch(reads.run_with_documents(run_id))
     if not rows or (job := Job.decode(rows[0].job.encode())).trace_context is None:
@@ -34,7 +34,7 @@ async def repairing(database: Database, run_id: str, reason: str) -> Span:
 
 
 async def in_trace_of(database: Database, run_id: str) -> Span:
-    """For a line about a run of which only the id is known."""
+    """The trace of a run of which only the id is known, for a log line about it."""
     rows = await database.fetch(reads.run_with_documents(run_id))
     return Span(Job.decode(rows[0].job.encode()).trace_context) if rows else UNTRACED
 

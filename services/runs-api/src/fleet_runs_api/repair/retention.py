@@ -1,4 +1,4 @@
-"""What has ended leaves in time: snapshots leave KV, runs leave the ledger, in small steps."""
+"""Retention: removes the snapshots of ended runs from KV, and later the runs from the ledger, in small steps."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ class Retention:
                 if self._link.down_because is None:
                     busy = await self.tidy()
                     self._failures.recovered()
-            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+            except Exception as error:  # noqa: BLE001 - logged; the next round retries
                 self._failures.log(logger, "tidying was interrupted", error)
             if not busy:
                 await asyncio.sleep(pause)
@@ -53,10 +53,10 @@ class Retention:
         return _PAGE in (released, purged)
 
     async def _release_from_kv(self) -> int:
-        """Let KV go of runs that ended long enough ago: from then on the ledger alone tells of them."""
+        """Erase the snapshots of runs that ended long enough ago from KV; from then on only the ledger has them."""
         before = time.time() - self._settings.runs_kv_retention_sec
-        # Looked at before the ledger: of a run that is reopened later all that KV has then is newer, and stays. What
-        # somebody wrote over an end does not, whatever its revision.
+        # Read before the ledger: the snapshot of a run that is reopened later is newer and stays. A snapshot that was
+        # written over an end is erased, whatever its revision.
         last = (await self._link.stream_info(kv_stream(self._runs.name))).state.last_seq
         rows = await self._database.fetch(reads.finished_runs_in_kv(before, limit=_PAGE))
         await asyncio.gather(*(self._runs.erase(row.run_id, up_to=last) for row in rows))

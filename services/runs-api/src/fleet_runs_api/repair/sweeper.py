@@ -1,6 +1,6 @@
 """The sweeper: compares the ledger with JetStream and repairs what got lost between them.
 
-It always asks the leader of a stream: a server that is a moment behind has lost nothing.
+It uses linearizable reads: a server that lags behind has lost nothing.
 """
 
 import asyncio
@@ -65,17 +65,17 @@ class Sweeper:
         self._jobs = jobs
         self._unclaimed = unclaimed
         self._metrics = metrics
-        # Revision of each held run and since when (by our own clock) it has not moved.
+        # The revision of each held run, and since when (by this process's clock) it has not changed.
         self._unmoved: dict[str, tuple[int, float]] = {}
-        # Our connection and the leader of the bucket when we last looked.
+        # The number of reconnects and the bucket's leader at the last round.
         self._led: tuple[int, str | None] | None = None
-        # Runs not checked since then are suspect: set when JetStream may have lost its memory.
+        # Runs not checked since this time are suspect; set when JetStream may have lost data.
         self._suspect_before: float | None = None
         self._awake = asyncio.Event()
         self._failures = RateLimitedLog()
 
     def suspect_everything(self) -> None:
-        """JetStream may have forgotten runs (it was away, or we were): check all unfinished ones soon."""
+        """Check all unfinished runs soon: JetStream may have lost some, while it or this service was down."""
         self._suspect_before = time.time()
         self._awake.set()
 
@@ -86,7 +86,7 @@ class Sweeper:
                 if self._link.down_because is None:
                     busy = await self.sweep()
                     self._failures.recovered()
-            except Exception as error:  # noqa: BLE001 - told; the next round tries again
+            except Exception as error:  # noqa: BLE001 - logged; the next round retries
                 self._failures.log(logger, "sweeping was interrupted", error)
             if not busy:
                 await self._pause(stop)
@@ -117,16 +117,16 @@ class Sweeper:
     # Runs whose worker vanished ------------------------------------------------------------------
 
     async def _take_from_the_lost(self) -> None:
-        """A holder refreshes its snapshot all the time; one whose revision stands still is gone.
+        """Take back runs whose holder sends no heartbeats: the revision of the snapshot no longer changes.
 
-        Whether it stands still is measured with this process's own clock, so skewed clocks do no harm.
+        The time is measured with this process's own clock, so clock skew does no harm.
         """
         now = time.monotonic()
         held = await self._database.fetch(reads.held_runs(limit=_MOST_HELD))
         before, self._unmoved = self._unmoved, {}
         if held and await self._has_been_disturbed():
-            # While NATS or the bucket's leader was away nobody could refresh anything: from now on they can. What was
-            # sent to the one before may have to be given up first.
+            # No heartbeat could be written while NATS or the bucket's leader was away, so the time starts again. A
+            # holder may first have to wait for the timeout of a request to the previous leader.
             before = {}
             now += self._settings.nats_request_timeout_sec
         lost = []
@@ -138,25 +138,25 @@ class Sweeper:
         await repair_each(self._database, self._take_back, lost)
 
     async def _has_been_disturbed(self) -> bool:
-        """Was there a time since the last look at which the bucket took no writes?"""
+        """Whether the bucket may have been unwritable at some time since the last round."""
         before, self._led = self._led, _NOBODY
         info = await self._link.stream_info(kv_stream(self._names.runs_kv_bucket))
         self._led = (self._link.reconnects, info.cluster.leader if info.cluster else None)
         return before not in (None, self._led)
 
     async def _take_back(self, row: Any) -> None:
-        """Revoke the holder's claim by compare-and-set (from then on it can write nothing), then requeue.
+        """Revoke the holder's claim by compare-and-set (fencing: it can write nothing more), then requeue the run.
 
-        A run that is to be cancelled ends here, also if nobody has it any more and nobody has ended it.
+        A run in CANCELLING ends here, also if it has no holder.
         """
         run_id = row.run_id
         entry = await self._runs.get(run_id, linearizable=True)
         if entry is None:
-            return  # forgotten altogether: the check below finds it
+            return  # JetStream lost it: the check below finds that
         try:
             snapshot = RunSnapshot.decode_of(run_id, entry.value)
         except MalformedMessage:
-            return  # the check below makes it anew
+            return  # the check below replaces it
         if entry.revision != row.revision:
             await self._record(snapshot, entry)
             return
@@ -174,7 +174,7 @@ class Sweeper:
             try:
                 await self._runs.update(run_id, after.encode(), revision=entry.revision)
             except WrongRevision:
-                return  # the holder lives after all
+                return  # the holder is alive after all
             if snapshot.ack_subject:
                 await self._jobs.answer(run_id, snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
             elif cancelled:
@@ -191,9 +191,9 @@ class Sweeper:
     # Runs that JetStream forgot ------------------------------------------------------------------
 
     async def _find_forgotten(self) -> bool:
-        """Check a page of unfinished runs, those looked at longest ago first; True if suspects remain.
+        """Check a page of unfinished runs, those checked longest ago first; True if suspects remain.
 
-        Suspects are checked as fast as it goes. Without suspicion it is one page a round, however many runs
+        Suspects are checked as fast as possible. All other runs are checked one page per round, however many
         wait in the queue.
         """
         if self._suspect_before is not None:
@@ -223,18 +223,18 @@ class Sweeper:
             await self._send_again(row, "snapshot_unreadable", forgotten=True)
             return
         if entry.revision < row.revision:
-            # Older than what the ledger knows: the store was lost, and whoever wrote this began to count anew.
+            # Lower than the ledger's revision: the store was lost, and revisions started again at 1.
             await self._commits.write(lost_runs.forget_revision, (row.run_id, row.revision))
         if not await self._record(snapshot, entry) and not snapshot.is_terminal and not snapshot.is_held:
             await self._check_queue(row, entry)
         await self._commits.write_soon(lost_runs.note_checked, (row.run_id, time.time()), patient=True)
 
     async def _check_queue(self, row: Any, entry: Entry) -> None:
-        """A run that waits has a job that somebody will get."""
+        """Check that JetStream has the job of a waiting run and will deliver it; else end or requeue the run."""
         if await self._jobs.has(row.run_id, row.job_sequence):
             await self._expiry.end_if_exhausted(row, entry.revision)
             return
-        # Look once more: the job may have been taken and finished between the two looks.
+        # Read again: the job may have been taken and finished between the two reads.
         again = await self._runs.get(row.run_id, linearizable=True)
         if again is not None and again.revision == entry.revision:
             await self._send_again(row, "job_lost", forgotten=False)
@@ -246,7 +246,7 @@ class Sweeper:
             forgotten=forgotten,
             now=time.time(),
             reason=reason,
-            # Every claim takes a delivery.
+            # Every claim needs a delivery, so there were at most this many.
             unheard_attempts=self._settings.consumer_max_deliver,
         )
         with await repairing(self._database, row.run_id, reason):
@@ -262,7 +262,7 @@ class Sweeper:
             )
 
     async def _record(self, snapshot: RunSnapshot, entry: Entry) -> bool:
-        """Fold a snapshot in directly, as the ingest may have missed it or be behind; True if it was news."""
+        """Fold a snapshot in directly, as the ingest may have missed it or lag behind; True if the ledger changed."""
         seen = Observation(snapshot, entry.revision, entry.value.decode())
         changed = await self._commits.write(recording.record, [seen])
         self._metrics.note_changes(observation.snapshot for observation in changed)

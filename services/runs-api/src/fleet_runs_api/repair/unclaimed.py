@@ -1,4 +1,4 @@
-"""Jobs that were delivered and that nobody has claimed: they are handed out again long before AckWait."""
+"""Has jobs that were delivered but not claimed redelivered long before AckWait."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 REASON = "delivery_unclaimed"
 _PAGE = 100
 _TAGS_PER_ROUND = 20
-# A worker claims a delivery at once: after so long it is worth telling that none has.
+# A worker claims a delivery at once; after this time callers are shown that none has.
 _TOLD_AFTER_SECONDS = 1.0
 
 
@@ -39,17 +39,17 @@ _TOLD_AFTER_SECONDS = 1.0
 class _Delivered:
     job_sequence: int
     since: float
-    # When it is handed out again, and how often it was.
+    # When it is given back next, and how often it was.
     next_at: float
     times: int = 0
 
 
 class Unclaimed:
-    """Compares what each queue has handed out with what the ledger knows to be waiting.
+    """Compares the deliveries of each queue with the runs that the ledger knows to be waiting.
 
-    A pull request of a connection that is gone can still be given a job, and a worker can die between delivery and
-    claim. JetStream delivers such a job again after AckWait. Here it is given back on behalf of whoever has it, with
-    a backoff: a worker that is only slow loses nothing, since the claim decides who executes the run.
+    JetStream may deliver a job to a pull request whose connection is gone, and a worker may die between delivery and
+    claim. JetStream redelivers such a job after AckWait. Here it is nak'ed on behalf of its receiver, with a backoff.
+    A worker that is only slow loses nothing, since the claim decides which worker executes the run.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Unclaimed:
         self._failures = RateLimitedLog()
 
     def has(self, run_id: str, tag: str) -> bool:
-        """Was the run's job delivered some time ago, without a claim?"""
+        """Whether the run's job was delivered some time ago and not claimed."""
         found = self._delivered.get(tag, {}).get(run_id)
         return found is not None and time.monotonic() - found.since > _TOLD_AFTER_SECONDS
 
     async def hand_out_again(self) -> None:
-        """One round: some of the queues, the jobs delivered longest ago first."""
+        """One round over some of the queues, the jobs delivered longest ago first."""
         self._tags.extend(sorted(self._queues.tags.difference(self._tags)))
         for _ in range(min(_TAGS_PER_ROUND, len(self._tags))):
             tag = self._tags.popleft()
@@ -90,7 +90,7 @@ class Unclaimed:
             try:
                 await self._look_at(tag)
             except NatsUnavailable as error:
-                # The other queues are looked at all the same. This one's timers go on.
+                # The other queues are still checked. The timers of this one go on.
                 self._failures.log(logger, f"the queue of tag {tag} is looked at later", error)
 
     async def _look_at(self, tag: str) -> None:
@@ -101,8 +101,8 @@ class Unclaimed:
         if info is None or not info.num_ack_pending or info.delivered is None:
             return
         now = time.monotonic()
-        # A job that was handed back waits in the queue like any other, and looks like one that nobody has claimed.
-        # As long as no worker has room for it, it is in the right place.
+        # A job that was handed back waits in the queue like any other, and looks like an unclaimed one. As long as no
+        # worker has a free slot, it has to wait there.
         has_room = self._workers.capacity(tag, now=time.time()).free_slots > 0
         delivered = self._delivered[tag] = {}
         due = []
@@ -130,16 +130,16 @@ class Unclaimed:
         return info
 
     async def _give_back(self, row: Any, durable: str, consumer_sequence: int, *, times: int) -> None:
-        """The ledger may be a moment behind: only a run that waits in KV, too, is given back."""
+        """Nak a delivery if the run waits in KV, too: the ledger may lag behind."""
         entry = await self._runs.get(row.run_id, linearizable=True)
         try:
             snapshot = None if entry is None else RunSnapshot.decode_of(row.run_id, entry.value)
         except MalformedMessage:
-            return  # the sweeper makes it anew
+            return  # the sweeper replaces it
         if snapshot is None or snapshot.status is not RunStatus.PENDING or snapshot.is_held:
             return
         with await repairing(self._database, row.run_id, REASON):
-            # JetStream takes the answer for any delivery that is out; which of them it names does not matter.
+            # JetStream accepts the answer for any unacknowledged delivery, whichever one the subject names.
             subject = ack_subject(self._names.work_stream, durable, row.job_sequence, consumer_sequence)
             await self._link.send(subject, b"-NAK")
             self._metrics.repairs.labels(REASON).inc()
