@@ -1,1 +1,1 @@
-"""The public door: renders nginx's configuration and carries the dashboard's files."""
+"""The gateway: renders nginx's configuration and holds the dashboard's files."""

@@ -1,4 +1,4 @@
-"""What the gateway is told: where it listens, whom it asks, how much it lets in."""
+"""The configuration of the gateway: listen address, upstreams, limits."""
 
 import os
 import re
@@ -23,11 +23,11 @@ _TAKEN_HEADERS = {
     *("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
 }
 
-# What has a meaning inside nginx's quoted strings and include patterns.
+# Characters with a meaning in nginx's quoted strings and include patterns.
 _UNSAFE_IN_PATH = re.compile(r'["\'$\\;{}*?\[\]\x00-\x1f]')
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9._-]{0,250}[a-z0-9])?|\[[0-9a-f:]{2,45}\]")
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-# Bound to these, it has many addresses and none of these.
+# Wildcard addresses, which no client uses as a Host.
 _EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - not bound here
 _HOST_AND_PORT = re.compile(r"(?:[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
@@ -93,10 +93,10 @@ class GatewayConfig(BaseModel):
     host: str = Field("127.0.0.1", pattern=r"^[A-Za-z0-9.:_-]+$")
     port: int = Field(8000, ge=1, le=65535)
 
-    # What it is called besides its address and the loopback names: it answers to no other host.
+    # Accepted Host names besides its address and the loopback names; all others are refused.
     allowed_hosts: tuple[AllowedHost, ...] = ()
 
-    # Where a Prometheus on this machine may scrape the services, on the loopback address; None: nowhere.
+    # The loopback port on which a Prometheus of this machine may scrape the services; None: no port.
     metrics_port: int | None = Field(None, ge=1, le=65535)
 
     runs_upstream: Upstream
@@ -145,7 +145,7 @@ class GatewayConfig(BaseModel):
 
 
 def header_variable(header: str) -> str:
-    """The name under which nginx knows a request header."""
+    """The name of nginx's variable for a request header."""
     return "http_" + header.lower().replace("-", "_")
 
 

@@ -1,4 +1,4 @@
-"""Writes nginx's configuration for the embedded stack, and knows which nginx to start with it."""
+"""Renders nginx's configuration for the embedded stack, and finds the nginx to run."""
 
 import grp
 import os
@@ -41,7 +41,7 @@ class GatewayError(Exception):
 
 def render(config: GatewayConfig, folder: Path) -> Path:
     """Write nginx.conf and what it includes into `folder`; returns the path of nginx.conf."""
-    # Bodies of requests may be in there: nobody else's business.
+    # Closed to other users: it may hold bodies of requests.
     config.temp_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(parents=True, exist_ok=True)
     http_part = fill(HTTP_TEMPLATE.read_text(), config.variables())
@@ -59,14 +59,14 @@ def render(config: GatewayConfig, folder: Path) -> Path:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """The secret of the gateway is in there: the file is made anew, and never was anybody else's to read."""
+    """Write a file with the gateway secret: always a new one, so that no other user could ever open it."""
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def fill(template: str, variables: Mapping[str, str]) -> str:
-    """Put values in the place of ${PYOCO_...}; nginx's own $variables stay as they are."""
+    """Substitute ${PYOCO_...} in a template; nginx's own $variables stay as they are."""
     wanted = variables_of(template)
     if missing := sorted(wanted - variables.keys()):
         raise GatewayError(f"the template needs values for: {', '.join(missing)}")
@@ -99,7 +99,7 @@ def nginx_binary() -> Path:
 
 
 def has_njs() -> bool:
-    """Whether the nginx to run can remember verdicts; the packaged one can."""
+    """Whether nginx has njs, which caching the verdicts of auth needs; the packaged one has it."""
     if not os.environ.get("PYOCO_NGINX_BIN"):
         return True
     command = [str(nginx_binary()), "-V"]
@@ -108,7 +108,7 @@ def has_njs() -> bool:
 
 
 def nginx_command(main: Path) -> list[str]:
-    """How to start nginx in the foreground with a rendered nginx.conf; SIGTERM stops it, SIGQUIT lets it finish."""
+    """The command that runs nginx in the foreground; SIGTERM stops it, SIGQUIT lets requests finish first."""
     return [str(nginx_binary()), "-p", str(main.parent), "-c", str(main), "-e", "stderr"]
 
 
@@ -126,7 +126,7 @@ def _main_variables(config: GatewayConfig) -> dict[str, str]:
 
 
 def _user_directive() -> str:
-    """As root, nginx would hand its work to a user who cannot reach our sockets; anybody else needs no directive."""
+    """As root, nginx would run workers as a user who cannot reach our sockets. Others need no directive."""
     if os.geteuid() != 0:
         return ""
     return f"user {pwd.getpwuid(os.geteuid()).pw_name} {grp.getgrgid(os.getegid()).gr_name};"

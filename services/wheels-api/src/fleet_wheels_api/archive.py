@@ -1,4 +1,4 @@
-"""Looks into a wheel before anybody installs it: it is what its name says, and safe to unpack."""
+"""Checks the contents of an uploaded wheel: they match its file name and are safe to unpack."""
 
 import stat
 import struct
@@ -16,12 +16,12 @@ from packaging.version import InvalidVersion, Version
 from .errors import InvalidUpload, shown
 from .names import WheelName
 
-# Bounds of what is read at all. The largest wheels known have some 30,000 files and 4 MB of names.
+# Limits of what is read. The largest wheels known have some 30,000 files and 4 MB of names.
 _MOST_FILES = 50_000
 _LARGEST_DIRECTORY_BYTES = 16 * 1024 * 1024
 _LARGEST_METADATA_BYTES = 2 * 1024 * 1024
 _LARGEST_WHEEL_FILE_BYTES = 256 * 1024
-# Beyond this a wheel unpacks to a hundred times its size only if somebody wants it to.
+# Above this, a wheel that unpacks to more than a hundred times its size is taken for a zip bomb.
 _HARMLESS_UNPACKED_BYTES = 32 * 1024 * 1024
 _LARGEST_RATIO = 100
 
@@ -34,7 +34,7 @@ _ENCRYPTED, _UTF8 = 0x1, 0x800
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """Where the list of files stands in an archive."""
+    """The position of the central directory in a zip archive."""
 
     start: int
     size: int
@@ -42,7 +42,7 @@ class _Directory:
 
 
 def check_archive(file: IO[bytes], wheel: WheelName, *, most_unpacked_bytes: int) -> None:
-    """InvalidUpload if the file is not the wheel that its name says, or not safe to unpack. Takes a while."""
+    """InvalidUpload if the file does not match its name or is not safe to unpack. Slow, and blocks."""
     size = file.seek(0, 2)
     _check_directory(file, _find_directory(file, size))
     try:
@@ -62,7 +62,7 @@ def check_archive(file: IO[bytes], wheel: WheelName, *, most_unpacked_bytes: int
 
 
 def _find_directory(file: IO[bytes], size: int) -> _Directory:
-    """Read where the directory is, before a library reads as much as a liar tells it to."""
+    """Find and limit the central directory, before `zipfile` trusts sizes that the upload claims."""
     if size < _END.size:
         raise _bad("the file is no zip archive, so it is no wheel")
     file.seek(0)
@@ -86,7 +86,7 @@ def _find_directory(file: IO[bytes], size: int) -> _Directory:
 
 
 def _check_directory(file: IO[bytes], directory: _Directory) -> None:
-    """The library reads entries until the directory ends, however many were announced: count them first."""
+    """Count the entries first: `zipfile` reads until the directory ends, however many were announced."""
     file.seek(directory.start)
     data = file.read(directory.size)
     place = count = 0
@@ -125,7 +125,7 @@ def _check_members(members: list[zipfile.ZipInfo], size: int, most_unpacked_byte
 
 
 def _check_name(member: zipfile.ZipInfo) -> None:
-    """A path that stays where it is unpacked, on every system."""
+    """Refuse a path that could leave the target folder when unpacked, on any system."""
     name = member.orig_filename
     parts = name.removesuffix("/").split("/")
     if (

@@ -1,4 +1,4 @@
-"""Sends a wheel: whole or a part of it, or only word that the caller has it already."""
+"""Sends a wheel: whole, a byte range of it, or 304 if the caller has it already."""
 
 import re
 from collections.abc import AsyncIterator
@@ -18,14 +18,14 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """From `start` up to, and without, `stop`."""
+    """A byte range: `start` is included, `stop` is not."""
 
     start: int
     stop: int
 
 
 def etag_of(stored: StoredObject) -> str:
-    """Strong: the same tag means the same bytes."""
+    """A strong ETag: the same tag means the same bytes."""
     return f'"{stored.sha256_hex or stored.nuid}"'
 
 
@@ -56,7 +56,7 @@ async def send(request: Request, store: ObjectStore, stored: StoredObject) -> Re
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type="application/octet-stream")
     pieces = store.read(stored, start=part.start, stop=part.stop)
-    # The first piece before the answer begins: what is known to be wrong by then is told as an error.
+    # Read the first piece before the response begins: a failure up to then can be an error response.
     try:
         first = await anext(pieces, b"")
     except NatsUnavailable as error:
@@ -69,7 +69,7 @@ async def send(request: Request, store: ObjectStore, stored: StoredObject) -> Re
 
 
 async def _all_of(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """If this breaks off the connection is closed before the announced length: nobody takes it for the whole."""
+    """If this fails, the connection closes before Content-Length is reached: the client sees a truncated body."""
     yield first
     async for piece in rest:
         yield piece
@@ -81,7 +81,7 @@ def _is_among(listed: str, etag: str) -> bool:
 
 
 def _wanted_part(request: Request, size: int, etag: str) -> Part | None:
-    """None: the whole. What cannot be understood, or asks for several parts, is answered with the whole."""
+    """The requested range. None means the whole wheel, also if the header is invalid or has several ranges."""
     found = _RANGE.fullmatch(request.headers.get("range", "").strip())
     if found is None or request.headers.get("if-range", etag).strip() != etag:
         return None

@@ -1,4 +1,4 @@
-"""What can go wrong with wheels."""
+"""The errors of wheels-api."""
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError
@@ -54,6 +54,6 @@ class RegistryBusy(FleetError):
 
 
 def shown(text: str) -> str:
-    """What somebody sent, as it may stand in a sentence: short, and nothing but plain letters."""
+    """Text from a request for use in a message: ASCII, and cut to 120 characters."""
     plain = text.encode("ascii", "backslashreplace").decode()
     return plain if len(plain) <= 120 else plain[:120] + "…"

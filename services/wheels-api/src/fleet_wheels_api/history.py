@@ -15,7 +15,7 @@ from fleet_kit.nats.messages import messages_of
 
 logger = logging.getLogger(__name__)
 
-# Entries that are looked at together, and for one page at most: a filter that fits nothing does not read for ever.
+# Entries that are read at once, and for one page at most: a filter that matches nothing must end.
 _WINDOW = 500
 _MOST_LOOKED_AT = 20_000
 
@@ -23,7 +23,7 @@ _MOST_LOOKED_AT = 20_000
 @dataclass(frozen=True, slots=True)
 class Page:
     events: list[WheelEvent]
-    # Where the next page goes on; None at the end of the history.
+    # Where the next page continues; None at the end of the history.
     before: int | None
 
 
@@ -37,7 +37,7 @@ def new_event_id() -> str:
 
 
 class History:
-    """One message per event, never changed: their sequence is the order in which they were recorded.
+    """Keeps one message per event, never changed; the sequence is the order in which they were recorded.
 
     A page is read backwards by sequence, with direct gets; nothing is kept in memory.
     """
@@ -49,7 +49,7 @@ class History:
         self._subject = kv_subject(bucket, ">")
 
     async def record(self, event: WheelEvent) -> None:
-        """Write an event down; once is enough, however often it is asked for."""
+        """Record an event. Idempotent: a repeated call with the same event id writes nothing."""
         try:
             await self._bucket.create(event.event_id, event.encode())
         except WrongRevision:
@@ -63,7 +63,7 @@ class History:
         wheel_name: str | None = None,
         action: WheelAction | None = None,
     ) -> Page:
-        """The latest events, or those recorded before a place that an earlier page has told."""
+        """The latest events, or those before the cursor of an earlier page."""
         state = (await self._link.stream_info(self._stream)).state
         top = state.last_seq if before is None else min(before - 1, state.last_seq)
         first = max(state.first_seq, 1)

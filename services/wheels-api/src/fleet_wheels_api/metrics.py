@@ -1,4 +1,4 @@
-"""What wheels-api counts, and how full its store is."""
+"""Prometheus metrics of wheels-api: its counters and the size of its store."""
 
 import time
 from math import nan
@@ -11,7 +11,7 @@ from fleet_kit.nats.link import NatsLink
 
 from .registry import Registry
 
-# However many scrape: so often is the store asked.
+# The store is asked at most once in this time, however many scrape.
 _FRESH_SECONDS = 10.0
 
 
@@ -39,7 +39,7 @@ class StoreGauges:
         self._asked_at = float("-inf")
 
     async def refresh(self) -> None:
-        """Ask the store how full it is; while it is away that is not known."""
+        """Ask the store for its size; NaN while NATS is unavailable."""
         if time.monotonic() - self._asked_at < _FRESH_SECONDS:
             return
         try:

@@ -1,4 +1,4 @@
-"""The file name of a wheel: which package, which version, for which interpreters; and what may follow what."""
+"""Parses file names of wheels (package, version, tags), and checks that a version is newer."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from .errors import InvalidUpload, VersionNotNewer, shown
 
-# What is one file name everywhere: no folders, no control characters, nothing that a header or a shell would read.
+# Valid as one file name everywhere: no folders, no control characters, nothing special in headers or shells.
 FILE_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._+!-]*\.whl$"
 LONGEST_FILE_NAME = 255
 # A compressed tag such as py2.py3-none-any stands for several; a long name could stand for a hundred thousand.
@@ -20,7 +20,7 @@ _MOST_TAGS = 1000
 @dataclass(frozen=True, slots=True)
 class WheelName:
     file_name: str
-    # As package indexes write it: small letters, words joined by "-".
+    # Normalized as in package indexes: lower case, words joined by "-".
     package: str
     version: Version
     tags: frozenset[Tag]
@@ -31,7 +31,7 @@ def is_file_name(text: str) -> bool:
 
 
 def parse_name(text: str) -> WheelName:
-    """InvalidUpload if it is no wheel's file name."""
+    """Parse the file name of a wheel; InvalidUpload if it is not one."""
     if not is_file_name(text):
         raise InvalidUpload(
             "wheel",
@@ -51,7 +51,7 @@ def parse_name(text: str) -> WheelName:
 
 
 def require_newer(wheel: WheelName, registered: Iterable[str]) -> None:
-    """Every wheel of a package is newer than those before it (REQ-0025)."""
+    """VersionNotNewer unless the wheel is newer than all registered ones of its package (REQ-0025)."""
     newest: tuple[Version, str] | None = None
     for file_name in registered:
         known = _package_and_version(file_name)
@@ -68,7 +68,7 @@ def require_newer(wheel: WheelName, registered: Iterable[str]) -> None:
 
 
 def _package_and_version(file_name: str) -> tuple[str, Version] | None:
-    """None for what others have put there under another kind of name."""
+    """None for an object that is not named like a wheel; other programs may store such objects."""
     parts = file_name.removesuffix(".whl").split("-")
     if not file_name.endswith(".whl") or len(parts) not in (5, 6):
         return None

@@ -1,4 +1,4 @@
-"""The registry of wheels: what is there, what may come in, what goes; every change leaves an event."""
+"""The registry of wheels: lists, registers and removes them; every change is recorded as an event."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ from .upload import Upload
 logger = logging.getLogger(__name__)
 
 _READ_BYTES = 1024 * 1024
-# How often a write is tried again because somebody else was faster.
+# Attempts of a compare-and-set that loses against concurrent writes.
 _MOST_TRIES = 100
 # Wheels that are sent to NATS at once; the others wait with their files on disk.
 _STORED_AT_ONCE = 4
@@ -48,29 +48,29 @@ class Registry:
         self._history_ttl_sec = history_ttl_sec
         self._most_unpacked_bytes = most_unpacked_bytes
         self._storing = asyncio.Semaphore(_STORED_AT_ONCE)
-        # One at a time: a large directory takes a moment and some memory.
+        # One check at a time: the directory of a large archive takes time and memory.
         self._checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wheel-check")
-        # Events that stand beside an object and are known to be in the history.
+        # Ids of events from objects' headers that are known to be in the history.
         self._recorded: set[str] = set()
 
     async def wheels(self) -> list[StoredObject]:
-        """Every wheel by its name; what others have put into the store under other names is not one."""
+        """All wheels, sorted by name; objects of other programs that are not named like a wheel are left out."""
         objects = (await self._store.list()).objects
         return sorted((stored for stored in objects if is_file_name(stored.name)), key=lambda stored: stored.name)
 
     async def find(self, name: str) -> StoredObject:
-        # Surely: another replica of this service may have stored it a moment ago.
+        # Linearizable, because another replica of this service may just have stored it.
         stored = await self._store.find(name, linearizable=True) if is_file_name(name) else None
         if stored is None:
             raise WheelNotFound(wheel_name=name[:255])
         return stored
 
     async def require_newer(self, wheel: WheelName) -> None:
-        """Refuse a wheel that has no chance before its bytes are taken in."""
+        """Refuse a wheel that is not newer, before its bytes are received."""
         require_newer(wheel, [stored.name for stored in (await self._store.list()).objects])
 
     async def register(self, upload: Upload, actor: WheelActor, source: WheelSource) -> StoredObject:
-        """Check it, store it, and make it visible if it is still the newest of its package by then."""
+        """Check and store a wheel; make it visible if it is still the newest of its package by then."""
         with service_call(logger, "wheels", "register", entity_id=f"wheel:{upload.wheel.file_name}"):
             await asyncio.get_running_loop().run_in_executor(self._checker, self._check, upload)
             async with self._storing:
@@ -98,11 +98,11 @@ class Registry:
 
     @property
     def is_unfinished(self) -> bool:
-        """Something failed a moment ago and may have left traces."""
+        """Whether a recent write failed and may have left partial data."""
         return self._store.has_leftovers
 
     async def reconcile(self) -> None:
-        """Write down what an outage kept out of the history, and take back what it left half done."""
+        """Record events that the history misses after an outage, and withdraw uploads it left unfinished."""
         await self._store.clear_leftovers(self._withdraw)
         listing = await self._store.list()
         every = [*listing.objects, *listing.deleted]
@@ -124,7 +124,7 @@ class Registry:
         )
         headers = {
             "content-type": "application/octet-stream",
-            # Peers look for it here; the format's own digest says the same.
+            # Other implementations read the digest here; the object store's own field has the same value.
             "sha256": draft.sha256_hex,
             WHEEL_EVENT_HEADER: event.encode().decode(),
         }
@@ -138,28 +138,28 @@ class Registry:
                 return await self._store.name(draft, name, headers=headers, after=listing.sequence), event
             except WrongRevision:
                 logger.debug("the registry has changed meanwhile, looking again")
-            # A replica of the stream that was asked may lag behind the one that decides.
+            # The replica that answered the list may lag behind the stream's leader.
             await asyncio.sleep(min(0.002 * tries, 0.05))
         raise RegistryBusy()
 
     async def _settle_earlier(self, listing: Listing, name: str) -> None:
-        """What stands beside a name is about to be overwritten: its event must be in the history before."""
+        """Record the event of a deleted object before the upload of the same name overwrites it."""
         for stored in listing.deleted:
             if stored.name == name:
                 await self._settle(stored)
 
     async def _settle(self, stored: StoredObject) -> None:
-        """See to it that the event which made an object what it is stands in the history."""
+        """Make sure that the event in an object's headers, its latest, is in the history."""
         event = _event_of(stored)
         if event is None or event.event_id in self._recorded:
             return
-        # What the history has forgotten by now is not brought back.
+        # An event older than the TTL of the history is not added again.
         if time.time() - event.occurred_at < self._history_ttl_sec:
             await self._history.record(event)
         self._recorded.add(event.event_id)
 
     async def _record(self, event: WheelEvent) -> None:
-        """After the fact: it stands beside the object, so `reconcile` writes it down if this fails."""
+        """Record an event after its write; if this fails, `reconcile` does it from the object's headers."""
         try:
             await self._history.record(event)
         except NatsUnavailable:
@@ -168,7 +168,7 @@ class Registry:
             self._recorded.add(event.event_id)
 
     async def _withdraw(self, stored: StoredObject) -> Mapping[str, str]:
-        """An upload that was answered with 503 and arrived all the same: it came and went, says the history."""
+        """Headers that delete an upload which was answered with 503 but stored; the history gets both events."""
         await self._settle(stored)
         upload = _event_of(stored)
         if upload is None:
@@ -185,7 +185,7 @@ class Registry:
         return _tombstone(stored, event)
 
     async def _as_stored(self, stored: StoredObject) -> StoredObject:
-        """The same as a list would show it, with JetStream's own time."""
+        """The object as a list would show it, with JetStream's timestamp."""
         try:
             found = await self._store.find(stored.name)
         except NatsUnavailable:
@@ -207,7 +207,7 @@ def _event(action: WheelAction, name: str, actor: WheelActor, source: WheelSourc
 
 
 def _event_of(stored: StoredObject) -> WheelEvent | None:
-    """None if others have put it there."""
+    """The event in an object's headers; None if it is unreadable or another program stored the object."""
     text = stored.headers.get(WHEEL_EVENT_HEADER)
     if text is None:
         return None

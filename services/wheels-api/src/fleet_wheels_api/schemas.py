@@ -1,4 +1,4 @@
-"""What wheels-api takes and gives over HTTP (appendix D)."""
+"""Requests and responses of wheels-api (appendix D)."""
 
 from typing import Annotated, Any, Self
 
@@ -46,7 +46,7 @@ class HistoryQuery(BaseModel):
     limit: int = Field(100, ge=1, le=500)
     wheel_name: FileName | None = None
     action: WheelAction | None = None
-    # Of the header X-Next-Cursor of the page before.
+    # From the header X-Next-Cursor of the page before.
     cursor: str | None = Field(None, pattern=r"^[1-9][0-9]{0,17}$")
 
     @property

@@ -12,8 +12,8 @@ class Settings(HttpSettings, WireNames):
     wheel_max_bytes: int = Field(536_870_912, ge=1)
     wheel_max_unpacked_bytes: int = Field(4_294_967_296, ge=1)
     wheel_history_ttl_sec: float = Field(7_776_000.0, ge=1)
-    # Where uploads are kept while they come in; the system's temporary folder if it is not set.
+    # The folder of incoming uploads. Unset: the system's temporary folder.
     wheel_upload_dir: Path | None = None
     wheel_sweep_interval_sec: float = Field(30.0, gt=0)
-    # Bytes that have stood in the store for so long without belonging to a wheel never will.
+    # The age at which bytes in the store that belong to no wheel are removed: their upload has failed.
     wheel_orphan_sec: float = Field(3600.0, gt=0)

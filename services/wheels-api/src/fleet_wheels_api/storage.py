@@ -1,4 +1,4 @@
-"""Where wheels and their history are kept."""
+"""The object store of the wheels and the bucket of their history."""
 
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket, ensure_object_store
@@ -15,7 +15,7 @@ class Storage:
         self._replicas = settings.nats_replicas
 
     async def ensure(self) -> None:
-        """Make what is not there yet. A hook of the link."""
+        """Create the store and the bucket if missing. The link calls this after each connect."""
         js, replicas = self._link.jetstream, self._replicas
         await ensure_object_store(js, self._wheels, replicas=replicas)
         await ensure_bucket(js, self._history, ttl_sec=self._history_ttl_sec, replicas=replicas)

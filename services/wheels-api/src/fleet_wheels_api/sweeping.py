@@ -1,4 +1,4 @@
-"""Looks after the registry again and again: what an outage or a crash left behind is put right."""
+"""Periodically repairs what an outage or a crash left behind in the registry."""
 
 import asyncio
 import logging
@@ -12,12 +12,12 @@ from .registry import Registry
 
 logger = logging.getLogger(__name__)
 
-# While something is known to be half done.
+# The interval while a write is known to be unfinished.
 _SOON_SECONDS = 2.0
 
 
 class Sweeper:
-    """Every replica has one; they do not disturb each other."""
+    """Runs in every replica; concurrent sweeps are safe."""
 
     def __init__(
         self, link: NatsLink, registry: Registry, store: ObjectWriter, metrics: Metrics, *, interval_sec: float
@@ -31,7 +31,7 @@ class Sweeper:
         self._stopping = False
 
     async def wake(self) -> None:
-        """Sweep now. A hook of the link: after an outage there may be work."""
+        """Sweep now. The link calls this after each connect, because an outage may have left work."""
         self._wanted.set()
 
     def stop(self) -> None:

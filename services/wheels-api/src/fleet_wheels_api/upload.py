@@ -1,4 +1,4 @@
-"""Receives an upload: the form is read as it comes, its file goes to a temporary file without a name."""
+"""Receives an upload: parses the form as a stream and writes its file to an unnamed temporary file."""
 
 import asyncio
 import tempfile
@@ -21,11 +21,11 @@ from .errors import InvalidUpload, UploadAbandoned, UploadNotKept, WheelTooLarge
 from .names import WheelName, parse_name
 
 FIELDS = ("wheel", "tags", "replace")
-# The form around the file: boundaries, headers of its parts, the other fields.
+# Allowance for the form around the file: boundaries, headers of its parts, the other fields.
 _FORM_BYTES = 64 * 1024
 _LONGEST_FIELD_BYTES = 8 * 1024
 _MOST_TAGS = 50
-# What is held in memory before it is written.
+# Buffered in memory before it is written.
 _BUFFER_BYTES = 1024 * 1024
 _FLAGS = {"": True, "true": True, "1": True, "on": True, "yes": True} | dict.fromkeys(
     ("false", "0", "off", "no"), False
@@ -40,7 +40,7 @@ class Upload:
     replace: bool
 
 
-# Asked as soon as the file's name is known, which is before most of the file has come.
+# Called as soon as the file's name is known, before most of the file has arrived.
 NameCheck = Callable[[WheelName], Awaitable[None]]
 
 
@@ -48,7 +48,7 @@ NameCheck = Callable[[WheelName], Awaitable[None]]
 async def receive(
     request: Request, *, most_bytes: int, folder: Path | None, check_name: NameCheck
 ) -> AsyncIterator[Upload]:
-    """The upload, while the block lasts; afterwards nothing of it is left, however the block ends."""
+    """Receive an upload for the duration of the block; its temporary file is removed however the block ends."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > most_bytes + _FORM_BYTES:
         raise _too_large(most_bytes)
@@ -64,7 +64,7 @@ async def receive(
 
 
 def _nameless_file(folder: Path | None) -> IO[bytes]:
-    """It has no name from the start, so that not even a killed process leaves it behind."""
+    """A temporary file without a name, so that not even a killed process leaves it behind."""
     return tempfile.TemporaryFile(dir=folder)
 
 
@@ -98,7 +98,7 @@ async def _write(file: IO[bytes], data: bytes) -> None:
 
 
 class _Form:
-    """The parts of a form as they come; the bytes of the file are held until they are taken."""
+    """A streaming parser of the form; it buffers the bytes of the file until they are taken."""
 
     def __init__(self, boundary: bytes, most_bytes: int) -> None:
         self.fields: dict[str, str] = {}
@@ -195,7 +195,7 @@ def _boundary_of(request: Request) -> bytes:
 
 
 def _tags(text: str) -> list[str]:
-    """Each one once, in the order they came in."""
+    """The tags without duplicates, in the given order."""
     tags = list(dict.fromkeys(split_tags(text)))
     if len(tags) > _MOST_TAGS:
         raise InvalidUpload("tags", f"at most {_MOST_TAGS} tags")

@@ -1,1 +1,1 @@
-"""The workers context: which workers there are and how they are."""
+"""The workers context: the registry of workers and their states."""

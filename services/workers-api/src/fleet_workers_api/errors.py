@@ -1,4 +1,4 @@
-"""What can go wrong with workers."""
+"""The errors of workers-api."""
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError, NatsUnavailable

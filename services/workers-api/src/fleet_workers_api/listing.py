@@ -1,4 +1,4 @@
-"""Which workers a caller gets to see, in which order, and in which state they are at this moment."""
+"""Selects and orders the workers that a request lists, each with its effective state."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,7 +30,7 @@ class Selection:
 def select_workers(
     records: list[WorkerRecord], selection: Selection, *, now: float, disconnect_timeout_sec: float
 ) -> list[tuple[WorkerRecord, WorkerState]]:
-    """The records asked for, each with its effective state, the one seen last first."""
+    """The selected records, each with its effective state, the most recently seen first."""
     judged = (
         (record, record.effective_state(now=now, disconnect_timeout_sec=disconnect_timeout_sec)) for record in records
     )

@@ -1,4 +1,4 @@
-"""What workers-api tells of the workers, read from its memory of the registry when somebody scrapes."""
+"""Prometheus metrics of the workers, read from the in-memory registry at each scrape."""
 
 import time
 from collections import Counter
@@ -34,7 +34,7 @@ class WorkersMetrics(Collector):
         workers = GaugeMetricFamily("pyoco_workers", "Workers in the registry, by state.", labels=["state"])
         draining = GaugeMetricFamily("pyoco_workers_draining", "Live workers that an operator has drained.")
         slots = GaugeMetricFamily("pyoco_workers_slots", "Slots of all live workers.")
-        # While NATS is away what we remember may be out of date, and nothing is told of it.
+        # While NATS is unavailable the registry in memory may be stale, and these metrics have no samples.
         with suppress(NatsUnavailable):
             self._show(workers, draining, slots)
         yield from (workers, draining, slots)

@@ -1,4 +1,4 @@
-"""What operators say about a worker: whether it is hidden, whether it should take nothing new."""
+"""Operators' changes to a worker: hide or show it, drain or resume it."""
 
 import logging
 
@@ -26,7 +26,7 @@ class Operators:
             return await self._registry.change(worker_id, lambda record: record.model_copy(update={"hidden": hidden}))
 
     async def drain(self, worker_id: str, wanted: bool) -> WorkerRecord:
-        """Let the worker take nothing new, or take jobs again. A worker that is gone finds it when it comes back."""
+        """Drain or resume a worker. One that is offline sees it in its record when it comes back."""
         with service_call(logger, "workers", "drain" if wanted else "resume", entity_id=f"worker:{worker_id}"):
             change = {"draining": wanted}
             record = await self._registry.change(worker_id, lambda record: record.model_copy(update=change))

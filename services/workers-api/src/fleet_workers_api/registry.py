@@ -1,4 +1,4 @@
-"""The registry: every worker's own record, kept in memory from a watch of the bucket, changed by compare-and-set."""
+"""The registry of workers: their records in memory, from a watch of the bucket; changed by compare-and-set."""
 
 import asyncio
 import logging
@@ -15,9 +15,9 @@ from .errors import RecordContended, WorkerNotFound
 
 logger = logging.getLogger(__name__)
 
-# A worker writes its record four times a second at most: whoever is refused this often is refused by something else.
+# A worker writes its record at most four times a second: so many refusals must have another cause.
 _ATTEMPTS = 50
-# How long to wait until our own watch has shown us what we have written.
+# How long to wait until our own watch delivers what we have written.
 _SEEN_SECONDS = 2.0
 
 Change = Callable[[WorkerRecord], WorkerRecord]
@@ -30,14 +30,14 @@ class Registry:
         self._bucket = Bucket(link, bucket)
         self._mirror = Mirror(link, bucket, on_change=self._apply)
         self._records: dict[str, WorkerRecord] = {}
-        # Told once each, not at every heartbeat.
+        # Unreadable records that were logged: once each, not at every heartbeat.
         self._unreadable: set[str] = set()
         self._moved = asyncio.Event()
-        # Told of every change: the worker's id, and its record or None if that is gone.
+        # Called at every change with the worker's id and its record, None if it was removed.
         self.on_change: Callable[[str, WorkerRecord | None], None] = lambda *_: None
 
     async def load(self) -> None:
-        """Read the whole bucket and follow it. A hook of the link."""
+        """Read the whole bucket and watch it. The link calls this after each connect."""
         await ensure_bucket(self._link.jetstream, self._bucket.name, replicas=self._replicas)
         await self._mirror.restart()
 
@@ -45,27 +45,27 @@ class Registry:
         await self._mirror.stop()
 
     def records(self) -> list[WorkerRecord]:
-        """Every worker that can be understood; NatsUnavailable while what we know may be out of date."""
+        """All readable records; NatsUnavailable while they may be stale."""
         self._link.require()
         return list(self._records.values())
 
     def record(self, worker_id: str) -> WorkerRecord:
-        """One of them; WorkerNotFound if there is none."""
+        """The record of a worker; WorkerNotFound if there is none."""
         self._link.require()
         if (record := self._records.get(worker_id)) is None:
             raise WorkerNotFound(worker_id=worker_id)
         return record
 
     async def change(self, worker_id: str, change: Change) -> WorkerRecord:
-        """Change what belongs to the operators; whatever the worker writes meanwhile is kept.
+        """Change the operators' fields by compare-and-set; concurrent writes of the worker are kept.
 
-        When this returns, this process shows the record as it was written.
+        When this returns, this process serves the record as it was written.
         """
         self.record(worker_id)
         for _ in range(_ATTEMPTS):
             found = await self._read(worker_id)
             if found is None or change(found[0]) == found[0]:
-                # Nothing will be written that would be refused if this was an old look.
+                # Without a write no compare-and-set would refuse a stale read: read linearizably.
                 found = await self._read(worker_id, linearizable=True)
             if found is None:
                 raise WorkerNotFound(worker_id=worker_id)
@@ -82,7 +82,7 @@ class Registry:
         raise RecordContended()
 
     async def remove(self, worker_id: str, is_due: Callable[[WorkerRecord], bool]) -> bool:
-        """Remove a record if it still is as it should be for that; False if it was changed or removed meanwhile."""
+        """Remove a record if it is still due; False if it was changed or removed meanwhile."""
         found = await self._read(worker_id)
         if found is None or not is_due(found[0]):
             return False
@@ -93,7 +93,7 @@ class Registry:
         return True
 
     async def markers(self) -> dict[str, int]:
-        """What removed records have left behind, with its revision."""
+        """The delete markers of removed records, with their revisions."""
         return await self._bucket.markers(besides=self._mirror.values)
 
     async def erase(self, worker_id: str, *, up_to: int) -> None:

@@ -1,4 +1,4 @@
-"""Records of workers that are long gone leave the registry."""
+"""Removes the records of workers that are gone for longer than their TTL."""
 
 import asyncio
 import logging
@@ -17,14 +17,14 @@ _LONGEST_PAUSE_SECONDS = 60.0
 
 
 def is_long_gone(record: WorkerRecord, *, now: float, disconnect_timeout_sec: float, ttl_sec: float) -> bool:
-    """It has stopped or fallen silent, and that for so long."""
+    """Whether the worker has been stopped or silent for longer than the TTL."""
     if record.is_alive(now=now, disconnect_timeout_sec=disconnect_timeout_sec):
         return False
     return now - max(record.last_seen_at, record.stopped_at or 0.0) > ttl_sec
 
 
 class Removal:
-    """Every replica may do this: a record goes by compare-and-set, so one of them removes it, and none that moved."""
+    """Runs in every replica. Removal is a compare-and-set: one replica wins, and a changed record stays."""
 
     def __init__(self, link: NatsLink, registry: Registry, *, disconnect_timeout_sec: float, ttl_sec: float) -> None:
         self._link = link
@@ -34,12 +34,12 @@ class Removal:
         self._markers: dict[str, int] = {}
 
     async def run(self) -> None:
-        """Look now and then, for ever."""
+        """Remove old records periodically; a TTL of 0 keeps them all."""
         if not self._ttl_sec:
             return
         pause = min(_LONGEST_PAUSE_SECONDS, self._ttl_sec / 10)
         while True:
-            # Not in step with the other replicas.
+            # Jitter, so that replicas do not run in step.
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
             try:
                 if self._link.down_because is None:
@@ -59,7 +59,7 @@ class Removal:
         await self._erase_markers()
 
     async def _erase_markers(self) -> None:
-        """A removed record leaves a marker that watchers have to see; at our next look it is only in the way."""
+        """Erase the delete markers of removed records a round later, when every watch has seen them."""
         found = await self._registry.markers()
         for worker_id, revision in found.items():
             if self._markers.get(worker_id) == revision:

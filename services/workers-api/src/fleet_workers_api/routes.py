@@ -1,4 +1,4 @@
-"""HTTP in and out of workers-api."""
+"""The HTTP routes of workers-api."""
 
 import time
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What workers-api takes and gives over HTTP (appendix D)."""
+"""Requests and responses of workers-api (appendix D)."""
 
 from typing import Annotated, Any
 
@@ -59,7 +59,7 @@ class Worker(BaseModel):
     draining: bool
     last_seen_at: float
     last_heartbeat_at: float
-    # The same under its name of v0.
+    # The v0 name of last_heartbeat_at.
     heartbeat_at: float
     tags: list[str]
     slots: int
@@ -85,7 +85,7 @@ class WorkerDetail(Worker):
     machine: Machine
 
 
-# What moves although nothing has happened.
+# Timestamps that advance although nothing else has changed.
 _HEARTBEATS: Any = {
     "last_seen_at": True,
     "last_heartbeat_at": True,
@@ -97,19 +97,19 @@ _DETAIL = set(WorkerDetail.model_fields)
 
 
 def summary_json(record: WorkerRecord, state: WorkerState) -> bytes:
-    """A `Worker`. The record was checked when it was read: its fields are written as they are."""
+    """Encode a `Worker`. The record was validated when it was read: its fields are written as they are."""
     return _shown(record, state).model_dump_json(include=_SUMMARY).encode()
 
 
 def detail_json(record: WorkerRecord, state: WorkerState) -> bytes:
-    """A `WorkerDetail`."""
-    # A run that was claimed ahead is in hand, but occupies no slot yet.
+    """Encode a `WorkerDetail`."""
+    # A run that was claimed ahead is a current run, but occupies no slot yet.
     busy = min(record.slots, len(record.current_run_ids)) if state in ACTIVE_WORKER_STATES else 0
     return b'{"busy_slots":%d,' % busy + _shown(record, state).model_dump_json(include=_DETAIL).encode()[1:]
 
 
 def essence_json(record: WorkerRecord, state: WorkerState) -> bytes:
-    """What has to change before anything has happened: the summary without heartbeats."""
+    """Encode the summary without heartbeats: watchers are notified only if this changes."""
     return _shown(record, state).model_dump_json(include=_SUMMARY, exclude=_HEARTBEATS).encode()
 
 

@@ -10,7 +10,7 @@ from fleet_kit.settings import HttpSettings
 
 class Settings(HttpSettings, WireNames):
     worker_disconnect_timeout_sec: float = Field(20.0, gt=0)
-    # How long the record of a worker is kept that has stopped or fallen silent; 0: for ever.
+    # How long the record of a stopped or silent worker is kept; 0: for ever.
     worker_record_ttl_sec: float = Field(7 * 86400.0, ge=0)
     # A v0 setting: read and checked, but the registry has no ttl; silence is judged by the timeout above.
     workers_kv_ttl_sec: float = Field(15.0, gt=0)

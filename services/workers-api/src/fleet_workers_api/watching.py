@@ -1,4 +1,4 @@
-"""Watching the workers: one memory of what is shown, changes of it told to every watcher."""
+"""Sends changes of workers to watchers, all from one view of the workers in memory."""
 
 import asyncio
 import logging
@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 10.0
 _JUDGE_SECONDS = 0.5
-# Changes that come close to each other go out together: a watcher hears so often at most.
+# Changes are batched: a watcher gets at most one batch in this time.
 _GATHER_SECONDS = 0.1
-# How many removals are remembered for those who come back; who was away for longer gets the whole list.
+# Removals remembered for watchers that reconnect; one that has missed more gets the whole list.
 _REMOVALS_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A worker as watchers know it."""
+    """A worker as it was last shown to watchers."""
 
     worker_id: str
-    # The number of the change that made it so.
+    # The number of the change that led to this state.
     number: int
     state: WorkerState
     hidden: bool
@@ -39,7 +39,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """All workers, encoded, in place of whatever the watcher knew before."""
+    """All workers, encoded; they replace the watcher's list."""
 
     number: int
     workers: list[bytes]
@@ -55,7 +55,7 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The watcher shall not show this one any more."""
+    """A worker that was removed, or is hidden from this watcher."""
 
     number: int
     worker_id: str
@@ -65,7 +65,7 @@ News = Everything | Changed | Gone
 
 
 class Watcher:
-    """Holds the ids of workers that have changed, not the changes: a slow reader skips states, nothing piles up."""
+    """Holds the ids of changed workers, not the changes: a slow reader skips states, and no queue grows."""
 
     def __init__(self) -> None:
         self.changed: set[str] = set()
@@ -83,13 +83,13 @@ class Watching:
         self._disconnect_timeout_sec = disconnect_timeout_sec
         self._records: dict[str, WorkerRecord] = {}
         self._shown: dict[str, Shown] = {}
-        # As they are now, with their latest heartbeats: encoded once for all watchers, when the first one asks.
+        # Current summaries with the latest heartbeats, encoded once for all watchers, when the first needs them.
         self._encoded: dict[str, bytes] = {}
         self._gone: OrderedDict[str, int] = OrderedDict()
         # Removals up to this number are forgotten.
         self._forgotten = 0
         self._number = 0
-        # Numbers of another process, or of an earlier life of this one, mean nothing here.
+        # Part of each event id, because numbers of another process or an earlier start are not valid here.
         self._life = uuid.uuid4().hex[:12]
         self._watchers: set[Watcher] = set()
         registry.on_change = self._on_change
@@ -102,20 +102,20 @@ class Watching:
         return f"{self._life}-{news.number}"
 
     async def judge(self) -> None:
-        """Notice who has fallen silent, for ever: silence writes nothing that could be watched."""
+        """Find workers whose heartbeat is overdue, in a loop: a missing heartbeat writes nothing to watch."""
         while True:
             await asyncio.sleep(_JUDGE_SECONDS)
             try:
-                # While NATS is away nobody can be heard.
+                # While NATS is unavailable no heartbeat can arrive.
                 if self._link.down_because is None:
                     self._judge_all(time.time())
             except Exception:
                 logger.exception("judging who is silent failed; the next round tries again")
 
     async def follow(self, *, last_event_id: str, include_hidden: bool, seconds: float) -> AsyncIterator[News | None]:
-        """What changes from now on; None is a sign of life. It begins with everything, unless the watcher knows it.
+        """Yield all workers, unless `last_event_id` is recent enough, then every change; None is a keep-alive.
 
-        NatsUnavailable comes before the first news.
+        NatsUnavailable is raised before the first item.
         """
         self._registry.records()
         return self._follow(last_event_id, include_hidden, time.monotonic() + seconds)
@@ -156,7 +156,7 @@ class Watching:
                 self._on_change(record.worker_id, record)
 
     def _missed_since(self, last_event_id: str) -> set[str] | None:
-        """Who has changed since then; None if we cannot tell."""
+        """The workers changed since that event; None if it is too old or of another process."""
         life, _, text = last_event_id.rpartition("-")
         if life != self._life or not text.isascii() or not text.isdigit() or len(text) > 18:
             return None
@@ -167,7 +167,7 @@ class Watching:
         return changed | {worker_id for worker_id, gone_at in self._gone.items() if gone_at > number}
 
     def _changes_for(self, watcher: Watcher) -> list[tuple[int, str]]:
-        """In the order of their numbers: who is cut off in between and comes back misses nothing."""
+        """Pending changes in the order of their numbers: a watcher cut off in between resumes without a gap."""
         changed, watcher.changed = watcher.changed, set()
         watcher.woken.clear()
         return sorted((self._number_of(worker_id), worker_id) for worker_id in changed)
