@@ -37,9 +37,9 @@ PACKAGES = (
 class Step:
     title: str
     command: list[str]
-    # What it may take on two cores; a step that takes longer says which tests cost it.
+    # The time budget on two cores; a step over its budget lists its slowest test files.
     budget_seconds: int | None = None
-    # Left out, and said so, where no container engine answers.
+    # Left out, with a message, where no container engine answers.
     in_containers: bool = False
 
 
@@ -47,12 +47,12 @@ def _module(name: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", name, *arguments]
 
 
-# Most of their time tests wait for other processes: two at a time for each core.
+# Tests mostly wait for other processes, so two run per core.
 _WORKERS = str(2 * (os.cpu_count() or 1))
 
 
 def _side_by_side(*arguments: str) -> list[str]:
-    """Stealing work leaves the tests of a file together where it can, and with them what they share."""
+    """Run tests in parallel. `worksteal` mostly keeps the tests of a file, and their fixtures, in one process."""
     return _module("pytest", "-n", _WORKERS, "--dist", "worksteal", "-m", "not alone", *arguments)
 
 
@@ -65,7 +65,7 @@ _STACK = ("tests", "--ignore", "tests/containers")
 
 
 def _files_marked(mark: str) -> list[str]:
-    """The test files that use a mark: a few of hundreds, and to import all of them takes 20 s."""
+    """The test files that use a mark, found by text: pytest would import all of them, which takes 20 s."""
     words = f"pytest.mark.{mark}"
     files = (file for folder in (*_PACKAGES, "tests") for file in Path(folder).rglob("test_*.py"))
     return sorted(str(file) for file in files if words in file.read_text())
@@ -120,10 +120,10 @@ Arguments after -- go to one pytest run instead of all the steps, for example:
 
 @contextmanager
 def _scratch() -> Iterator[dict[str, str]]:
-    """Where the tests keep their files: in memory, if there is room.
+    """The environment of the tests, with their TMPDIR in memory if there is room.
 
-    Every NATS and every ledger of a test writes through to its disk. On a disk that is busy with others' work each of
-    them stands still for seconds, and what was to be tested was the disk.
+    Every NATS and every ledger of a test syncs to disk. On a busy disk each of them blocks for seconds, and the tests
+    would measure the disk.
     """
     if "TMPDIR" in os.environ or not _has_room(_MEMORY):
         yield dict(os.environ)
@@ -142,7 +142,7 @@ def _has_room(folder: Path) -> bool:
 def _run(
     steps: Sequence[Step], env: dict[str, str], reports: Path, without_engine: str | None
 ) -> tuple[list[str], list[str]]:
-    """The titles of the steps that failed, and of those that were left out."""
+    """Run the steps; return the titles of those that failed and of those left out."""
     failed = []
     left_out = []
     for number, step in enumerate(steps, 1):
@@ -154,7 +154,7 @@ def _run(
         since = time.monotonic()
         report = reports / f"{number}.xml"
         command = [*step.command, f"--junitxml={report}"] if "pytest" in step.command else step.command
-        # The engine may not see this machine's memory as a folder.
+        # The container engine may not see this machine's /dev/shm.
         outcome = subprocess.run(command, check=False, env=None if step.in_containers else env).returncode
         seconds = time.monotonic() - since
         budget = "" if step.budget_seconds is None else f" (budget {step.budget_seconds} s)"

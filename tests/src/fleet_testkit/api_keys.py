@@ -1,4 +1,4 @@
-"""API keys for tests: the first of a fleet by the operator's command, the others by that one over HTTP."""
+"""API keys for tests: the first of a fleet from the admin command, the others over HTTP with that key."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def admin_command(fleet: Fleet, *arguments: str) -> "subprocess.CompletedProcess
 
 
 def issue_key(fleet: Fleet, tenant_id: str, scopes: Iterable[str] = ALL_SCOPES) -> dict[str, str]:
-    """The header with a new key of a tenant, once auth knows it; for many of them see KeyRing."""
+    """Make a key with the admin command, wait until auth knows it, return its header. KeyRing makes many."""
     done = admin_command(fleet, "create", "--tenant", tenant_id, "--scopes", ",".join(sorted(scopes)), "--json")
     assert done.returncode == 0, done.stderr
     header = {KEY_HEADER: str(json.loads(done.stdout)["api_key"])}

@@ -28,7 +28,7 @@ ANONYMOUS = {
 
 @asynccontextmanager
 async def running(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """Live through the application's lifespan and talk to it in this process."""
+    """Run the application's lifespan and yield a client that calls it in this process."""
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
@@ -69,7 +69,7 @@ class ServiceProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """kill -9; it may be started again."""
+        """Send SIGKILL; the service may be started again."""
         assert self._process
         self._process.kill()
         self._process.wait(timeout=30)
@@ -88,7 +88,7 @@ class ServiceProcess:
 
     @contextmanager
     def standing(self) -> Iterator[None]:
-        """Start it, wait until it is ready, stop it as an operator would; it must go and leave no socket."""
+        """Start it and wait until it is ready; in the end SIGTERM must stop it with code 0 and leave no socket."""
         self.start()
         try:
             wait_until(self._is_ready, what="the service being ready")
@@ -109,7 +109,7 @@ class ServiceProcess:
                 return False
 
     def refusal(self) -> str:
-        """Start it with settings that it must not accept; the one line that it says before it exits with 1."""
+        """Start it with invalid settings; return the only line that it logs before it exits with 1."""
         self.start()
         try:
             assert self._process
@@ -122,7 +122,7 @@ class ServiceProcess:
         return str(json.loads(line)["message"])
 
     def _kill(self) -> None:
-        """Make sure that nothing is left behind."""
+        """Kill the process if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait(timeout=30)

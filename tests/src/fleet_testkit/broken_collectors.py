@@ -1,4 +1,4 @@
-"""Collectors that are away, that hang and that fail, for tests of whoever exports to them."""
+"""OTLP collectors that refuse connections, hang or fail, for tests of processes that export to them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +16,11 @@ class Broken(StrEnum):
 
 @contextmanager
 def broken_collector(how: Broken) -> Iterator[dict[str, str]]:
-    """The environment of whoever exports there."""
+    """Yield the environment of a process that exports to this collector."""
     if how is Broken.REFUSES:
         yield {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_BSP_SCHEDULE_DELAY": "100"}
         return
     with Receiver(status=500, hangs=how is Broken.HANGS) as receiver:
         yield receiver.env
-        # Nobody would have learned anything from a collector that was never asked.
+        # A collector that got no request would have tested nothing.
         assert receiver.requests > 0

@@ -19,15 +19,15 @@ _OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    # Names of other sites: whatever ends in .example is on this machine.
+    # Names of other sites: *.example resolves to this machine.
     "--host-resolver-rules=MAP *.example 127.0.0.1",
-    # Newer versions keep pages of the world from this machine by themselves; the gateway must not depend on that.
+    # Newer versions block requests of public pages to local addresses; the gateway must not depend on that.
     "--disable-features=LocalNetworkAccessChecks,PrivateNetworkAccessChecks,BlockInsecurePrivateNetworkRequests",
 )
 
 
 def find_chromium() -> tuple[Path | None, str]:
-    """Where it is, or why it is nowhere. As root on a Debian machine it is installed, by one process for all."""
+    """The path of Chromium, or why there is none. As root on Debian it is installed, by one process for all."""
     with (Path(tempfile.gettempdir()) / "pyoco-fleet-chromium.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (found := _installed()) is not None:
@@ -40,7 +40,7 @@ def find_chromium() -> tuple[Path | None, str]:
 
 @contextmanager
 def running_chromium(program: Path) -> Iterator[Browser]:
-    """A browser without a window. While it runs, no asyncio loop can in this thread: Playwright's own does."""
+    """A headless browser. While it runs, this thread can run no other asyncio loop than Playwright's."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=_OPTIONS)
         try:
@@ -55,10 +55,10 @@ def _installed() -> Path | None:
 
 
 def _install() -> str:
-    """What the last command had to say."""
+    """Install Chromium; return the stderr of the last command."""
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium"]
     said = ""
-    # The lists of packages may be missing or old: only then they are fetched.
+    # The package lists are updated only if the first install fails: they may be missing or old.
     for command in (install, ["apt-get", "update", "-qq"], install):
         done = subprocess.run(
             command,

@@ -19,11 +19,11 @@ from .waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 _COMMAND_SECONDS = 900
-# Whose lines are ours to answer for; NATS and PostgreSQL write their own.
+# The services whose log lines must keep our contract; NATS and PostgreSQL have formats of their own.
 OWN_SERVICES = ("secrets", "migrate", "runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker")
-# Images of a tag of their own, so that tests never replace those that somebody runs.
+# The images of tests have their own tag, so that they never replace images in use.
 IMAGES_TAG = os.environ.get("FLEET_TEST_IMAGES_TAG", "test")
-# What they say they were built from; not the commit, so that another one need not build them again.
+# The revision label of the images: constant, so that a new commit does not rebuild them.
 IMAGES_REVISION = "tested"
 
 
@@ -43,9 +43,9 @@ class ComposedFleet:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=30)
-        # Of several processes of one session each has its own.
+        # Each process of pytest-xdist has its own project.
         self.project = project = "-".join(filter(None, [project, os.environ.get("PYTEST_XDIST_WORKER")]))
-        # What every `up` is told besides.
+        # Additional options of every `up`.
         self.up_options: list[str] = []
         outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
         own = {
@@ -53,7 +53,7 @@ class ComposedFleet:
             "PYOCO_VERSION": IMAGES_TAG,
             "PYOCO_COMPOSE_ENV": "/dev/null",
         }
-        # Also for whoever calls docker compose by itself, as the scripts of operators do.
+        # Also for callers of docker compose itself, such as the scripts of operators.
         compose = {"COMPOSE_PROJECT_NAME": project, "COMPOSE_FILE": ":".join(str(ROOT / file) for file in files)}
         self.env = {**outside, **own, **compose, **env}
 
@@ -75,11 +75,11 @@ class ComposedFleet:
             raise AssertionError(f"{error}\n{self.tail()}") from error
 
     def down(self) -> None:
-        """The containers go, the volumes stay."""
+        """Remove the containers, keep the volumes."""
         self.run("down", "--remove-orphans", "--timeout", "30")
 
     def remove(self) -> None:
-        """Nothing stays."""
+        """Remove the containers and the volumes."""
         self.run("--profile", "*", "down", "--volumes", "--remove-orphans", "--timeout", "30")
         of_it = ["--quiet", "--filter", f"label=com.docker.compose.project={self.project}"]
         left = [self.docker("ps", "--all", *of_it), self.docker("volume", "ls", *of_it)]
@@ -96,9 +96,9 @@ class ComposedFleet:
         return self.run("logs", "--no-color", "--tail", "40", *services)
 
     def check_logs(self, *, also_secret: Sequence[str] = ()) -> int:
-        """Every line of our containers, those that have ended too, keeps the log contract; how many there were.
+        """Check all lines of our containers, also stopped ones, against the log contract; return how many there were.
 
-        NATS has a format of its own: it must only have refused nobody a subject.
+        NATS has a format of its own: its lines must only report no permission violation.
         """
         told = 0
         for part in self.described(stopped=True):
@@ -112,7 +112,7 @@ class ComposedFleet:
         return told
 
     def log(self, container: str) -> str:
-        """Standard output and standard error, of the engine itself: compose adds what a terminal would like."""
+        """Stdout and stderr of a container, from the engine itself: compose adds formatting for terminals."""
         command = ["docker", "logs", container]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_COMMAND_SECONDS, check=True
@@ -120,11 +120,11 @@ class ComposedFleet:
         return done.stdout.decode(errors="replace")
 
     def containers(self, service: str) -> list[str]:
-        """The ids of those that run."""
+        """The ids of the running containers of a service."""
         return self.run("ps", "--quiet", service).split()
 
     def described(self, *, stopped: bool = False) -> list[dict[str, Any]]:
-        """What `docker compose ps` tells of every container."""
+        """The entry of every container in `docker compose ps`."""
         told = self.run("ps", *(["--all"] if stopped else []), "--format", "json")
         return [json.loads(line) for line in told.splitlines()]
 
@@ -153,7 +153,7 @@ class ComposedFleet:
 
 @functools.cache
 def build_images() -> None:
-    """Once in a session; layers that are there are not built again."""
+    """Build the images once in a session; existing layers are reused."""
     # One process of a session builds, the others then find everything built (a second).
     with (Path(tempfile.gettempdir()) / f"pyoco-fleet-images-{IMAGES_TAG}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Which tests in containers share a process of pytest-xdist: those of one compose project, which is started once."""
+"""Runs all tests of one compose project in one process of pytest-xdist, so that it is started once."""
 
 from pathlib import PurePosixPath
 

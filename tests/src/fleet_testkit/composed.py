@@ -27,7 +27,7 @@ _SECONDS = 120
 
 
 class OpenFleet(ComposedFleet):
-    """Open to this machine only: its NATS, its PostgreSQL and its services can be reached past the gateway."""
+    """A fleet whose NATS, PostgreSQL and services can be reached without the gateway, from this machine only."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class OpenFleet(ComposedFleet):
         self._secrets = folder / "secrets"
         settings = folder / "compose.env"
         settings.write_text("".join(f"{name}={value}\n" for name, value in (env or {}).items()))
-        # As settings of the containers, and where compose.yaml itself asks for them.
+        # `env` goes into the settings of the containers, and into the variables of compose.yaml itself.
         super().__init__(
             project,
             files=_FILES,
@@ -59,7 +59,7 @@ class OpenFleet(ComposedFleet):
 
     def up(self, *options: str) -> None:
         super().up(*options)
-        # A container with all secrets that stays: to start one for every change of the users takes seconds.
+        # A container with all secrets that keeps running: starting one for every change of users takes seconds.
         hold = ["run", "--detach", "--no-deps", "--entrypoint", "sleep", "secrets", "infinity"]
         self._keeper = self.run(*hold).strip()
         self._fetch_secrets()
@@ -67,7 +67,7 @@ class OpenFleet(ComposedFleet):
     def __exit__(self, failed: object = None, *_: object) -> None:
         try:
             if failed is None:
-                # Whatever tests did to it.
+                # The log contract holds whatever the tests did.
                 self.check_logs(also_secret=[self.gateway_secret])
         finally:
             super().__exit__()
@@ -77,7 +77,7 @@ class OpenFleet(ComposedFleet):
         super().down()
 
     def remove(self) -> None:
-        # While it goes by itself, beside the others, the volumes with its secrets cannot.
+        # First, because compose cannot remove the volumes of secrets while this container uses them.
         self._dismiss_keeper()
         super().remove()
 
@@ -88,7 +88,7 @@ class OpenFleet(ComposedFleet):
 
     @functools.cached_property
     def _secrets_command(self) -> list[str]:
-        """What compose.yaml lets make the secrets."""
+        """The command of compose.yaml that makes the secrets."""
         command: list[str] = self.inspect(self._container("secrets"))["Config"]["Entrypoint"]
         return command
 
@@ -109,7 +109,7 @@ class OpenFleet(ComposedFleet):
         return self.credentials("operator")
 
     def let_in(self, worker_id: str, tags: list[str]) -> Path:
-        """As an operator does it: one more user, and NATS reads its users again."""
+        """Allow a worker to connect as an operator does: add a user and reload NATS."""
         self._change_users("--grant", f"{worker_id}={','.join(tags)}")
         return self._secrets / "operator" / "workers" / f"{worker_id}.nk"
 
@@ -131,7 +131,7 @@ class OpenFleet(ComposedFleet):
         return int(self.inspect(self._container(name))["State"]["Pid"])
 
     def processes(self) -> dict[str, psutil.Process]:
-        """But PostgreSQL's, which share memory: their sizes cannot be added up."""
+        """Without PostgreSQL's processes: they share memory, so their sizes cannot be added up."""
         names = {part["Service"] for part in self.described()} - {"postgres"}
         return {name: psutil.Process(self.pid(name)) for name in names}
 
@@ -142,7 +142,7 @@ class OpenFleet(ComposedFleet):
         return {part["Name"]: self.log(part["Name"]) for part in self.described(stopped=True)}
 
     def written(self) -> Iterator[tuple[str, bytes]]:
-        """What containers have said, and what is in the volumes of NATS and PostgreSQL."""
+        """The logs of the containers, and the volumes of NATS and PostgreSQL."""
         for name, said in self.logs().items():
             yield name, said.encode()
         for service, folder in (("nats", "/data"), ("postgres", "/var/lib/postgresql/data")):
@@ -157,7 +157,7 @@ class OpenFleet(ComposedFleet):
 
     @contextmanager
     def ledger_locked(self) -> Iterator[None]:
-        """PostgreSQL waits for a lock for as long as it takes; so it is taken away altogether."""
+        """Block writes by stopping PostgreSQL: it would wait for a lock without limit."""
         self.run("kill", "postgres")
         try:
             yield
@@ -179,19 +179,19 @@ class OpenFleet(ComposedFleet):
         )
 
     def _container(self, name: str) -> str:
-        """Of a service; worker-2 is the second container of the workers."""
+        """The name of a service's container; worker-2 is the second container of the workers."""
         if name.startswith(f"{self.project}-"):
             return name
         service, number = ("worker", name.removeprefix("worker-")) if name.startswith("worker-") else (name, "1")
         return f"{self.project}-{service}-{number}"
 
     def _change_users(self, *options: str) -> None:
-        """As `docker compose run secrets` does it, in a container that is there already."""
+        """Do what `docker compose run secrets` does, in a running container, and reload NATS."""
         self.docker("exec", self._keeper, *self._secrets_command, *options)
-        # Twice: the first time the server learns who a new account is, the second time what it imports.
+        # Twice: the first reload makes a new account known, the second its imports.
         for _ in range(2):
             before = self._reloads()
-            # As ops/reload-nats does it: after `docker kill`, whatever the signal, it would not be started again.
+            # As ops/reload-nats does: after `docker kill`, with any signal, the engine would not restart it.
             self.docker("exec", self._container("nats"), "sh", "-c", "kill -HUP 1")
             wait_until(functools.partial(self._reloaded_since, before), what="NATS reloaded")
         self._fetch_secrets()
@@ -214,7 +214,7 @@ class OpenFleet(ComposedFleet):
 
 
 class NatsContainer:
-    """The NATS of a composed fleet, for a test that takes it away."""
+    """The NATS of a composed fleet, for a test that stops or pauses it."""
 
     def __init__(self, fleet: OpenFleet) -> None:
         self._fleet = fleet

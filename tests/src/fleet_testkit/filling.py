@@ -1,4 +1,4 @@
-"""Fill a ledger with many ended runs, made inside the database."""
+"""Fills a ledger with many ended runs, generated inside the database."""
 
 from sqlalchemy import Connection, text
 

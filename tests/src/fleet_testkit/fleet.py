@@ -1,4 +1,4 @@
-"""What acceptance tests ask of a fleet, whatever it runs in: the embedded stack, or containers."""
+"""The interface of a fleet for acceptance tests; the embedded stack and containers implement it."""
 
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ class Fleet(Protocol):
 
     @property
     def nats_url(self) -> str:
-        """Where a test finds NATS; whom it lets in is known to `nats_users`."""
+        """The URL of NATS; `nats_users` has the credentials."""
 
     @property
     def gateway_secret(self) -> str: ...
@@ -39,10 +39,10 @@ class Fleet(Protocol):
         """The seed of a role's NATS user."""
 
     def send_away(self, worker_id: str) -> None:
-        """Take the credentials back from a worker that was let in."""
+        """Revoke the credentials of a worker."""
 
     def service_client(self, name: str, *, knows_secret: bool = True) -> httpx.Client:
-        """Talks to a service past the gateway; without its secret as whoever found the way."""
+        """A client that bypasses the gateway; with or without the gateway's secret."""
 
     def admin(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """`pyoco-server-admin …` as its operator calls it."""
@@ -55,16 +55,16 @@ class Fleet(Protocol):
     def log(self, name: str) -> str: ...
 
     def logs(self) -> dict[str, str]:
-        """What every part has said, by the part's name."""
+        """The log of every part, by name."""
 
     def written(self) -> Iterator[tuple[str, bytes]]:
-        """Everything that it has put on a disk, piece by piece, with a name for each."""
+        """All data that the fleet has written to disk, in named pieces."""
 
     def ledger_rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Read only: a test never changes the ledger behind the service's back."""
+        """Query the ledger, read-only: only its service may change it."""
 
     def ledger_locked(self) -> AbstractContextManager[None]:
-        """While this lasts nobody can write to the ledger."""
+        """Within this context all writes to the ledger are blocked."""
 
 
 class MakesFleets(Protocol):
@@ -76,7 +76,7 @@ class MakesFleets(Protocol):
 
 
 class NatsOfItsOwn(Protocol):
-    """The NATS of a fleet that a test may take away."""
+    """The NATS of a fleet, for a test that stops or pauses it."""
 
     def start(self) -> None: ...
 

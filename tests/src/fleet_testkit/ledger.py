@@ -1,4 +1,4 @@
-"""Look into the ledger of a fleet, past its service."""
+"""Reads the ledger of a fleet directly, without its service."""
 
 from typing import Any
 

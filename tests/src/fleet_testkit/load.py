@@ -1,4 +1,4 @@
-"""Clients that keep submitting while something is broken on purpose, and know what each answer was."""
+"""Clients that keep submitting runs while a test injects a failure, and record every answer."""
 
 import statistics
 import threading
@@ -17,10 +17,10 @@ _PAUSE_SECONDS = 0.2
 class Answer:
     asked_at: float
     seconds: float
-    # None: the connection broke, so that nobody knows.
+    # None: the connection broke, so the outcome is unknown.
     status: int | None
     run_id: str | None
-    # Of the run, among its params.
+    # The run's param `label`.
     label: str
     body: str
 
@@ -71,7 +71,7 @@ class Load:
         self.stop()
 
     def stop(self) -> None:
-        """Raises what a client could not make sense of: it has submitted nothing since."""
+        """Stop the clients. Raises the error of a client that an unexpected answer has ended early."""
         if not self._stop.is_set():
             self._stop.set()
             self._pool.shutdown()
@@ -86,13 +86,13 @@ class Load:
 
     @property
     def refused(self) -> list[Answer]:
-        """Said to be refused: nothing of them may be left."""
+        """Submits answered with 503: nothing of them may be left."""
         with self._lock:
             return [answer for answer in self.answers if answer.status == httpx.codes.SERVICE_UNAVAILABLE]
 
     @property
     def unclear(self) -> list[Answer]:
-        """Neither: whether the run exists is not known to the client."""
+        """Submits with any other answer or none: the client does not know whether the run exists."""
         clear = (httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE)
         with self._lock:
             return [answer for answer in self.answers if answer.status not in clear]

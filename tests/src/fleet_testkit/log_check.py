@@ -1,4 +1,4 @@
-"""Whether log lines keep the contract: each is JSON of the schema, and none tells what it must not."""
+"""Checks log lines against the log contract: JSON of the schema, no secrets and no payloads."""
 
 import json
 import re
@@ -15,16 +15,16 @@ _SCHEMA = Path(__file__).parents[3] / "observability/log-line.schema.json"
 _MOST_TOLD = 20
 _SHOWN_CHARACTERS = 600
 
-# Put it into params, bodies and whatever else must stay out of the logs: every stack's lines are searched for it.
-# Only at DEBUG, and in what a flow has raised, a worker may tell it.
+# Put it into params, bodies and other data that must stay out of the logs: every stack's lines are searched for it.
+# It is allowed at DEBUG, and in a worker's line about an exception of a flow.
 CANARY = "canary-5ecb1d"
-# What must never be in a line, not even at DEBUG.
+# Secrets, which no line may contain, not even at DEBUG.
 _SECRETS = re.compile(rf"pyoco_[A-Za-z0-9-]{{1,64}}_[A-Za-z0-9_-]{{32,128}}|S[ACNOUX][A-Z2-7]{{56}}|secret-{CANARY}")
 
 
-# NATS has refused somebody a subject: as our processes tell it, and as nats-server does.
+# A permission violation on NATS, as our processes and nats-server log it.
 _REFUSED_BY_NATS = re.compile(r"(permissions|publish|subscription) violation", re.IGNORECASE)
-# A test that wants to be refused says so in the name of its connection, which nats-server tells in its line.
+# The connection name of a test that wants to be refused; nats-server logs it in the same line.
 REFUSED_ON_PURPOSE = "refused-on-purpose"
 
 
@@ -34,7 +34,7 @@ def _validator() -> Any:
 
 
 def fault_of(line: str) -> str | None:
-    """What is wrong with a line; None if nothing is."""
+    """The fault of a line; None if it keeps the contract."""
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -62,9 +62,9 @@ def _without_what_a_flow_raised(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_log_lines(lines: Iterable[str], *, of: str, also_secret: Iterable[str] = ()) -> int:
-    """Fail with the first lines that break the contract; how many were looked at.
+    """Fail with the first lines that break the contract; return how many were checked.
 
-    A file may end in the middle of a line, when its writer was killed: hand over whole lines.
+    Pass whole lines only: a file may end in the middle of a line, when its writer was killed.
     """
     secrets = [secret for secret in also_secret if secret]
     looked = 0
@@ -81,7 +81,7 @@ def check_log_lines(lines: Iterable[str], *, of: str, also_secret: Iterable[str]
 
 
 def check_refusals(lines: Iterable[str], *, of: str) -> None:
-    """Fail if NATS says, in lines of its own, that it has refused a process something."""
+    """Fail if nats-server's own log lines report a permission violation."""
     refused = [line for line in lines if _is_refusal(line)]
     assert not refused, f"{of} has refused what no test expects: {refused[:_MOST_TOLD]}"
 

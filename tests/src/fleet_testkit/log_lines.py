@@ -1,4 +1,4 @@
-"""Read what a part has logged."""
+"""Reads the JSON log lines of a part."""
 
 import json
 from typing import Any

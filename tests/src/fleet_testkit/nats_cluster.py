@@ -21,7 +21,7 @@ _LINK_SECONDS = 20.0
 
 @asynccontextmanager
 async def linked(url: str) -> AsyncIterator[NatsLink]:
-    """To these servers and no others, and not patient with them."""
+    """A NatsLink to these servers only, with short timeouts."""
     async with NatsLink(FleetSettings(nats_url=url, nats_request_timeout_sec=2.0), name="test") as link:
         async with asyncio.timeout(_LINK_SECONDS):
             await link.wait_ready()
@@ -36,7 +36,7 @@ class NatsCluster:
 
     def __init__(self, folder: Path, *, more_config: str = "") -> None:
         routes = [free_port() for _ in range(_SIZE)]
-        # How the last one reaches the others, and they it.
+        # The proxied ports through which the last server and the others reach each other.
         doors = [free_port() for _ in range(_SIZE)]
         self._monitors = [free_port() for _ in range(_SIZE)]
         self._proxies = [RouteProxy(port=door, to_port=route) for door, route in zip(doors, routes, strict=True)]
@@ -70,7 +70,7 @@ class NatsCluster:
             proxy.stop()
 
     def wait_healthy(self) -> None:
-        """Every server has joined and caught up, and the one that places streams knows it."""
+        """Wait until every server has joined and caught up, and the leader that places streams knows it."""
 
         def is_whole() -> bool:
             return all(map(_is_healthy, self._monitors)) and any(map(_sees_the_others, self._monitors))
@@ -78,7 +78,7 @@ class NatsCluster:
         wait_until(is_whole, within=_START_SECONDS, what="a healthy cluster")
 
     def wait_serving(self, stream: str) -> None:
-        """The server that can be cut off answers direct gets of a stream itself: it does so once it has caught up."""
+        """Wait until the server that can be cut off answers direct gets of a stream, so has caught up with it."""
         wait_until(lambda: self._serves(stream), within=_START_SECONDS, what=f"direct gets of {stream}")
 
     def _serves(self, stream: str) -> bool:
@@ -97,7 +97,7 @@ class NatsCluster:
 
 
 def _sees_the_others(port: int) -> bool:
-    """Only the leader of the cluster tells of the others."""
+    """Whether this server sees the others as current; only the leader of the cluster reports them."""
     seen = httpx.get(f"http://127.0.0.1:{port}/jsz", timeout=2).json().get("meta_cluster", {}).get("replicas") or []
     return len(seen) == _SIZE - 1 and all(peer["current"] and not peer.get("offline") for peer in seen)
 

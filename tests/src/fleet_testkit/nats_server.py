@@ -14,12 +14,12 @@ from typing import NoReturn
 from .standing_still import go_on, stop_still
 from .waiting import wait_until
 
-# Below the ports that Linux gives to outgoing connections: those could be taken again before a server listens.
+# Below Linux's ephemeral ports, which an outgoing connection could take before a server listens.
 _PORTS = range(10_000, 32_000)
 
 
 def free_port() -> int:
-    """A port that nobody listens on; chosen by chance, so that test processes side by side do not meet."""
+    """A free port, chosen at random, so that parallel test processes do not get the same one."""
     while True:
         port = random.choice(_PORTS)
         with socket.socket() as probe:
@@ -43,7 +43,7 @@ class NatsServer:
     ) -> None:
         self.folder = folder
         self._jetstream_options = jetstream_options
-        # Users, TLS and the like; what is changed here is known after a start or `reload`.
+        # Users, TLS and the like; a change takes effect at a start or `reload`.
         self.more_config = more_config
         self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -92,14 +92,14 @@ class NatsServer:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """From now on it answers nothing."""
+        """Pause the server with SIGSTOP: it answers nothing until `resume`."""
         stop_still(self.pid)
 
     def resume(self) -> None:
         go_on(self.pid)
 
     def wipe(self) -> None:
-        """Lose the disk. Stop the server first."""
+        """Delete the store, as if the disk were lost. Stop the server first."""
         shutil.rmtree(self.store, ignore_errors=True)
 
     def _write_config(self) -> Path:
@@ -118,7 +118,7 @@ class NatsServer:
         if self._process is None:
             return
         self._process.send_signal(how)
-        # A paused server hears of it only now, and says nothing more before.
+        # A paused server gets the signal only now, before it can answer anything.
         self._process.send_signal(signal.SIGCONT)
         self._process.wait(timeout=30)
         self._process = None
@@ -136,7 +136,7 @@ class NatsServer:
 class SharedNats(NatsServer):
     """A JetStream account of the test's own on a server that other tests use, too.
 
-    Whatever would be felt by the others is refused: such a test is marked `own_nats`.
+    Operations that affect other tests are refused: mark a test that needs them `own_nats`.
     """
 
     def __init__(self, server: NatsServer, account: str) -> None:
@@ -175,7 +175,7 @@ class SharedNats(NatsServer):
 class NatsPool:
     """Hands out JetStream accounts of one running server; a used-up server is replaced by a fresh one.
 
-    A fresh one because streams of finished tests would stay, and be synced to disk, for ever.
+    Otherwise the streams of finished tests would stay, and be synced to disk, for ever.
     """
 
     ACCOUNTS = 40
@@ -193,7 +193,7 @@ class NatsPool:
                 f"  {name} {{ jetstream: enabled, users: [{{ user: {name}, password: {name} }}] }}\n"
                 for name in self._left
             )
-            # Streams reserve what they may grow to, however little is in them.
+            # Streams reserve their maximum size, however little they hold.
             self._server = NatsServer(
                 self._new_folder(),
                 more_config=f"accounts {{\n{accounts}}}\n",

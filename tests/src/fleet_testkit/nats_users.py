@@ -1,4 +1,4 @@
-"""Who a test is on the NATS of a fleet: its operator, or a worker that was let in as an operator would do it."""
+"""Credentials of tests for the NATS of a fleet: the operator's, or new ones of a worker."""
 
 from pathlib import Path
 from typing import Protocol
@@ -9,14 +9,14 @@ from fleet_launcher.data_dir.nats_users import NatsUsers
 
 
 class Door(Protocol):
-    """Whoever decides who gets into a NATS."""
+    """Manages the users of a fleet's NATS."""
 
     def operator_file(self) -> Path | None: ...
 
     def let_in(self, worker_id: str, tags: list[str]) -> Path | None: ...
 
 
-# The doors of the fleets of this process, by the address of their NATS.
+# The user management of every fleet in this process, by the URL of its NATS.
 _DOORS: dict[str, Door] = {}
 
 
@@ -35,13 +35,13 @@ def operator_file(nats_url: str) -> Path | None:
 
 
 def worker_file(nats_url: str, worker_id: str, tags: list[str]) -> Path | None:
-    """Let a worker in, and say where its seed is; None for a NATS without users."""
+    """Allow a worker to connect; return its seed file, None for a NATS without users."""
     door = _DOORS.get(nats_url)
     return None if door is None else door.let_in(worker_id, tags)
 
 
 class _DoorOfStack:
-    """The launcher's."""
+    """Manages the NATS users of an embedded stack with the launcher's code."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir

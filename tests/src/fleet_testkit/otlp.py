@@ -21,18 +21,18 @@ from .waiting import wait_until
 class ReceivedSpan:
     trace_id: str
     span_id: str
-    # Empty: it began the trace.
+    # Empty for the root span.
     parent_id: str
     name: str
     kind: str
     attributes: dict[str, Any]
-    # The span that each leads to, with the attributes of the link.
+    # Ids of the linked spans, with the attributes of the link.
     links: list[tuple[str, dict[str, Any]]]
     is_error: bool
     error: str
     begun_at: float
     ended_at: float
-    # What the process says of itself.
+    # The resource attributes of the process.
     resource: dict[str, Any] = field(repr=False)
 
     @property
@@ -84,7 +84,7 @@ class Receiver:
 
     @property
     def env(self) -> dict[str, str]:
-        """For the processes that shall export here, soon and not in batches of seconds."""
+        """The environment of processes that export to this receiver, with a short delay instead of seconds."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self._server.server_address[1]}",
             "OTEL_BSP_SCHEDULE_DELAY": "100",
@@ -101,7 +101,7 @@ class Receiver:
     def wait_for(
         self, what: str, trace_id: str, condition: "Callable[[Trace], Any]", *, within: float = 30.0
     ) -> "Trace":
-        """A trace as it is once the condition holds."""
+        """Wait until the condition holds for a trace; return the trace."""
 
         def look() -> Trace | None:
             trace = self.trace(trace_id)
@@ -127,7 +127,7 @@ class Receiver:
 
 
 class Trace:
-    """The spans of one trace, and how they hang together."""
+    """The spans of one trace, and the tree that they form."""
 
     def __init__(self, spans: list[ReceivedSpan]) -> None:
         self.spans = sorted(spans, key=lambda span: span.begun_at)
@@ -153,7 +153,7 @@ class Trace:
         return next((one for one in self.spans if one.span_id == span.parent_id), None)
 
     def way_to(self, span: ReceivedSpan) -> list[str]:
-        """The names from the beginning of the trace down to a span."""
+        """The names of the spans from the root down to a span."""
         names = [span.name]
         while (above := self.parent(span)) is not None:
             span = above
@@ -165,7 +165,7 @@ class Trace:
         return [span for span in self.spans if span.parent_id and self.parent(span) is None]
 
     def __str__(self) -> str:
-        """The tree, for whoever reads why a test failed."""
+        """The spans as a tree, for messages of failed tests."""
         lines: list[str] = []
 
         def show(span: ReceivedSpan, depth: int) -> None:

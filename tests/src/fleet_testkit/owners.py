@@ -1,4 +1,4 @@
-"""What the services make on NATS, for tests that start a worker without them."""
+"""Makes the streams, buckets and consumers of the services, for tests that start a worker without them."""
 
 from collections.abc import Iterable
 

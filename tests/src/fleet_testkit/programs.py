@@ -63,7 +63,7 @@ class Program:
 def run_program(
     command: Sequence[str], *, env: Mapping[str, str], folder: Path | None = None, timeout: float = 120.0
 ) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end; what it said is in the result."""
+    """Run a program to its end; the result has its output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         program = Program(command, env=env, stdout=out, stderr=err, folder=folder)
         try:
@@ -86,7 +86,7 @@ class _Server:
                 [sys.executable, "-m", "fleet_testkit.program_server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Ctrl-C is for whoever runs the tests; they end what they have started.
+                # Ctrl-C must reach pytest only; the tests then end the programs they started.
                 start_new_session=True,
             )
 

@@ -1,4 +1,4 @@
-"""A real Prometheus: asked over HTTP, and one in a container for a stack on this machine."""
+"""A client of a real Prometheus, and a Prometheus in a container for a stack on this machine."""
 
 import subprocess
 import uuid
@@ -42,7 +42,7 @@ class Prometheus:
 
 
 class PrometheusContainer(Prometheus):
-    """With the configuration of a folder, in the network of this machine."""
+    """A Prometheus with the configuration of a folder, on the network of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._port = free_port()

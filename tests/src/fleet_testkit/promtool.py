@@ -1,4 +1,4 @@
-"""Prometheus's own checker: the one of this machine, else the one in the image that compose uses."""
+"""Runs promtool: the one of this machine, else the one in the image that compose uses."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 def prometheus_image() -> str:
-    """As it is pinned for whoever runs the fleet in containers."""
+    """The image that compose.observability.yaml pins."""
     composed = yaml.safe_load((_ROOT / "compose.observability.yaml").read_text())
     image: str = composed["services"]["prometheus"]["image"]
     return image
@@ -35,7 +35,7 @@ def why_no_promtool() -> str | None:
 
 
 def promtool(*arguments: str, folder: Path) -> str:
-    """Run it in a folder; what it says, which fails the test if it is not content."""
+    """Run promtool in a folder and return its output; an error fails the test."""
     if shutil.which("promtool"):
         command = ["promtool", *arguments]
     else:

@@ -1,4 +1,4 @@
-"""A TCP proxy between two servers, which a test may cut as if it were the cable."""
+"""A TCP proxy between two servers that a test may cut, for network partitions."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ class RouteProxy:
         self._thread.join(10)
 
     def cut(self) -> None:
-        """End what goes through, and let nothing through from now on."""
+        """Abort open connections and refuse new ones."""
         self._is_cut = True
         self._loop.call_soon_threadsafe(self._drop_all)
 

@@ -25,7 +25,7 @@ class ServiceRoute:
     service: str
     method: str
     path: str
-    # None: whoever reaches the service may ask.
+    # None: the route requires no scope.
     scope: Scope | None
 
 
@@ -51,7 +51,7 @@ def service_routes() -> list[ServiceRoute]:
 
 
 def _flat(routes: Iterable[BaseRoute]) -> Iterator[Route]:
-    """Included routers are opened; what is neither those nor a route is something that nobody has looked at."""
+    """All routes, also of included routers; TypeError for any other kind, so that none is overlooked."""
     for route in routes:
         if (router := getattr(route, "original_router", None)) is not None:
             yield from _flat(router.routes)
@@ -62,7 +62,7 @@ def _flat(routes: Iterable[BaseRoute]) -> Iterator[Route]:
 
 
 def _methods_of(route: Route) -> set[str]:
-    """A HEAD that nobody wrote down is the framework's, for pages that are no routes of a service."""
+    """The methods of a route, without the HEAD that the framework adds to pages that are not of a service."""
     methods = set(route.methods or ())
     return methods if isinstance(route, APIRoute) else methods - {"HEAD"}
 

@@ -1,4 +1,4 @@
-"""Submit runs and wait for their end, as a patient client behind the gateway does."""
+"""Submits runs and waits for their end through the gateway, as a client with retries does."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +13,7 @@ Snapshot = dict[str, Any]
 
 
 def submit(client: httpx.Client, flow_name: str, *, tag: str | None = None, **params: Any) -> str:
-    """The id of an accepted run."""
+    """Submit a run, which must be accepted; return its id."""
     answer = client.post("/runs", json={"flow_name": flow_name, "params": params, "tag": tag})
     assert answer.status_code == httpx.codes.OK, answer.text
     assert answer.json()["status"] == RunStatus.PENDING
@@ -35,7 +35,7 @@ def wait_status(client: httpx.Client, run_id: str, status: RunStatus, *, within:
 
 
 def wait_ended(client: httpx.Client, run_ids: Iterable[str], *, within: float = 30.0) -> list[Snapshot]:
-    """The runs when all of them have ended; a gateway or service that is away meanwhile is asked again."""
+    """Wait until all runs have ended and return them; retries while the gateway or a service is down."""
     waiting = list(run_ids)
     ended: dict[str, Snapshot] = {}
 

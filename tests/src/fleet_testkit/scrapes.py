@@ -1,4 +1,4 @@
-"""What a process answers to whoever scrapes it, taken apart."""
+"""Parses the metrics that a process exposes to a scrape."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

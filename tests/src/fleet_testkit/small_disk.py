@@ -22,7 +22,7 @@ class SmallDisk:
         return disk.f_bavail * disk.f_frsize
 
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Use up what is free, down to so many bytes."""
+        """Fill the disk until only `leave_bytes` are free."""
         descriptor = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             while (left := self.free_bytes - leave_bytes) > 0:
@@ -39,7 +39,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(path: Path, *, mib: int) -> Iterator[SmallDisk]:
-    """Mount one in memory; CannotMount where that is not allowed."""
+    """Mount a tmpfs; CannotMount where that is not allowed."""
     path.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "tmpfs", str(path)]
     try:

@@ -1,4 +1,4 @@
-"""Read and change snapshots in KV, as runs-api or a worker would."""
+"""Reads and changes snapshots in KV, as runs-api or a worker would."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ async def read_snapshot(runs: Bucket, run_id: str) -> RunSnapshot:
 
 
 async def change_snapshot(runs: Bucket, run_id: str, change: Callable[[RunSnapshot], RunSnapshot]) -> int:
-    """Write what `change` makes of the snapshot; its new revision."""
+    """Change the snapshot by compare-and-set; return its new revision."""
     entry = await runs.get(run_id)
     assert entry is not None
     return await runs.update(run_id, change(RunSnapshot.decode(entry.value)).encode(), revision=entry.revision)

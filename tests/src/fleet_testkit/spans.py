@@ -19,7 +19,7 @@ class RecordedSpans:
 
     @property
     def all(self) -> list[ReadableSpan]:
-        """Those that have ended, in the order of their ends."""
+        """Ended spans, in the order in which they ended."""
         return list(self._exporter.get_finished_spans())
 
     @property
@@ -27,7 +27,7 @@ class RecordedSpans:
         return [span.name for span in self.all]
 
     def named(self, name: str) -> ReadableSpan:
-        """The only one of that name."""
+        """The only span of that name."""
         [found] = [span for span in self.all if span.name == name]
         return found
 

@@ -85,7 +85,7 @@ class Stack:
         self.check_logs()
 
     def check_logs(self) -> int:
-        """Every line that any process of the stack has written keeps the log contract; how many there were."""
+        """Check all log lines of the stack against the log contract; return how many there were."""
         if self.env.get("PYOCO_LOG_FORMAT", "json") != "json":
             return 0
         secrets = {file.read_text().strip() for file in (self.data_dir / "credentials").rglob("*.secret")}
@@ -93,23 +93,23 @@ class Stack:
         return sum(check_log_lines(whole_lines(log), of=str(log), also_secret=secrets) for log in logs)
 
     def run(self, command: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """A command of pyoco-server on this stack's data dir."""
+        """Run a command of pyoco-server on this stack's data dir."""
         return self._execute("fleet_launcher.cli:main", command, "--data-dir", str(self.data_dir), *arguments)
 
     def _execute(self, *command: str) -> "subprocess.CompletedProcess[str]":
         return run_program(command, env=self.env, timeout=_COMMAND_SECONDS)
 
     def status(self) -> dict[str, Any]:
-        """What `status --json` tells; without a process for every look."""
+        """The document of `status --json`, without starting a process."""
         return status_document(DataFolder.at(self.data_dir))
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:
-        """What `status --json` tells, by the part's name."""
+        """The parts in `status --json`, by name."""
         return {part["name"]: part for part in self.status()["parts"]}
 
     def service_client(self, name: str, *, knows_secret: bool = True) -> httpx.Client:
-        """Talks to a service past the gateway; without its secret as whoever found the socket."""
+        """A client that bypasses the gateway; with or without the gateway's secret."""
         socket = str(self.parts[name]["address"]).removeprefix("unix:")
         return httpx.Client(
             transport=httpx.HTTPTransport(uds=socket),
@@ -147,7 +147,7 @@ class Stack:
         return {name: psutil.Process(part["pid"]) for name, part in self.parts.items()}
 
     def kill(self, name: str) -> int:
-        """kill -9, and wait until the process is gone; the pid it had."""
+        """Send SIGKILL and wait until the process is gone; return its pid."""
         self._remember()
         process = psutil.Process(self.pid(name))
         process.kill()
@@ -204,7 +204,7 @@ class Stack:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Not even a zombie counts: whoever should have waited for it may be gone."""
+    """Whether a process runs; a zombie does not, because its parent may be gone."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Processes that are stopped and go on later."""
+"""Pauses processes with SIGSTOP and resumes them."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from .waiting import wait_until
 
 
 def stop_still(pid: int) -> None:
-    """From now on it does nothing: the signal takes a moment to reach every thread of a process."""
+    """Pause a process and wait until every thread has stopped, because SIGSTOP is not immediate."""
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: _stands_still(pid), what=f"every thread of process {pid} standing still")
 

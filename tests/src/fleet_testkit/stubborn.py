@@ -1,4 +1,4 @@
-"""Clients that send a refused submit again under its key, and what was executed on their behalf."""
+"""Clients that retry a refused submit under its idempotency key, and a count of its executions."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,12 +8,12 @@ import httpx
 from .fleet import Fleet
 from .waiting import wait_until
 
-# Of a gateway whose service is away, and of a service whose NATS is.
+# From a gateway whose service is down, and from a service whose NATS is down.
 _COME_AGAIN = {httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT}
 
 
 def submit_until_accepted(fleet: Fleet, label: str, marks: Path, *, seconds: float = 0.0) -> str:
-    """Submit the flow `signed` until that is answered; the run id."""
+    """Retry a submit of the flow `signed` until it is accepted; return the run id."""
     with httpx.Client(base_url=fleet.url, timeout=30) as client:
 
         def accepted() -> str | None:
@@ -39,6 +39,6 @@ def submit_until_accepted(fleet: Fleet, label: str, marks: Path, *, seconds: flo
 def executions(marks: Path) -> Counter[tuple[str, str]]:
     """How often each (label, run id) was executed, counted outside of the fleet.
 
-    An execution that the fleet does not know of has left its mark, too.
+    This includes executions that the fleet does not know of.
     """
     return Counter((label, run_id) for label, run_id in map(str.split, marks.read_text().splitlines()))

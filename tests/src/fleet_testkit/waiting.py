@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 
-# A look often is a request: the longer it takes anyway, the less often we look.
+# A look is often a request, so the pause grows with the time already waited.
 _SHORTEST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
 _PAUSE_SHARE = 0.1
@@ -33,7 +33,7 @@ async def eventually(look: Callable[[], T], *, within: float = ..., what: str = 
 
 
 async def eventually(look: Callable[[], Any], *, within: float = 30.0, what: str = "condition") -> Any:
-    """The same for coroutines: `look` may be sync or async."""
+    """`wait_until` for coroutines; `look` may be sync or async."""
     begun = time.monotonic()
     while True:
         seen = look()

@@ -32,7 +32,7 @@ def build_wheel(
     build: str = "",
     members: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """A wheel file in `folder`.
+    """Build a wheel file in `folder`.
 
     `modules` maps paths in the wheel to their text (`{"shop/__init__.py": "…"}`; by default one module that knows its
     version), `entry_points` groups to names to objects (`{"pyoco.tasks": {"greet": "shop.tasks:greet"}}`). `members`
@@ -57,7 +57,7 @@ def build_wheel(
 
 
 def upload_of(wheel: Path) -> dict[str, tuple[str, bytes]]:
-    """For `files=` of a POST /wheels."""
+    """The argument `files=` for a POST /wheels."""
     return {"wheel": (wheel.name, wheel.read_bytes())}
 
 

@@ -1,4 +1,4 @@
-"""Look at NATS from outside, and speak on it as a peer would. Every call has a connection of its own."""
+"""Reads NATS from outside and publishes on it as a peer would. Every call opens its own connection."""
 
 import asyncio
 import json
@@ -23,13 +23,13 @@ _NAMES = WireNames()
 
 
 class Wire:
-    """For tests that are not async themselves."""
+    """Synchronous access to NATS, for tests that are not async."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def use(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Do something with a fresh connection."""
+        """Run `work` with a new connection."""
 
         async def connected() -> T:
             seed = operator_file(self._url)
@@ -42,7 +42,7 @@ class Wire:
         return asyncio.run(connected())
 
     def snapshot(self, run_id: str) -> tuple[bytes, int]:
-        """What KV holds of a run, and its revision."""
+        """The snapshot of a run in KV, as bytes, and its revision."""
 
         async def get(client: Client) -> tuple[bytes, int]:
             entry = await (await client.jetstream().key_value(_NAMES.runs_kv_bucket)).get(run_id)
@@ -53,7 +53,7 @@ class Wire:
         return self.use(get)
 
     def write_snapshot(self, run_id: str, value: bytes, *, revision: int) -> int:
-        """KeyWrongLastSequenceError if the revision is not the latest."""
+        """Write by compare-and-set; KeyWrongLastSequenceError if the revision is not the latest."""
 
         async def update(client: Client) -> int:
             bucket = await client.jetstream().key_value(_NAMES.runs_kv_bucket)
@@ -62,7 +62,7 @@ class Wire:
         return self.use(update)
 
     def run_ids(self) -> set[str]:
-        """Every run that KV knows."""
+        """The ids of all runs in KV."""
 
         async def keys(client: Client) -> set[str]:
             bucket = await client.jetstream().key_value(_NAMES.runs_kv_bucket)
@@ -106,7 +106,7 @@ class Wire:
         ]
 
     def refusing_snapshots(self) -> AbstractContextManager[None]:
-        """While this lasts, KV takes no snapshot."""
+        """Within this context KV refuses every snapshot."""
         return self._refusing(kv_stream(_NAMES.runs_kv_bucket))
 
     def refusing_dead_letters(self) -> AbstractContextManager[None]:
@@ -114,7 +114,7 @@ class Wire:
 
     @contextmanager
     def _refusing(self, stream: str) -> Iterator[None]:
-        """While this lasts, every message is larger than the stream allows."""
+        """Within this context every message is larger than the stream allows."""
         before = self._api(f"$JS.API.STREAM.INFO.{stream}", {})["config"]
         self._api(f"$JS.API.STREAM.UPDATE.{stream}", {**before, "max_msg_size": 16})
         try:

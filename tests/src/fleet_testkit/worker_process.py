@@ -40,7 +40,7 @@ class WorkerProcess:
         if not self.is_running:
             return
         if error is not None:
-            self.kill()  # what went wrong is told by the test, not by how its worker stops
+            self.kill()  # the test's own error matters, not how its worker stops
         else:
             self.resume()
             self.stop()
@@ -59,7 +59,7 @@ class WorkerProcess:
         return self._process.pid
 
     def wait(self, *, within: float = 30.0) -> int:
-        """Wait until it leaves by itself; its exit code."""
+        """Wait until the worker exits by itself; return its exit code."""
         assert self._process is not None
         return self._process.wait(timeout=within)
 
@@ -77,20 +77,20 @@ class WorkerProcess:
         wait_until(is_registered, within=within, what=f"worker {self.worker_id} registered")
 
     def stop(self) -> None:
-        """Ask it to stop, and see that it does."""
+        """Send SIGTERM; the worker must exit with 0 and have kept the log contract."""
         self._signal(signal.SIGTERM)
         assert self._process is not None
         assert self._process.wait(timeout=30) == 0, self.log
         check_log_lines(whole_lines(self._log), of=self.worker_id)
 
     def kill(self) -> None:
-        """kill -9 of the agent; its runners have to notice by themselves."""
+        """Send SIGKILL to the agent; its runners must detect that themselves."""
         self._signal(signal.SIGKILL)
         assert self._process is not None
         self._process.wait(timeout=30)
 
     def pause(self) -> None:
-        """The agent stands still while its runners go on."""
+        """Pause the agent while its runners go on."""
         assert self._process is not None
         stop_still(self._process.pid)
 
