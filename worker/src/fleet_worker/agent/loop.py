@@ -338,7 +338,7 @@ class Agent:
 
     async def _tend_one(self, execution: Execution) -> None:
         try:
-            # The queue's AckWait may be too short for the configured interval: another program may have made it.
+            # AckWait may be too short for the configured interval: another program may have made the queue.
             ack_wait = self._prerequisites.ack_wait_seconds
             often = min(self._settings.ack_progress_interval_sec, ack_wait / 2)
             await execution.tend(often, ack_wait_seconds=ack_wait)

@@ -142,7 +142,7 @@ def _chain_of(error: BaseException) -> Iterator[BaseException]:
 
 
 def _data_bytes() -> int:
-    """What counts for RLIMIT_DATA: heap, private mappings and stacks of threads, used or not."""
+    """The memory that RLIMIT_DATA counts: heap, private mappings and stacks of threads, used or not."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) * 1024

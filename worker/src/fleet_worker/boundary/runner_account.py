@@ -53,7 +53,7 @@ class RunnerAccount:
 
 @dataclass(frozen=True, slots=True)
 class RunnerStart:
-    """How a runner process is started."""
+    """The user and the environment that runner processes are started with."""
 
     # Variables of the fleet that workflow files may read.
     env_allow: Collection[str] = ()

@@ -16,7 +16,7 @@ from ..boundary.frames import Progress
 
 # One event stays well below NATS's maximum payload, even when every character is escaped.
 _CHUNK_CHARACTERS = 32 * 1024
-# How many failed tasks of one run have their exceptions kept.
+# The exceptions of at most this many failed tasks of a run are kept.
 _MOST_RAISED = 20
 
 
