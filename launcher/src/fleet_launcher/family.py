@@ -38,7 +38,7 @@ def is_alive(pid: int, since: float | None) -> bool:
 
 
 def family_of(stack: str, part: str, leader: int | None, since: float | None) -> list[psutil.Process]:
-    """Every living process of a part: those that carry its mark and those in the session it began.
+    """All live processes of a part: those that carry its mark and those in the session it began.
 
     The mark finds children that left the session; the session finds those that hide their environment (nginx).
     """

@@ -14,7 +14,7 @@ KEY_HEADER = "X-API-Key"
 
 
 def secret_of(key: str) -> str:
-    """The part of a key that nobody else may see. It is base64url: there may be a `_` in it, too."""
+    """The secret part of a key. It is base64url, so it may contain a `_`, too."""
     _prefix, _key_id, secret = key.split("_", 2)
     return secret
 

@@ -11,7 +11,7 @@ def open_to_others(folder: Path) -> list[str]:
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
-            continue  # a living process removes files
+            continue  # removed meanwhile by a running process
         if not stat.S_ISLNK(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
             found.append(f"{path} {stat.filemode(mode)}")
     return found

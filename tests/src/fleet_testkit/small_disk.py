@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class CannotMount(Exception):
-    """This machine lets the tests mount no disk; the message says why."""
+    """The tests cannot mount a disk on this machine; the message has the reason."""
 
 
 class SmallDisk:

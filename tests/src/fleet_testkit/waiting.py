@@ -1,4 +1,4 @@
-"""Wait for a condition with a deadline; the failure says what was waited for and what was last seen."""
+"""Waits for a condition with a deadline; the failure names the condition and the last value seen."""
 
 import asyncio
 import inspect

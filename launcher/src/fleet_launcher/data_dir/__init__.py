@@ -1,1 +1,1 @@
-"""The data folder of a stack: users, secrets, locks, what it remembers."""
+"""The data folder of a stack: NATS users, secrets, the lock, and state that outlives a start."""

@@ -1,4 +1,4 @@
-"""HTTP in and out of wheels-api."""
+"""The HTTP routes of wheels-api."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,7 +111,7 @@ def _actor(caller: Identity) -> WheelActor:
 
 
 def _source(request: Request) -> WheelSource:
-    """Where a request came from, as the gateway tells it."""
+    """Where a request came from, by the headers that the gateway sets."""
 
     def header(name: str) -> str | None:
         value = request.headers.get(name)
