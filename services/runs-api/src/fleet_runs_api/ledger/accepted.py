@@ -1,4 +1,4 @@
-"""Who a run belongs to and what it was asked to do: the ledger says it, never what a worker wrote."""
+"""The tenant and the job of a run, as accepted: always from the ledger, never from what a worker wrote."""
 
 from collections import OrderedDict
 
@@ -15,14 +15,14 @@ _LARGEST_KEPT = 8192
 
 
 class AcceptedRuns:
-    """Finds what was accepted. It never changes, so the latest are kept in memory, unless they are large."""
+    """Finds accepted jobs. They never change, so the latest ones are cached, unless they are large."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._kept: OrderedDict[str, Job] = OrderedDict()
 
     def note(self, job: Job, *, size: int) -> None:
-        """A run that was accepted for good; whoever submitted it is the first to ask for it."""
+        """Cache the job of a run that can no longer be withdrawn: its submitter mostly reads it first."""
         if size <= _LARGEST_KEPT:
             self._kept[job.run_id] = job
             if len(self._kept) > _MOST_KEPT:

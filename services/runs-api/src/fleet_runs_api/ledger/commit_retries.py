@@ -1,4 +1,4 @@
-"""What a transaction knows of an earlier try of the same, whose answer was lost."""
+"""Marks a transaction as a retry of one that may have been committed, although its answer was lost."""
 
 from sqlalchemy import Connection
 
@@ -10,5 +10,5 @@ def note_retry(connection: Connection, *, unsure: bool) -> None:
 
 
 def may_be_committed(connection: Connection) -> bool:
-    """Asked by a batch that must not be done twice: the same was tried before, and its COMMIT may have arrived."""
+    """Whether an earlier try of this transaction may have been committed; for batches that must not be done twice."""
     return bool(connection.info.get(_UNSURE))

@@ -1,4 +1,4 @@
-"""The counters: noted while a transaction runs, written once before it commits."""
+"""The counters of runs: collected during a transaction and written once before it commits."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     tag: str
 
 
-# What each open transaction has counted; a rolled back one takes its counts with it.
+# The counts of each open transaction; those of one that is rolled back are dropped with it.
 _counted: WeakKeyDictionary[Transaction, Counter[tuple[Kind, str]]] = WeakKeyDictionary()
 
 
@@ -35,10 +35,10 @@ def count(connection: Connection, changes: Iterable[tuple[Kind, RunStatus, int]]
 
 
 def settle_counts(connection: Connection) -> None:
-    """Write what the batches of this transaction have counted; call it last, before the commit.
+    """Write the counts that the batches of this transaction have collected; call it last, before the commit.
 
-    The counters are the rows that every process writes: taken last and in a fixed order, they are locked
-    for the shortest time, and two processes never wait for each other in a circle.
+    Every process writes these rows. Written last and in a fixed order they are locked for the shortest time, and
+    two processes cannot deadlock.
     """
     transaction = connection.get_transaction()
     assert transaction is not None

@@ -18,11 +18,11 @@ from .pipelining import pipeline_writes
 T = TypeVar("T")
 
 _READERS = 4
-# What SQLite keeps of its file in memory, for each connection: 32 MiB in all. With five times 32 MB the process grew
-# from 98 to 202 MB by 100,000 runs; the kernel keeps the pages of the file, too.
+# SQLite's page cache for each connection: 32 MiB in all. With five times 32 MB the process grew from 98 to 202 MB by
+# 100,000 runs; the kernel caches the pages of the file, too.
 _WRITER_CACHE_KIB = 16 * 1024
 _READER_CACHE_KIB = 4 * 1024
-# Every read is a page through an index. A database that needs longer hangs, and so would whoever waits for it.
+# Timeout of a read. Every read is one page through an index, so a database that takes longer hangs.
 _READ_SECONDS = 10.0
 # A server that vanishes is noticed within seconds.
 _CONNECTION = {
@@ -32,21 +32,21 @@ _CONNECTION = {
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-# And a server notices a client that vanishes, whose locks it would keep otherwise.
+# The server notices a client that vanishes; otherwise it would keep the client's locks.
 _KEEPALIVES = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3"
 _WRITER_OPTIONS = (
-    # Everything is written by key: no plan that reads a table through gets better when the table has grown.
+    # All writes are by key: a plan that scans a table only gets worse as the table grows.
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
-    # A process that hangs in the middle of a transaction does not hold up the others for long.
+    # A process that hangs during a transaction does not block the others for long.
     "-c lock_timeout=5s -c idle_in_transaction_session_timeout=15s"
 )
 _READER_OPTIONS = (
-    # A plan made for any tenant alike would be a bad one for the smallest.
+    # A generic plan for all tenants would be a bad one for the smallest.
     "-c plan_cache_mode=force_custom_plan "
-    # Whoever asked has given up by then.
+    # The reader has given up by then.
     f"-c statement_timeout={_READ_SECONDS:.0f}s"
 )
-# For migrations none of that holds.
+# Migrations need the server's defaults instead.
 _PLAIN = {
     "enable_seqscan": "on",
     "enable_hashjoin": "on",
@@ -56,12 +56,12 @@ _PLAIN = {
 }
 _READ_ONLY = "25006"
 _DISK_FULL = "53100"
-_MIGRATION_LOCK = 0x5079_6F63_6F31  # any number that nobody else locks on
+_MIGRATION_LOCK = 0x5079_6F63_6F31  # any number that is not used for another advisory lock
 
 
 @contextmanager
 def unavailable_if_away() -> Iterator[None]:
-    """Turn the driver's complaint about a missing or locked database into a failure with a name."""
+    """Turn the driver's error for a missing, locked or full database into LedgerUnavailable or DiskFull."""
     try:
         yield
     except DBAPIError as error:
@@ -75,7 +75,7 @@ def unavailable_if_away() -> Iterator[None]:
 
 
 def _is_away(error: DBAPIError) -> bool:
-    """The driver has another class for some ways to end a connection, and for a standby that takes no writes."""
+    """Whether the database is unavailable. Some lost connections and read-only standbys have other error classes."""
     return (
         isinstance(error, OperationalError)
         or error.connection_invalidated
@@ -91,13 +91,13 @@ def _has_no_space(error: DBAPIError) -> bool:
 
 
 class Database:
-    """One engine that writes and one that reads; both are lazy, nothing is opened here."""
+    """One engine for writes and one for reads; both are lazy, so that no connection is opened here."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         address = make_url(url)
         self.is_sqlite = address.get_backend_name() == "sqlite"
-        # Where a ledger in a file lies.
+        # The folder of a SQLite ledger.
         self.folder = Path(address.database or "").absolute().parent if self.is_sqlite else None
         self.writer = self._engine(
             "BEGIN IMMEDIATE", pool_size=1, cache_kib=_WRITER_CACHE_KIB, options=_WRITER_OPTIONS
@@ -105,7 +105,7 @@ class Database:
         if not self.is_sqlite:
             pipeline_writes(self.writer)
         self.reader = self._engine("BEGIN", pool_size=_READERS, cache_kib=_READER_CACHE_KIB, options=_READER_OPTIONS)
-        # Of their own: if the database hangs, they hang, and nobody else's threads do.
+        # A separate pool: if the database hangs, only these threads hang.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="ledger-reader")
 
     def migrate(self) -> None:
@@ -146,7 +146,7 @@ class Database:
         return await self.look(lambda connection: connection.execute(query).all())
 
     async def look(self, query: Callable[[Connection], T]) -> T:
-        """Read in a thread, so that the event loop goes on meanwhile, and not for ever."""
+        """Read in a thread, so that the event loop is not blocked, with a timeout."""
         reading = asyncio.get_running_loop().run_in_executor(self._readers, self.read, query)
         try:
             async with asyncio.timeout(_READ_SECONDS):
@@ -177,14 +177,14 @@ class Database:
             self.url,
             pool_size=pool_size,
             max_overflow=0,
-            # The text of a failure goes to the log, params of runs do not.
+            # The text of an error goes to the log; params of runs must not.
             hide_parameters=True,
             connect_args={"check_same_thread": False, "timeout": 10},
         )
 
         @event.listens_for(engine, "connect")
         def set_up(connection: Any, _: Any) -> None:
-            # We say BEGIN ourselves: the driver's own would start writes too late to wait for the lock.
+            # BEGIN is sent explicitly: the driver would begin a write too late to wait for the lock.
             connection.isolation_level = None
             for pragma in (
                 "journal_mode=WAL",

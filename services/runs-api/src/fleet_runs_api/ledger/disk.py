@@ -1,6 +1,6 @@
-"""The disk that a ledger in a file lies on: watched, and nothing new is accepted when it is nearly full.
+"""Watches the disk of a SQLite ledger: no new runs are accepted when it is nearly full.
 
-In the embedded stack NATS's store and the logs lie there, too.
+In the embedded stack NATS's store and the logs are on the same disk.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class LedgerDisk:
         self._told_at = 0.0
 
     def free_bytes(self) -> float:
-        """Not a number if it cannot be known."""
+        """The free space of the disk; NaN if it is not known."""
         try:
             return nan if self._folder is None else free_bytes(self._folder)
         except OSError:
@@ -36,19 +36,19 @@ class LedgerDisk:
 
     @property
     def full_because(self) -> str | None:
-        """Why nothing new is accepted, in a few words; None while there is room."""
+        """Why no new runs are accepted; None while there is enough space."""
         free, needed = self.free_bytes(), self._limits.disk_free_min_bytes
         if free < needed:
             return f"{in_mib(int(free))} are free on the data disk, {in_mib(needed)} are needed"
         return None
 
     def require(self) -> None:
-        """Refuse what is new while there is no room for it."""
+        """Raise DiskFull if there is not enough space for new runs."""
         if (reason := self.full_because) is not None:
             raise DiskFull(f"no space left on the data disk ({reason}); free some and try again", reason=reason)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tell in the log when space gets scarce, when it is gone, and when there is enough again."""
+        """Log when space gets scarce, when it is used up, and when there is enough again."""
         while not stop.is_set():
             self.tell(time.monotonic())
             await asyncio.sleep(_LOOK_SECONDS)

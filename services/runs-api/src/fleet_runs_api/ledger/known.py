@@ -1,4 +1,4 @@
-"""What the ledger knows of a run, as far as the rules for snapshots need it."""
+"""The part of the ledger's record of a run that the rules for snapshots need."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -8,7 +8,7 @@ from fleet_contracts.status import RunStatus
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the ledger has."""
+    """The ledger's record of a run."""
 
     status: RunStatus
     attempt: int
@@ -19,7 +19,7 @@ class Known:
 
     @classmethod
     def of(cls, row: Any) -> Self:
-        """Of a row with columns of these names."""
+        """Made from a row with columns of these names."""
         known = {field.name: getattr(row, field.name) for field in fields(cls)}
         return cls(**known | {"status": RunStatus(row.status)})
 

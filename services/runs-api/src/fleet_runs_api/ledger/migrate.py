@@ -1,4 +1,4 @@
-"""Brings the ledger's schema up to date and ends: for whoever wants that done before the service starts."""
+"""Command that brings the ledger's schema up to date, for deployments that do so before the service starts."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> None:
-    # A SQLite file is for its owner's eyes only.
+    # Only its owner may read a SQLite file.
     os.umask(0o077)
     configure_logging(service=SERVICE_HTTP, component="migrate", settings=FleetSettings.only_of_logging())
     try:

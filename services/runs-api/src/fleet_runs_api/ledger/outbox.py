@@ -1,4 +1,4 @@
-"""The ledger's outbox: what is still to be sent, who has taken it, and when the rest is due."""
+"""The ledger's outbox: rows that are still to be sent to JetStream, when they are due, and whether they are taken."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class PutOff:
 
 
 def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequence[int]]:
-    """Take outbox rows that are due; nobody else takes them until then, by when they are sent or due again."""
+    """Take outbox rows that are due. No other process takes them before `until`, when unsent ones are due again."""
     taken = []
     for item in wanted:
         due = (
@@ -63,7 +63,7 @@ def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequ
 
 
 def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
-    """The dispatch has reached JetStream: nothing is left to send."""
+    """Record that dispatches have reached JetStream, and delete their outbox rows."""
     sent = sorted(sent, key=lambda s: s.run_id)
     _DELETE_SENT.execute(connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
     _NOTE_SENT.execute(connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
@@ -71,7 +71,7 @@ def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
 
 
 def put_off(connection: Connection, wanted: Sequence[PutOff]) -> Sequence[None]:
-    """Have the relay deal with these at another time; from now on they count as taken."""
+    """Change when rows are due; from now on they count as taken."""
     for item in wanted:
         same = (_outbox.c.run_id == item.run_id, _outbox.c.kind == item.kind, _outbox.c.dispatch == item.dispatch)
         connection.execute(
@@ -83,19 +83,19 @@ def put_off(connection: Connection, wanted: Sequence[PutOff]) -> Sequence[None]:
 
 
 def clear_withdrawn(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
-    """The traces of withdrawn runs are gone from JetStream."""
+    """Delete the outbox rows of withdrawn runs, whose snapshots were removed from KV."""
     connection.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == WITHDRAW))
     return [None] * len(run_ids)
 
 
 def clear_cancelled(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
-    """KV knows that these runs are to be cancelled."""
+    """Delete the outbox rows of requests to cancel, which KV has now."""
     connection.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == CANCEL))
     return [None] * len(run_ids)
 
 
 def hasten_outbox(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
-    """Make first dispatches due that wait for no time of their own: the process that meant to send them is gone."""
+    """Make rows due now unless their run is scheduled: the process that was to send them has ended."""
     scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
     now = max(moments)
     connection.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
@@ -103,7 +103,7 @@ def hasten_outbox(connection: Connection, moments: Sequence[float]) -> Sequence[
 
 
 def queue_again(connection: Connection, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:
-    """A new dispatch of the run, sent by the relay when it is due; an older one is not sent any more."""
+    """Add a new dispatch of the run, which the relay sends when it is due; older ones are not sent any more."""
     dispatch: int = connection.execute(
         update(_runs)
         .where(_runs.c.run_id == run_id)

@@ -1,7 +1,7 @@
-"""On PostgreSQL the statements of a commit whose answers nobody reads travel together, the COMMIT with them.
+"""Pipelines, on PostgreSQL, the statements of a transaction whose results are not read, together with the COMMIT.
 
-Each round trip costs more than its statement: it also gives up the interpreter, and a busy event loop is slow to
-give it back. They are kept here until then: a process that is stopped in the middle has locked nothing yet.
+Each round trip costs more than its statement: it also releases the GIL, and a busy event loop is slow to give it
+back. Statements are queued here until then, so a process that is stopped before that has locked nothing yet.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ _UNSENT = "fleet.unsent"
 
 
 def pipeline_writes(engine: Engine) -> None:
-    """Make `send` known to this engine's connections: what SQLAlchemy executes comes after what was sent before."""
+    """Enable `send` for this engine: queued statements are executed before SQLAlchemy's next one."""
 
     @event.listens_for(engine, "before_cursor_execute")
     def send_before(connection: Connection, *_: Any) -> None:
@@ -27,13 +27,13 @@ def pipeline_writes(engine: Engine) -> None:
 
     @event.listens_for(engine, "rollback")
     def forget(connection: Connection) -> None:
-        # Of a connection that died nothing is left anyway.
+        # A connection that was lost has no statements left anyway.
         if not connection.invalidated:
             connection.info.pop(_UNSENT, None)
 
 
 def send(connection: Connection, text: str, *parameters: Any) -> None:
-    """Execute a statement before whatever comes next, the COMMIT at the latest; its failure fails the transaction."""
+    """Queue a statement, to be executed before the next one or the COMMIT; its failure fails the transaction."""
     connection.info.setdefault(_UNSENT, []).append((text, parameters))
 
 
@@ -51,7 +51,7 @@ def _execute_all(connection: Connection) -> None:
 
 
 def named(error: Exception, connection: Connection) -> BaseException:
-    """The driver's complaint as the same complaint would look had SQLAlchemy executed the statement."""
+    """Wrap the driver's error as SQLAlchemy would have, had it executed the statement."""
     dialect = connection.dialect
     lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)  # type: ignore[arg-type]
     if lost:

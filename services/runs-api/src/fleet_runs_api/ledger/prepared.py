@@ -1,10 +1,10 @@
-"""Statements written once and executed for many rows at a time on the driver itself.
+"""Prepared SQL statements that are executed for many rows at a time, directly on the driver.
 
-This is the busiest code of the service. SQLAlchemy would spend more time per row on its parameters than the database
-does on the row. And every statement gives up the interpreter: so rows go many to a statement, or the thread that
-commits would wait for the interpreter once per row.
+This is the busiest code of the service. SQLAlchemy would spend more time per row on parameters than the database does
+on the row. Every statement also releases the GIL, so a statement has many rows: otherwise the thread that commits
+would wait for the GIL once per row.
 
-The texts are put together from names of tables and columns only; values are always bound.
+The SQL is built from names of tables and columns only; values are always bound.
 """
 # ruff: noqa: S608
 
@@ -17,15 +17,15 @@ from sqlalchemy import Connection, Float, Integer, Table
 
 from .pipelining import named, send
 
-# SQLite gets chunks of these sizes, so that a few texts are enough and its statement cache keeps them all.
+# Sizes of chunks of rows for SQLite: a few, so that its statement cache holds all texts.
 _CHUNKS = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
 class Prepared(ABC):
     """A statement for rows whose values come in the order of `columns`.
 
-    PostgreSQL executes it some time after it was given: a time in the column `executed_at` becomes that moment there,
-    by the server's clock, if it is later.
+    PostgreSQL executes it some time after `execute` is called: there a time in the column `executed_at` becomes the
+    time of execution, by the server's clock, if that is later.
     """
 
     def __init__(self, table: Table, columns: Sequence[str], *, executed_at: str | None = None) -> None:
@@ -40,12 +40,12 @@ class Prepared(ABC):
     def execute(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
-        # The driver would begin no transaction by itself.
+        # The driver does not begin a transaction by itself.
         assert connection.in_transaction()
         if connection.dialect.name == "sqlite":
             self._execute_now(connection, rows)
         else:
-            # All rows as one document, so that there is one text for any number of them.
+            # All rows as one JSON document, so that one text serves any number of rows.
             document = orjson.dumps([dict(zip(self._columns, row, strict=True)) for row in rows])
             send(connection, self.for_rows(self._document), document.decode())
 
@@ -61,7 +61,7 @@ class Prepared(ABC):
 
     @abstractmethod
     def for_rows(self, rows: str) -> str:
-        """SQL for many rows; `rows` is a query that has them."""
+        """The SQL for many rows; `rows` is a query that returns them."""
 
     def _for(self, count: int) -> str:
         if count not in self._texts:
@@ -71,7 +71,7 @@ class Prepared(ABC):
 
 
 class Inserting(Prepared):
-    """`adding`: a column to add to where the row is there already."""
+    """Inserts rows. If a row exists already, its column `adding` is increased by the new value."""
 
     def __init__(
         self, table: Table, columns: Sequence[str], *, adding: str | None = None, executed_at: str | None = None
@@ -89,7 +89,7 @@ class Inserting(Prepared):
 
 
 class Updating(Prepared):
-    """Rows found by `keys` get new `values`; each row of values begins with the new ones and ends with the keys."""
+    """Updates the columns `values` of rows found by `keys`; each tuple has the new values first, then the keys."""
 
     def __init__(self, table: Table, values: Sequence[str], *, keys: Sequence[str]) -> None:
         super().__init__(table, [*values, *keys])
@@ -104,7 +104,7 @@ class Updating(Prepared):
 
 
 class Deleting(Prepared):
-    """Rows found by all of `columns` go; the first one has an index, and the table a serial number."""
+    """Deletes rows found by all of `columns`. The first column needs an index, and the table a single primary key."""
 
     def __init__(self, table: Table, columns: Sequence[str]) -> None:
         super().__init__(table, columns)
@@ -126,7 +126,7 @@ def _chunks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...
 
 
 def _postgresql_type(table: Table, name: str) -> str:
-    """Wide enough for whatever the column takes: too long a text is to be refused by the column, not cut here."""
+    """A type wide enough for the column: a text that is too long is refused by the column and not cut here."""
     kind = table.c[name].type
     if isinstance(kind, Integer):
         return "bigint"

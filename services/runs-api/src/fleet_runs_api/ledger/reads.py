@@ -1,4 +1,4 @@
-"""Every read of the ledger: each takes one page or one row through an index."""
+"""SQL that reads the ledger; every query reads one page or one row through an index."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from .tables import runs as _runs
 
 
 def totals_by_status() -> Select[Any]:
-    """From the counters: as many rows as tenants times statuses, however many runs there are."""
+    """Runs by status, from the counters: one row per tenant and status, however many runs there are."""
     return select(_counts.c.status, _counts.c.total)
 
 
@@ -30,7 +30,7 @@ def run_with_documents(run_id: str) -> Select[Any]:
 
 
 def job_of(run_id: str) -> Select[Any]:
-    """What was accepted, of a run that the ledger has."""
+    """The accepted job of a run."""
     return select(_documents.c.job).where(_documents.c.run_id == run_id)
 
 
@@ -53,7 +53,7 @@ def outbox_rows(ids: Sequence[int]) -> Select[Any]:
 
 
 def first_dispatch(run_id: str) -> Select[Any]:
-    """A row if there is the run; `unsent` if its submit has neither sent it nor left it to the relay."""
+    """A row if the run exists; `unsent` if its submit has neither sent the job nor left it to the relay."""
     unsent = (
         select(_outbox.c.id)
         .where(
@@ -69,40 +69,40 @@ def first_dispatch(run_id: str) -> Select[Any]:
 
 
 def job_place(run_id: str) -> Select[Any]:
-    """In which queue and where in the work stream the latest job of a run lies."""
+    """The queue and the stream sequence of the latest job of a run."""
     return select(_runs.c.tag, _runs.c.job_sequence).where(_runs.c.run_id == run_id)
 
 
 def next_due() -> Select[Any]:
-    """When the outbox wants to be looked at again."""
+    """When the next outbox row is due."""
     return select(func.min(_outbox.c.due_at).label("due_at"))
 
 
 def count_due(now: float, *, most: int) -> Select[Any]:
-    """How many outbox rows are due, also those that somebody has taken and not sent; counting ends at `most`."""
+    """The number of outbox rows that are due, including those taken and not sent; counting stops at `most`."""
     taken = select(_outbox.c.id).where(TAKEN)
     untouched = select(_outbox.c.id).where(_outbox.c.due_at <= now, _outbox.c.due_since.is_(None))
     return select(func.count()).select_from(union_all(taken, untouched).limit(most).subquery())
 
 
 def due_longest() -> Select[Any]:
-    """Since when the first outbox row is due, of those that somebody has taken and of all; each may be missing."""
+    """Since when the oldest outbox row is due: of those that were taken, and of all; each may be NULL."""
     taken = select(func.min(_outbox.c.due_since)).where(TAKEN).scalar_subquery()
     return select(taken.label("due_since"), select(func.min(_outbox.c.due_at)).scalar_subquery().label("due_at"))
 
 
 def heard_of_longest_ago() -> Select[Any]:
-    """When, by the ledger's own clock, it last heard of the held run that it has not heard of for longest."""
+    """The oldest time of a latest change among held runs, by the ledger's own clock."""
     return select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1)
 
 
 def held_runs(*, limit: int) -> Select[Any]:
-    """Runs that some worker holds, those heard of longest ago first."""
+    """Runs that a worker holds, those that changed longest ago first."""
     return select(_runs.c.run_id, _runs.c.revision).where(HELD).order_by(_runs.c.changed_at).limit(limit)
 
 
 def queued_runs(tag: str, now: float, *, limit: int) -> Select[Any]:
-    """Runs of a tag that wait with a job in the queue and for no time of their own, in the order of their jobs."""
+    """Runs of a tag that wait with a job in the queue and are not scheduled for later, in the order of their jobs."""
     return (
         select(_runs.c.run_id, _runs.c.job_sequence)
         .where(QUEUED, _runs.c.tag == tag, or_(_runs.c.not_before.is_(None), _runs.c.not_before <= now))
@@ -112,7 +112,7 @@ def queued_runs(tag: str, now: float, *, limit: int) -> Select[Any]:
 
 
 def unchecked_runs(before: float, *, limit: int) -> Select[Any]:
-    """Unfinished runs that nobody has compared with JetStream since `before`, and that wait for no sending."""
+    """Unfinished runs that were not compared with JetStream since `before` and have no outbox row."""
     sending = select(_outbox.c.run_id).where(_outbox.c.run_id == _runs.c.run_id).exists()
     return (
         select(*(_runs.c[name] for name in ("run_id", "dispatch", "job_sequence", "tag", *KNOWN_COLUMNS)))
@@ -132,7 +132,7 @@ def overdue_runs(now: float, *, limit: int) -> Select[Any]:
 
 
 def finished_runs_in_kv(before: float, *, limit: int) -> Select[Any]:
-    """Runs that ended before, and of which the ledger heard so before: a worker's clock may say anything."""
+    """Runs that ended before a time, also by the ledger's own clock: a worker's clock cannot be trusted."""
     return (
         select(_runs.c.run_id)
         .where(FINISHED_IN_KV, _runs.c.finished_at < before, _runs.c.changed_at < before)
@@ -151,7 +151,7 @@ def finished_runs_out_of_kv(before: float, *, limit: int) -> Select[Any]:
 
 
 def ended_among(run_ids: Sequence[str]) -> Select[Any]:
-    """Those of the runs that have ended, and the revision in KV that said so."""
+    """Those of the runs that have ended, with the KV revision of the end."""
     columns = (_runs.c.run_id, _runs.c.revision)
     return select(*columns).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
 
@@ -161,5 +161,5 @@ def attempts_of(run_id: str) -> Select[Any]:
 
 
 def decisions_about(run_id: str, *, limit: int) -> Select[Any]:
-    """The latest ones, the newest first."""
+    """The latest decisions about a run, the newest first."""
     return select(_decisions).where(_decisions.c.run_id == run_id).order_by(_decisions.c.id.desc()).limit(limit)

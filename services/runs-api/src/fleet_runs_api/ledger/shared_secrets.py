@@ -1,4 +1,4 @@
-"""Secrets that all replicas share without being told: the first one to ask makes it, the ledger keeps it."""
+"""Secrets that all replicas share without configuration: the first replica generates one, the ledger keeps it."""
 
 import secrets
 from typing import Any
@@ -13,7 +13,7 @@ _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.ins
 
 
 def agree(database: Database, name: str) -> str:
-    """The secret of this name, made now unless somebody was first."""
+    """The secret of this name; generated now if it does not exist."""
     with unavailable_if_away(), database.writer.begin() as connection:
         proposal = _INSERT[connection.dialect.name](_secrets).values(name=name, value=secrets.token_hex(32))
         connection.execute(proposal.on_conflict_do_nothing())

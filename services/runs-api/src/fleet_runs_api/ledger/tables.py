@@ -1,14 +1,14 @@
-"""The ledger's tables. A run is slim here; its documents (job and last snapshot) lie beside it."""
+"""The ledger's tables. The row of a run is small; its documents (job and last snapshot) are in another table."""
 
 from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, text
 from sqlmodel import Field, SQLModel
 
 from fleet_contracts.status import RunStatus
 
-# SQLite only numbers rows by itself when the key is exactly INTEGER.
+# SQLite generates keys only for a column whose type is exactly INTEGER.
 _Serial = BigInteger().with_variant(Integer, "sqlite")
 
-# Partial indexes: SQLite uses one only when the query repeats its condition to the letter.
+# Conditions of partial indexes: SQLite uses such an index only if the query repeats its condition literally.
 _UNFINISHED = text("finished_at IS NULL")
 HELD = text("status IN ('RUNNING', 'CANCELLING')")
 QUEUED = text("status = 'PENDING' AND job_sequence IS NOT NULL")
@@ -20,7 +20,7 @@ TAKEN = text("due_since IS NOT NULL")
 
 
 class Run(SQLModel, table=True):
-    """An accepted run. This row is what accepting means; all else can be made again from it."""
+    """An accepted run. The commit of this row is the acceptance; all else can be restored from the ledger."""
 
     __tablename__ = "runs"
     __table_args__ = (
@@ -67,28 +67,28 @@ class Run(SQLModel, table=True):
     started_at: float | None = Field(default=None, sa_column=Column(Float(53)))
     finished_at: float | None = Field(default=None, sa_column=Column(Float(53)))
 
-    # The KV revision this row reflects; a smaller one is old news.
+    # The KV revision that this row reflects; a smaller one is outdated.
     revision: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
-    # How often the run was put on the queue, and where in the work stream its latest job lies.
+    # How often the run was dispatched, and the sequence of its latest job in the work stream.
     dispatch: int = Field(default=1, sa_column=Column(Integer, nullable=False))
     job_sequence: int | None = Field(default=None, sa_column=Column(BigInteger))
-    # When somebody last compared this run with JetStream.
+    # When the sweeper last compared this run with JetStream.
     checked_at: float = Field(sa_column=Column(Float(53), nullable=False))
-    # When the ledger learned of the latest change, by its own clock: what `updated_after` asks for.
+    # When the latest change was recorded, by the ledger's own clock; `updated_after` compares this.
     changed_at: float = Field(sa_column=Column(Float(53), nullable=False))
 
     failures: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     not_before: float | None = Field(default=None, sa_column=Column(Float(53)))
     deadline_at: float | None = Field(default=None, sa_column=Column(Float(53)))
-    # How often somebody has asked for the ended run to be tried once more.
+    # How often the ended run was requeued.
     reopened: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     rerun_of: str | None = Field(default=None, sa_column=Column(String(64)))
-    # 1: the run has ended and KV has let go of it.
+    # 1: the run has ended and its snapshot was removed from KV.
     kv_released: int = Field(default=0, sa_column=Column(Integer, nullable=False))
 
 
 class RunDocument(SQLModel, table=True):
-    """The big texts of a run, apart from its row so that lists stay cheap."""
+    """The large texts of a run, in a separate table so that lists stay cheap."""
 
     __tablename__ = "run_documents"
 
@@ -98,7 +98,7 @@ class RunDocument(SQLModel, table=True):
 
 
 class Outbox(SQLModel, table=True):
-    """What must still reach JetStream: a dispatch to send, or the traces of a withdrawn run to remove."""
+    """A change still to be sent to JetStream: a dispatch, a cancel, or the removal of a withdrawn run's snapshot."""
 
     __tablename__ = "outbox"
     __table_args__ = (
@@ -110,14 +110,14 @@ class Outbox(SQLModel, table=True):
     kind: str = Field(sa_column=Column(String(16), nullable=False))
     run_id: str = Field(sa_column=Column(String(64), nullable=False, index=True))
     dispatch: int = Field(sa_column=Column(Integer, nullable=False))
-    # When the relay takes it: whoever has taken it puts that off for as long as nobody else shall send it.
+    # When the relay takes the row. Taking it sets a later time, before which no other process sends it.
     due_at: float = Field(sa_column=Column(Float(53), nullable=False))
-    # When that was at first; null: nobody has taken it yet.
+    # When the row was due at first; null: it was not taken yet.
     due_since: float | None = Field(default=None, sa_column=Column(Float(53)))
 
 
 class Attempt(SQLModel, table=True):
-    """An attempt that ended while its run went on. The last attempt of a run is in the run itself."""
+    """An attempt that ended while its run went on. The last attempt of a run is in the row of the run."""
 
     __tablename__ = "attempts"
 
@@ -133,7 +133,7 @@ class Attempt(SQLModel, table=True):
 
 
 class Decision(SQLModel, table=True):
-    """What was decided about a run, and why."""
+    """A decision about a run, with its reason."""
 
     __tablename__ = "decisions"
     __table_args__ = (Index("ix_decisions_run", "run_id", "id"),)
@@ -147,16 +147,16 @@ class Decision(SQLModel, table=True):
 
 
 class IdempotencyKey(SQLModel, table=True):
-    """A submit that must not be done twice: what was asked, and what was answered."""
+    """A submit with an idempotency key: the fingerprint of the request, and the answer."""
 
     __tablename__ = "idempotency_keys"
     __table_args__ = (Index("ix_idempotency_keys_created", "created_at"),)
 
     tenant_id: str = Field(sa_column=Column(String(128), primary_key=True))
     key: str = Field(sa_column=Column(String(255), primary_key=True))
-    # SHA-256 of what was asked.
+    # SHA-256 of the request.
     fingerprint: str = Field(sa_column=Column(String(64), nullable=False))
-    # The run ids that were answered, as JSON.
+    # The run ids in the answer, as JSON.
     run_ids: str = Field(sa_column=Column(Text, nullable=False))
     created_at: float = Field(sa_column=Column(Float(53), nullable=False))
 
@@ -173,7 +173,7 @@ class DeadLetterRow(SQLModel, table=True):
     )
 
     id: int | None = Field(default=None, sa_column=Column(_Serial, primary_key=True, autoincrement=True))
-    # Tells the same letter apart from another one, however often it is delivered.
+    # Identifies the letter, however often it is delivered.
     message_id: str = Field(sa_column=Column(String(255), nullable=False, unique=True))
     tenant_id: str = Field(sa_column=Column(String(128), nullable=False))
     run_id: str | None = Field(default=None, sa_column=Column(String(64)))
@@ -189,14 +189,14 @@ class DeadLetterRow(SQLModel, table=True):
     num_delivered: int | None = Field(default=None, sa_column=Column(Integer))
     subject: str | None = Field(default=None, sa_column=Column(String(255)))
     at: float = Field(sa_column=Column(Float(53), nullable=False))
-    # "open"; "requeued" once its run was put on the queue again; "deleted": nobody sees it any more.
+    # "open"; "requeued" once its run was queued again; "deleted": kept but not shown any more.
     state: str = Field(sa_column=Column(String(16), nullable=False))
     requeued_at: float | None = Field(default=None, sa_column=Column(Float(53)))
     requeued_by: str | None = Field(default=None, sa_column=Column(String(128)))
 
 
 class DeadLetterGroup(SQLModel, table=True):
-    """How many letters of one kind are open, kept with every change."""
+    """The number of open letters of one group, updated with every change."""
 
     __tablename__ = "dead_letter_groups"
     __table_args__ = (Index("ix_dead_letter_groups_newest", "tenant_id", "last_at"),)
@@ -213,7 +213,7 @@ class DeadLetterGroup(SQLModel, table=True):
 
 
 class RunCount(SQLModel, table=True):
-    """How many runs a tenant has in each status, kept with every change so that nobody ever counts rows."""
+    """The number of a tenant's runs in each status, updated with every change so that rows are never counted."""
 
     __tablename__ = "run_counts"
 
@@ -223,7 +223,7 @@ class RunCount(SQLModel, table=True):
 
 
 class FlowCount(SQLModel, table=True):
-    """The same by flow and tag, for the totals of filtered lists."""
+    """The number of a tenant's runs by flow, tag and status, for the totals of filtered lists."""
 
     __tablename__ = "flow_counts"
 

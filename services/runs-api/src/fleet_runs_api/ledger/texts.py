@@ -1,10 +1,10 @@
-"""Texts as the ledger can keep them, and moments as people read them."""
+"""Formats texts so that the ledger can store them, and times so that people can read them."""
 
 from datetime import UTC, datetime
 
 
 def fitting(text: str | None, longest: int) -> str | None:
-    """Not longer than its column, and without the one character that PostgreSQL does not store; none if empty."""
+    """The text cut to its column, without NUL characters, which PostgreSQL does not store; None if it is empty."""
     return text[:longest].replace("\0", "\ufffd") if text else None
 
 

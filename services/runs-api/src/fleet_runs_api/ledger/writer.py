@@ -1,4 +1,4 @@
-"""One thread owns the write connection; everything that waits for it shares one transaction and one fsync."""
+"""Group commit: one thread owns the write connection, and all waiting writes share one transaction and one fsync."""
 
 import asyncio
 import logging
@@ -23,19 +23,19 @@ logger = logging.getLogger(__name__)
 I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
 
-# Writes many items of one kind in one go; the results come in the order of the items.
+# Writes many items of one kind at once; the results are in the order of the items.
 Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
 
 _MOST_PER_COMMIT = 1000
 _PATIENCE_SECONDS = 0.02
-# So many in one commit are a crowd, and this is how long it is worth waiting for the rest of it.
+# After a commit with this many writes, the next one waits this long for more writes to join it.
 _CROWD = 3
 _LINGER_SECONDS = 0.001
 _MANY_PATIENT = 64
 _ATTEMPTS = 3
-# So long are the members of a group tried one by one after somebody else's lock has failed them together.
+# How long the writes of a group are tried one by one, after a lock of another process has failed them together.
 _APART_SECONDS = 15.0
-# PostgreSQL's words for transactions that wait for each other, or for too long, or that cannot both be right.
+# PostgreSQL's SQLSTATEs of a deadlock, a serialization failure and a lock timeout.
 _WORTH_ANOTHER_TRY = ("40P01", "40001", "55P03")
 
 
@@ -46,19 +46,19 @@ class _Waiting(Generic[I, R]):
     future: "asyncio.Future[R]"
     result: R | None = None
     error: BaseException | None = None
-    # Tried before on a connection that died: nobody knows whether that was committed.
+    # Tried before on a connection that was lost, so it may have been committed.
     unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Nudge:
-    """There is a patient item, since then."""
+    """Wakes the thread: the first patient item was added at this time."""
 
     at: float
 
 
 class GroupCommit:
-    """Items handed to the same batch function while a commit is under way are written together by the next."""
+    """Collects the items that arrive while a commit is under way, and writes them together in the next one."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class GroupCommit:
         before_commit: Callable[[Connection], None] | None = None,
         on_commit: Callable[[int, float], None] = lambda *_: None,
     ) -> None:
-        """`on_commit` is told of each transaction how many writes it had and how many seconds it took."""
+        """`on_commit` is called after each transaction with its number of writes and its duration in seconds."""
         self._on_commit = on_commit
         self._engine = engine
         self._before_commit = before_commit
@@ -79,7 +79,7 @@ class GroupCommit:
         self._patient: deque[_Waiting[Any, Any]] = deque()
         self._crowded = False
         self._patient_until = 0.0
-        # When the transaction in hand began.
+        # When the current transaction began.
         self._begun_at: float | None = None
 
     def start(self) -> None:
@@ -87,24 +87,24 @@ class GroupCommit:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Write what is waiting, then end."""
+        """Write all waiting items, then end the thread."""
         if self._thread.is_alive():
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
     async def write(self, batch: Batch[I, R], item: I) -> R:
-        """Hand over an item and wait until it is on disk."""
+        """Queue an item and wait until it is on disk."""
         return await self.write_soon(batch, item)
 
     def write_soon(self, batch: Batch[I, R], item: I, *, patient: bool = False) -> "asyncio.Future[R]":
-        """Nobody waits for a patient item: it goes with many others, or after a moment."""
+        """Queue an item. No caller waits for a `patient` one: it is written with many others, or after 20 ms."""
         if self._loop is None:
             raise LedgerUnavailable(reason="the ledger is not open yet")
         future: asyncio.Future[R] = self._loop.create_future()
         waiting = _Waiting(batch, item, future)
         if patient:
             self._patient.append(waiting)
-            # The first one tells the thread; the others only lie down beside it.
+            # Only the first one, and the one that makes them many, wake the thread.
             if len(self._patient) in (1, _MANY_PATIENT):
                 self._queue.put(_Nudge(time.monotonic()))
         else:
@@ -112,11 +112,11 @@ class GroupCommit:
         return future
 
     def settled_until(self) -> float:
-        """Everything that this process has written with a time up to this one can be read by now.
+        """A time up to which all writes of this process are committed and can be read.
 
-        Holds for times that a batch has taken from the clock itself.
+        This holds for times that a batch reads from the clock itself.
         """
-        now = time.time()  # looked at first: what begins later has later times
+        now = time.time()  # read first: a transaction that begins later has later times
         begun_at = self._begun_at
         return now if begun_at is None else min(now, begun_at)
 
@@ -132,16 +132,16 @@ class GroupCommit:
             self._disconnect()
 
     def _gather(self) -> list[list[_Waiting[Any, Any]]]:
-        """What is to be written now: all that somebody waits for, with patient items when they are due or many.
+        """The items to write now: all that callers wait for, and patient ones if they are due or many.
 
-        One transaction on SQLite. On PostgreSQL patient items have their own: both lock rows of runs, each kind in
-        order, and together two processes might wait for each other in a circle.
+        On SQLite they share a transaction. On PostgreSQL patient items have their own: both kinds lock rows of runs,
+        each in order, and in one transaction two processes might deadlock.
         """
         group: list[_Waiting[Any, Any]] = []
         while not group and not self._ended and not self._patient_are_due():
             self._take(group, wait=True)
         if group and self._crowded:
-            # Many ask at once: those who are about to ask had better share this commit than wait for the next.
+            # Many callers write at once: those about to write should share this commit and not wait for the next.
             time.sleep(_LINGER_SECONDS)
         while len(group) < _MOST_PER_COMMIT and self._take(group, wait=False):
             pass
@@ -185,12 +185,12 @@ class GroupCommit:
                 for waiting in group:
                     waiting.error = error
                 return
-            # One bad item must not fail its neighbours: each gets a transaction of its own.
+            # One bad item must not fail the others: each gets a transaction of its own.
             logger.warning("a shared commit of %d writes failed; trying them one by one", len(group), exc_info=True)
             self._commit_apart(group, error)
 
     def _commit_apart(self, group: list[_Waiting[Any, Any]], error: Exception) -> None:
-        """If it is a lock of something that all of them want, nobody waits for it as often as there are members."""
+        """Write the items one by one. If another process holds a lock that all need, the total wait is limited."""
         held_up = isinstance(error, LedgerUnavailable)
         ends_at = time.monotonic() + _APART_SECONDS if held_up else float("inf")
         for waiting in group:
@@ -215,7 +215,7 @@ class GroupCommit:
                     raise
                 logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
             except IntegrityError:
-                # Perhaps an earlier try, whose answer was lost, was committed only while this one was under way.
+                # An earlier try, whose answer was lost, may have been committed while this one was under way.
                 if attempt == attempts or not any(waiting.unsure for waiting in group):
                     raise
                 logger.info("a commit of %d writes is tried again: it may be there already", len(group))
@@ -224,7 +224,7 @@ class GroupCommit:
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
-        """The connection stays open from commit to commit; after a failure the next one begins afresh."""
+        """The connection, which is kept open between commits and replaced after a failure."""
         if self._connection is None:
             self._connection = self._engine.connect()
         try:
@@ -257,7 +257,7 @@ def _has_lost_connection(error: LedgerUnavailable) -> bool:
 
 
 def _gave_way(error: LedgerUnavailable) -> bool:
-    """To another process's transaction, which may concern only some of the writes."""
+    """Whether the transaction failed because of another process's, which may concern only some of the writes."""
     cause = error.__cause__
     return isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) in _WORTH_ANOTHER_TRY
 
@@ -267,7 +267,7 @@ def _is_away(error: Exception) -> bool:
 
 
 def _is_worth_another_try(error: LedgerUnavailable) -> bool:
-    """It gave way, or the connection had died since the commit before."""
+    """Whether another transaction was in the way, or the connection was lost since the last commit."""
     return _has_lost_connection(error) or _gave_way(error)
 
 

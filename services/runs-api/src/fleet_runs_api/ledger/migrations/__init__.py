@@ -1,4 +1,4 @@
-"""The schema's history, one file per step."""
+"""The migrations of the schema, one file per step."""
 
-# The newest step; a ledger that is there already starts without loading the migration machinery.
+# The newest step. If the ledger has it already, the service starts without loading Alembic.
 HEAD = "0007"

@@ -20,6 +20,6 @@ def downgrade() -> None:
 
 
 def _replace(old: str, new: str, *, by: str) -> None:
-    # The drop comes last: from then on nobody can read, and that is not to last as long as it takes to read all runs.
+    # The drop comes last, because it blocks all reads: they must not be blocked while the new index reads all runs.
     op.create_index(new, "runs", [by], sqlite_where=_HELD, postgresql_where=_HELD)
     op.drop_index(old, "runs")
