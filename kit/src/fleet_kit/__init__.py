@@ -1,1 +1,1 @@
-"""What every process of the fleet needs, whatever its business is."""
+"""Infrastructure that every process shares: settings, errors, logging, telemetry, HTTP, NATS."""

@@ -1,4 +1,4 @@
-"""Which build this is."""
+"""The release of the running build."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version

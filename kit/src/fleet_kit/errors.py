@@ -1,4 +1,4 @@
-"""One base for every failure with a name; it knows how it looks over HTTP."""
+"""The base class of all named errors, with their HTTP status and error body."""
 
 from typing import Any
 
@@ -44,9 +44,9 @@ class FleetError(Exception):
 
     problem: Problem | None = None
     status: int | None = None
-    # Who has let us down, if it was somebody else's fault.
+    # The dependency that failed, if one did.
     provider = "nats"
-    # What of the request is wrong, unless `fields` of the meta tell.
+    # The invalid fields of the request, unless `fields` of the meta names them.
     wrong_fields: tuple[str, ...] = ()
 
     def __init__(self, message: str | None = None, **meta: Any) -> None:
@@ -64,7 +64,7 @@ class FleetError(Exception):
 
     @property
     def field_names(self) -> list[str]:
-        """Of the fields that are wrong; what they hold is nobody's business but the caller's."""
+        """Names of the invalid fields, never their values: those belong to the caller only."""
         told = [str(fault["field"]).partition(".")[0] for fault in self.meta.get("fields", ())]
         return list(dict.fromkeys(told or self.wrong_fields))
 

@@ -1,4 +1,4 @@
-"""Closes a process to the other processes of its user."""
+"""Protects the memory and environment of a process from other processes of its user."""
 
 import ctypes
 import sys
@@ -7,6 +7,6 @@ _PR_SET_DUMPABLE = 4
 
 
 def keep_private() -> None:
-    """Let no other process of the same user read the environment and the memory of this one; root still can."""
+    """Clear PR_SET_DUMPABLE (Linux): only root can still read this process's memory and environment."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0)

@@ -15,7 +15,7 @@ from .files.secrets import read_secret
 if TYPE_CHECKING:
     from .files.nkeys import Nkey
 
-# It travels in a header and stands in nginx's configuration.
+# Characters that are safe in an HTTP header and in nginx's configuration.
 _GATEWAY_SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 
 
@@ -28,7 +28,7 @@ class SettingsError(Exception):
 
 
 class EnvSettings(BaseSettings):
-    """Where settings come from. A field `nats_url` is the environment variable PYOCO_NATS_URL."""
+    """The base of all settings classes. A field `nats_url` is the environment variable PYOCO_NATS_URL."""
 
     model_config = SettingsConfigDict(
         env_prefix="PYOCO_", env_ignore_empty=True, extra="ignore", env_file_encoding="utf-8"
@@ -43,7 +43,7 @@ class EnvSettings(BaseSettings):
         except ValidationError as error:
             sentences = "; ".join(cls._sentences(error))
             names = [f"PYOCO_{str(problem['loc'][0]).upper()}" for problem in error.errors() if problem["loc"]]
-        # Not as its cause: what the library says holds the values, secrets among them.
+        # Raised without its cause: pydantic's text quotes the values, secrets among them.
         raise SettingsError(sentences, *names)
 
     @classmethod
@@ -72,11 +72,11 @@ class FleetSettings(EnvSettings):
     nats_url: str = Field("nats://127.0.0.1:4222", pattern=r"^(nats|tls|ws|wss)://")
     nats_connect_timeout_sec: float = Field(2.0, gt=0)
     nats_request_timeout_sec: float = Field(5.0, gt=0)
-    # How many servers of a NATS cluster have each stream and bucket.
+    # The number of servers of a NATS cluster that store each stream and bucket.
     nats_replicas: int = Field(1, ge=1, le=5)
     # The seed of this process's NATS user.
     nats_nkey_file: Path | None = None
-    # For a NATS whose certificate the system does not know, that wants to see ours, or goes by another name.
+    # For TLS to NATS: a private CA, a client certificate, a server name other than that of the URL.
     nats_tls_ca_file: Path | None = None
     nats_tls_cert_file: Path | None = None
     nats_tls_key_file: Path | None = None
@@ -87,7 +87,7 @@ class FleetSettings(EnvSettings):
     log_utc: bool = True
     log_include_traceback: bool = True
 
-    # Which commit the build was made from; told in pyoco_build_info.
+    # The commit of the build, exported in pyoco_build_info.
     revision: str = "unknown"
 
     _nats_nkey: "Nkey | None" = None
@@ -109,7 +109,7 @@ class FleetSettings(EnvSettings):
         return self._nats_nkey
 
     def nats_tls_context(self) -> ssl.SSLContext | None:
-        """None if nothing is said about it: then the system's certificates decide, if TLS is spoken at all."""
+        """The TLS context; None without TLS files: then TLS, if used, trusts the system's certificates."""
         if self.nats_tls_ca_file is None and self.nats_tls_cert_file is None:
             return None
         name = "PYOCO_NATS_TLS_CA_FILE"
@@ -117,7 +117,7 @@ class FleetSettings(EnvSettings):
             context = ssl.create_default_context(cafile=self.nats_tls_ca_file)
             if self.nats_tls_cert_file is not None:
                 name = "PYOCO_NATS_TLS_CERT_FILE and PYOCO_NATS_TLS_KEY_FILE"
-                # Without a password: nobody could type one, so an encrypted key is refused instead of asked about.
+                # An empty password: an encrypted key is refused, where OpenSSL would prompt for one on the terminal.
                 context.load_cert_chain(self.nats_tls_cert_file, self.nats_tls_key_file, password="")
         except (OSError, ValueError) as error:
             raise ValueError(
@@ -127,13 +127,13 @@ class FleetSettings(EnvSettings):
 
     @classmethod
     def only_of_logging(cls) -> "FleetSettings":
-        """For a process whose settings are refused and who has to say so in its log."""
+        """The logging settings alone, for a process that must log that its settings are invalid."""
         is_text = os.environ.get("PYOCO_LOG_FORMAT") == "text"
         return FleetSettings.model_construct(log_format="text" if is_text else "json")
 
 
 class GatewaySecret(BaseModel):
-    """What the gateway and the services know and nobody else does; settings classes inherit it."""
+    """The secret that the gateway and the services share; settings classes inherit it."""
 
     gateway_secret: SecretStr | None = None
     # The same in a file that others may not read.
@@ -158,7 +158,8 @@ class HttpSettings(FleetSettings, GatewaySecret):
     uds: str | None = None
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
-    # A starting service listens when it is ready, or after so long. With 0: at once, and it says what it waits for.
+    # How long a starting service waits for readiness before it listens. 0: it listens at once, and /ready names what
+    # is missing.
     ready_wait_sec: float = Field(0.0, ge=0)
 
     @model_validator(mode="after")
@@ -172,7 +173,7 @@ class HttpSettings(FleetSettings, GatewaySecret):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether the address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

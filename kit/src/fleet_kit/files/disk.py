@@ -1,4 +1,4 @@
-"""The free space of a disk: how much is kept back for what was accepted, and when it is time to warn."""
+"""Free disk space: the reserve that is kept for accepted runs, and the threshold of a warning."""
 
 import os
 from pathlib import Path
@@ -11,17 +11,17 @@ _MIB = 1024 * 1024
 class DiskLimits(BaseModel):
     """How full the data disk may get; settings classes inherit it."""
 
-    # With less nothing new is accepted: what was accepted needs room to come to its end.
+    # Below this no run is accepted: the accepted ones need the space to finish.
     disk_free_min_bytes: int = Field(64 * _MIB, ge=0)
     disk_free_warn_bytes: int = Field(1024 * _MIB, ge=0)
 
 
 def free_bytes(folder: Path) -> int:
-    """What is free on the disk of a folder for whoever is not root."""
+    """Free bytes on the disk of a folder, without the blocks reserved for root."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize
 
 
 def in_mib(count: int) -> str:
-    """Rounded down: what is nearly nothing is shown as nothing."""
+    """The size in MiB, rounded down."""
     return f"{count // _MIB} MiB"

@@ -1,4 +1,4 @@
-"""A process's NATS user: its seed in a file of mode 600, from which its public key follows."""
+"""The NATS user of a process: an nkey whose seed is in a file of mode 600."""
 
 import os
 import re
@@ -20,20 +20,20 @@ class Nkey:
 
 
 def read_nkey(path: Path, *, setting: str) -> Nkey:
-    """SecretFileError, with a sentence about the setting, if there is no user's seed in the file."""
+    """Read a NATS user's seed from a file. SecretFileError, which names the setting, if it holds none."""
     seed = read_secret(path, setting=setting)
     try:
-        # Written again and compared, because the library does not look at the checksum.
+        # Encoded again and compared, because the library does not verify the checksum.
         if not _USER_SEED.fullmatch(seed) or _seed_of(nkeys.decode_seed(seed.encode())[1]) != seed:
             raise nkeys.ErrInvalidSeed
         return Nkey(SecretStr(seed), _public_key(seed))
     except (nkeys.NkeysError, ValueError):
-        # Without its cause: that may show the text.
+        # Without its cause, which may show the seed.
         raise SecretFileError(f"{setting}: {path} does not hold the seed of a NATS user (SU…)") from None
 
 
 def make_nkey(path: Path) -> Nkey:
-    """A new user; the file is replaced if there is one."""
+    """Create a NATS user and write its seed; an existing file is replaced."""
     write_secret(path, _seed_of(os.urandom(32)))
     return read_nkey(path, setting="the new NATS user")
 

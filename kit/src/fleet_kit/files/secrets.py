@@ -1,4 +1,4 @@
-"""Secrets in files: read only if nobody else may read them, written so that nobody else ever could."""
+"""Files with secrets: refused if other users can access them, written with mode 600 from the start."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ class SecretFileError(ValueError):
 
 
 def read_secret(path: Path, *, setting: str) -> str:
-    """The text of the file without white space around it; a sentence about the setting if that is not possible."""
+    """The stripped text of the file. SecretFileError, which names the setting, if it cannot be used."""
     try:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -28,7 +28,7 @@ def read_secret(path: Path, *, setting: str) -> str:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write the file as a whole or not at all, for its owner's eyes only; its folder is made alike."""
+    """Write the file atomically with mode 600; missing folders are made with mode 700."""
     for folder in reversed(path.parents):
         folder.mkdir(mode=0o700, exist_ok=True)
     # mkstemp makes it with mode 600.

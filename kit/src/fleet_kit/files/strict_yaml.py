@@ -1,4 +1,4 @@
-"""YAML as far as JSON goes, from strangers too: one document of plain values, every one with its line."""
+"""Reads untrusted YAML limited to JSON's data model: one document of plain values with line numbers."""
 
 import math
 import re
@@ -9,11 +9,11 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-# The same language, read in C where the platform has it.
+# The parser in C, where the platform has it.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _MOST_LEVELS = 32
-# A longer one is no number that anybody means, and costs more than its length to convert.
+# No sensible number is longer, and the cost of a conversion grows faster than the length.
 _LONGEST_NUMBER = 100
 _LONGEST_SHOWN = 60
 
@@ -35,14 +35,14 @@ class BadYaml(ValueError):
 
 
 class YamlDocument:
-    """What was written, and where."""
+    """A parsed document: its value, and the line of each part."""
 
     def __init__(self, root: Node, value: Any) -> None:
         self._root = root
         self.value = value
 
     def line_of(self, path: Path) -> int:
-        """The line of a key or an item; where there is no such thing, the line of what should contain it."""
+        """The line of a key or an item; if it does not exist, the line of the nearest parent."""
         return _line(self._find(path)[0])
 
     def line_in_text(self, path: Path, offset: int) -> int:
@@ -64,10 +64,10 @@ class YamlDocument:
 
 
 def read_yaml(text: str) -> YamlDocument:
-    """Read a document. BadYaml also for what YAML allows and plain data does not need.
+    """Parse a document. BadYaml also for YAML features that plain data does not need.
 
-    That is: anchors and aliases (a short text may stand for a huge value), tags, several documents, keys that are no
-    text or occur twice, deep nesting, numbers that JSON does not know. A date is text, as it is in JSON.
+    These are anchors and aliases (a short text may expand to a huge value), tags, several documents, keys that are no
+    strings or occur twice, deep nesting, numbers that JSON does not have. A date is a string, as in JSON.
     """
     if found := _UNPRINTABLE.search(text):
         line = text.count("\n", 0, found.start()) + 1
@@ -77,7 +77,7 @@ def read_yaml(text: str) -> YamlDocument:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        # What is missing at the end is missing in the last line, not in one after it.
+        # An error at the end of the text is reported for the last line, not for one after it.
         line = min(mark.line, text.rstrip().count("\n")) + 1 if mark else 1
         raise BadYaml(error.problem or "not valid YAML", line) from error
     except yaml.YAMLError as error:
@@ -93,17 +93,17 @@ def shown_path(path: Path) -> str:
 
 
 def shorten(text: str) -> str:
-    """A stranger's word, short enough for a sentence."""
+    """Untrusted text, cut to fit into a message."""
     return printable(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 
 def printable(text: str) -> str:
-    """Control characters are spelled out: some of them are commands to the terminal that shows them."""
+    """Escape control characters: a terminal would execute some of them."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _check_events(text: str) -> None:
-    """Look at the parts before anything is built of them."""
+    """Check the parser's events before nodes are built from them."""
     levels = documents = 0
     for event in yaml.parse(text, Loader=_Loader):
         line = event.start_mark.line + 1
@@ -127,7 +127,7 @@ def _check_events(text: str) -> None:
 
 
 def _plain(node: Node, path: tuple[str | int, ...]) -> Any:
-    """The node's value. Recursion is bounded by the levels that were counted."""
+    """The value of a node. `_check_events` has bounded the depth of the recursion."""
     if isinstance(node, MappingNode):
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -147,7 +147,7 @@ def _key(node: Node, path: Path) -> str:
         raise BadYaml(f"the key {shown}is no text{_inside(path)}; put it in quotes", _line(node))
     key = _text(node)
     if found := _CONTROL.search(key):
-        # An escape such as "\\e" stands for it.
+        # Written as an escape such as "\\e".
         reason = f'the character U+{ord(found[0]):04X} is not allowed in the key "{shorten(key)}"{_inside(path)}'
         raise BadYaml(reason, _line(node))
     return key

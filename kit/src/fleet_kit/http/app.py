@@ -39,20 +39,20 @@ logger = logging.getLogger(__name__)
 
 _READY_LOOK_SECONDS = 0.05
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
-# Asked several times a second while something is away: their answers are no news.
+# Polled several times a second during an outage: their requests are logged at DEBUG only.
 _PROBES = ("/health", "/ready")
 
-# Where a field may be, besides the body.
+# Locations of a field, besides the body.
 _PLACES = ("query", "path", "header", "cookie")
 _LONGEST_NAME = 64
 
-# What a request is about, by the name of the parameter in its path.
+# The kind of entity that a request's log line names, by path parameter.
 _ENTITIES = {"run_id": "run", "worker_id": "worker", "wheel_name": "wheel", "key_id": "key", "letter_id": "letter"}
 
-# What a service is not ready for yet: names of parts with a sentence each; empty means ready.
+# Missing dependencies of a service: the name of each, and a sentence why. Empty means ready.
 Readiness = Callable[[], Awaitable[dict[str, str]]]
 Express = Callable[[Request], Awaitable[Response]]
-# Brings what is only known by asking up to date before it is shown.
+# Updates gauges that need a query, before a scrape.
 Refresh = Callable[[], Awaitable[None]]
 
 
@@ -68,10 +68,10 @@ def create_app(
     express: Mapping[tuple[str, str], Express] | None = None,
     untraced: frozenset[str] = frozenset(),
 ) -> FastAPI:
-    """Build a service. `registry` counts its requests and adds GET /metrics for whoever scrapes the inside.
+    """Build a service. `registry` counts its requests and adds GET /metrics for internal scraping.
 
-    `express` maps a method and a path of the routers to a function that answers it past the framework: the
-    same answer, for the few requests of which there are thousands a second. Of `untraced` paths no trace tells.
+    `express` maps a method and a path of the routers to a function that bypasses the framework: the same answer, for
+    the few requests that come thousands of times a second. `untraced` paths have no spans.
     """
     app = _App(
         title=f"pyoco-fleet {component}",
@@ -79,7 +79,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         responses=ERROR_RESPONSES,
-        # Its own spans would tell the same once more, of every probe, too.
+        # The framework's own spans would duplicate ours, and trace every probe.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.readiness = readiness
@@ -95,7 +95,7 @@ def create_app(
         ]
         sentence = "; ".join(f"{f['field'] or 'body'}: {f['reason']}" for f in fields)
         problem = getattr(request.scope.get("endpoint"), "invalid_request", invalid_request)
-        # The names only: what was sent is nobody's business but the caller's.
+        # Names only: the values belong to the caller and are not logged.
         names = list(dict.fromkeys(_field_name(f["field"]) for f in fields))
         _note_for_log(request.scope, {"detail": problem.message, "fields": names})
         return error_response(
@@ -117,7 +117,7 @@ def create_app(
         _note_for_log(request.scope, meta)
         if error.http_status >= 500:
             ids = problem_fields(error.problem) if error.problem else {}
-            # While something is away, the way to where each request has met with that is no news.
+            # 503 is an outage: a traceback for every request would add nothing.
             is_news = error.http_status != 503
             told = {**ids, **({} if is_news else exception_fields(error)), "meta": {**error.meta, **meta}}
             logger.error("%s", error.message, exc_info=error if is_news else None, extra=told)
@@ -148,7 +148,7 @@ def create_app(
 
 
 def listen_when_ready(app: FastAPI, *, within_seconds: float) -> None:
-    """Have the service listen when it is ready, or after so long: until then another replica answers."""
+    """Delay listening until the service is ready or the time is over: until then another replica answers."""
     assert isinstance(app, _App)
     begin = app.router.lifespan_context
 
@@ -166,10 +166,10 @@ def listen_when_ready(app: FastAPI, *, within_seconds: float) -> None:
 
 
 class _App(FastAPI):
-    """FastAPI, but a few busy requests are answered past it: its layers cost as much as the answer itself."""
+    """FastAPI with a bypass for a few busy routes: its layers cost as much as their answers."""
 
     express: Mapping[tuple[str, str], ASGIApp] = {}
-    # What whoever runs the process may ask without the gateway: nothing that depends on who asks.
+    # Paths that need no gateway secret; their answers do not depend on the caller.
     open_paths: frozenset[str] = frozenset(_PROBES)
     request_metrics: RequestMetrics | None = None
     readiness: Readiness
@@ -288,7 +288,7 @@ class RequestMiddleware:
 
 
 class ExpressLane:
-    """Answers one kind of request by one function, its failures as everywhere else."""
+    """Answers one route with one function past the framework; errors are handled as in every other route."""
 
     def __init__(
         self,
@@ -338,14 +338,14 @@ def _request_id(scope: Scope) -> str:
 
 
 def _field_name(place: str) -> str:
-    """`tags` of `tags.0`, and `query.limit` as it is: what is further inside may be made of what was sent."""
+    """`tags` for `tags.0`, `query.limit` unchanged: deeper parts may be taken from the request's content."""
     first, _, rest = place.partition(".")
     name = f"{first}.{rest.partition('.')[0]}" if first in _PLACES and rest else first
     return name[:_LONGEST_NAME]
 
 
 def _note_for_log(scope: Scope, meta: dict[str, Any]) -> None:
-    """For the request's own line."""
+    """Set the meta of the request's log line."""
     scope["fleet_log_meta"] = meta
 
 
@@ -392,7 +392,7 @@ def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter
         """What this process counts, for a Prometheus on the inside; it is answered whatever is away."""
         if refresh is not None:
             await refresh()
-        # In a thread: a few thousand lines are text work of some milliseconds, and requests go on meanwhile.
+        # In a thread: rendering a few thousand lines takes some milliseconds, and requests are served meanwhile.
         return Response(await asyncio.to_thread(render, registry), media_type=CONTENT_TYPE)
 
     return router

@@ -1,4 +1,4 @@
-"""JSON bodies of requests: cheap checks first, then parsing; large bodies are read beside the event loop."""
+"""JSON bodies of requests: cheap checks first, then parsing; large bodies are parsed off the event loop."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,10 +22,10 @@ P = ParamSpec("P")
 JSON = "application/json"
 FORM = "multipart/form-data"
 
-# Members of objects and items of lists, in all. The parser holds the interpreter until it has all of them: 25 ms for
-# so many members, 1,200 ms for the 1.4 million that 15 MB can have.
+# Members of objects and items of lists, in total. The parser holds the GIL throughout: 25 ms for this many, 1,200 ms
+# for the 1.4 million that 15 MB can have.
 MOST_VALUES = 100_000
-# The same for the digits of numbers: a longer number costs more than its length.
+# The same for the digits of numbers: the cost of a number grows faster than its length.
 MOST_DIGITS = 2_000_000
 LONGEST_NUMBER = 100
 LARGE_BYTES = 64 * 1024
@@ -34,12 +34,12 @@ _DIGITS = b"0123456789"
 _TO_ZEROS = bytes.maketrans(_DIGITS, b"0" * len(_DIGITS))
 _TOO_LONG = b"0" * (LONGEST_NUMBER + 1)
 
-# One at a time: however many large bodies come at once, the event loop competes with one thread for the interpreter.
+# One thread: however many large bodies arrive at once, a single thread competes with the event loop for the GIL.
 _reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large-body")
 
 
 class Body(BaseModel):
-    """A JSON object that knows all its keys: others are refused before any value is looked at."""
+    """A JSON object with a fixed set of keys: unknown ones are refused before any value is validated."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -66,13 +66,13 @@ async def read(model: type[M], request: Request, *, or_else: M | None = None) ->
 
 
 async def beside_the_loop(work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do what a large body asks for in the thread in which it was read."""
+    """Run work on a large body in the thread that parses large bodies."""
     inside = partial(copy_context().run, partial(work, *args, **kwargs))
     return await asyncio.get_running_loop().run_in_executor(_reader, inside)
 
 
 def require_content_type(request: Request, wanted: str) -> None:
-    """Refuse a body of another type: a page of another origin can send some types without asking, but never JSON."""
+    """Refuse another content type, against CSRF: a page of another origin cannot send JSON without a preflight."""
     given, _, _ = request.headers.get("content-type", "").partition(";")
     if given.strip().lower() != wanted:
         raise UnsupportedContentType(f"send the body as {wanted}, and say so in the header Content-Type")
@@ -83,7 +83,7 @@ def parse(model: type[M], body: bytes) -> M:
     try:
         return model.model_validate(from_json(body, allow_inf_nan=False))
     except ValidationError as error:
-        # The library would name our class.
+        # pydantic's message would name our class.
         reasons = [
             {**reason, "msg": "Input should be an object"} if reason["type"] == "model_type" else reason
             for reason in error.errors(include_url=False, include_context=False, include_input=False)
@@ -99,7 +99,7 @@ def _refusal(kind: str, reason: str) -> RequestValidationError:
 
 
 def _refuse_costly(body: bytes) -> None:
-    """Refuse a body that would keep the parser busy. Texts count only if there is too much with them."""
+    """Refuse a body that is costly to parse. String contents are left out only if the count with them is too high."""
     if _cost_fault(_windows(body)) and (fault := _cost_fault(_outside_texts(body))):
         raise _refusal(*fault)
 
@@ -108,7 +108,7 @@ def _cost_fault(pieces: Iterable[bytes]) -> tuple[str, str] | None:
     signs = digits = 0
     end = b""
     for piece in pieces:
-        # Before every value but the first stands one of these.
+        # One of these precedes every value but the first.
         signs += piece.count(b",") + piece.count(b"[") + piece.count(b"{")
         digits += len(piece) - len(piece.translate(None, _DIGITS))
         zeros = end + piece.translate(_TO_ZEROS)

@@ -1,4 +1,4 @@
-"""Lets in only what came through the gateway: it alone knows the secret that its requests carry."""
+"""Refuses requests without the gateway's secret: they did not come through the gateway."""
 
 import hmac
 import logging
@@ -20,10 +20,10 @@ _REPEAT_COMPLAINT_SECONDS = 30.0
 
 
 class GatewayOnly:
-    """Stands before everything else of a service, its express lane included.
+    """Wraps the whole application of a service, its express lane included.
 
-    Whoever can reach the service's port or socket could write any identity into the headers of a request; without
-    the secret it is refused before anything reads them.
+    A client that reaches the service's port or socket could forge the identity headers; without the secret its
+    request is refused before anything reads them.
     """
 
     def __init__(self, app: FastAPI, secret: SecretStr) -> None:

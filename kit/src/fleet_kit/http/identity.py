@@ -1,4 +1,4 @@
-"""Who is asking: read from the headers that only the gateway may set."""
+"""The identity of the caller, read from headers that only the gateway may set."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -22,7 +22,7 @@ class Identity:
         return self.tenant_id == ANONYMOUS_TENANT
 
     def require(self, scope: Scope) -> None:
-        """Refuse who may not do this. An admin may do everything."""
+        """Raise ScopeMissing without the scope. An admin may do everything."""
         if scope not in self.scopes and Scope.ADMIN not in self.scopes:
             raise ScopeMissing(
                 f"the API key may not do this: it lacks the scope {scope.value}; use a key that has it",
@@ -43,7 +43,7 @@ async def identity_of(request: Request) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class CallerWith:
-    """The dependency of a route that asks for a scope; a test looks for it in every route."""
+    """The dependency of a route that requires a scope; a test checks that every route has one."""
 
     scope: Scope
 

@@ -1,4 +1,4 @@
-"""What the schema of a service says beyond what the framework finds out: bodies parsed by hand, error bodies."""
+"""Additions to the OpenAPI schema of a service: error bodies, and bodies that routes parse by hand."""
 
 from typing import Any, Literal
 
@@ -52,7 +52,7 @@ def _body(content_type: str, schema: dict[str, Any], *, required: bool) -> dict[
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same schema in one piece: a reference would be looked up in the document around it."""
+    """The schema with its `$ref`s inlined: inside the OpenAPI document they would not resolve."""
     definitions = schema.pop("$defs", {})
 
     def resolve(part: Any) -> Any:

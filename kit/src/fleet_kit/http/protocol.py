@@ -1,4 +1,4 @@
-"""The HTTP protocol of a service: requests that its parser refuses are answered with our envelope."""
+"""uvicorn's HTTP protocol, with our error envelope for requests that its parser refuses."""
 
 import uuid
 
@@ -13,10 +13,10 @@ _REQUEST_ID = HEADER_REQUEST_ID.lower().encode()
 
 
 class EnvelopeProtocol(HttpToolsProtocol):
-    """uvicorn's protocol; the gateway lets a few requests through that this parser does not take."""
+    """Answers malformed requests; the gateway lets a few through that this parser refuses."""
 
     def send_400_response(self, msg: str) -> None:
-        # Headers that came before the fault; the gateway's own are the first.
+        # Headers parsed before the fault; the gateway's own come first.
         known = dict(self.headers or ())
         request_id = known.get(_REQUEST_ID, uuid.uuid4().hex.encode())
         body = orjson.dumps(

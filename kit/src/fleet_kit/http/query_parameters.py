@@ -1,4 +1,4 @@
-"""Queries of requests: parameters that a route does not know are refused, moments are read in two ways."""
+"""Query parameters: unknown ones are refused; times are unix seconds or ISO 8601."""
 
 import re
 from collections.abc import Collection, Iterator
@@ -18,13 +18,13 @@ _LATEST_MOMENT = 32503680000  # the year 3000
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """A dependency of every route."""
+    """Refuse unknown query parameters; a dependency of every route."""
     if request.scope["query_string"]:
         refuse_parameters_beside(known_parameters(request.scope["route"]), request)
 
 
 def refuse_parameters_beside(known: Collection[str], request: Request) -> None:
-    """A parameter that nobody looks at is a typo: the answer would be one to another question."""
+    """Refuse parameters that are not `known`: with a typo ignored, the answer would be to another question."""
     if unknown := [name for name in request.query_params if name not in known]:
         reason = about_unknown("parameter", unknown, known)
         raise RequestValidationError([{"type": "unknown_parameter", "loc": ("query",), "msg": reason}])
@@ -50,14 +50,14 @@ def _seconds_of(value: Any) -> Any:
         return value
     text = value.strip()
     if re.fullmatch(r"\d{8}", text):
-        # Both readings are possible, and as unix seconds it would be a day of 1970 that nobody means.
+        # Ambiguous: a date, or unix seconds of a day in 1970, which is hardly ever meant.
         reason = "Input should be a date such as 2026-01-31; write unix seconds of 1970 with a point (20260131.0)"
         raise PydanticCustomError("moment", reason)
     try:
         return float(text)
     except ValueError:
         pass
-    # A + that nobody has escaped arrives as a space.
+    # An unescaped + arrives as a space.
     for spelling in (text, re.sub(r" (?=\d\d:?\d\d$)", "+", text)):
         try:
             moment = datetime.fromisoformat(spelling)
@@ -67,7 +67,7 @@ def _seconds_of(value: Any) -> Any:
     raise PydanticCustomError("moment", "Input should be unix seconds or a time such as 2026-01-31T09:30:00Z")
 
 
-# In unix seconds, whichever way it was said. A time without an offset is UTC.
+# A time in unix seconds, given as a number or in ISO 8601. Without an offset it is UTC.
 Moment = Annotated[
     float,
     BeforeValidator(_seconds_of),

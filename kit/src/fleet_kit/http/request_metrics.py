@@ -1,9 +1,9 @@
-"""Counts and times the requests of a service by the template of their route, never by the path that was asked for."""
+"""Counts and times requests by route template, never by the path that was requested."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import Message, Scope
 
-# Whoever watches the process is no traffic.
+# Probes and scrapes are not counted as traffic.
 UNCOUNTED_PATHS = frozenset({"/health", "/ready", "/metrics"})
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -13,7 +13,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class RequestMetrics:
-    """The series are found by a look into a dict: labels are only made when a route answers so for the first time."""
+    """Request counters and timers; labelled children are made on first use and then cached in dicts."""
 
     def __init__(self, registry: CollectorRegistry, *, component: str) -> None:
         self._component = component
@@ -62,15 +62,15 @@ class RequestMetrics:
 
 
 def route_of(scope: Scope) -> str:
-    """`/runs/{run_id}`; one and the same word for whatever no route of ours is meant by."""
+    """The route template, such as `/runs/{run_id}`; `unmatched` if there is no such route."""
     return str(scope.get("fleet_route") or getattr(scope.get("route"), "path", UNMATCHED))
 
 
 def is_stream(start: Message) -> bool:
-    """The answer that begins so stays open for as long as somebody listens."""
+    """Whether the response is an event stream, which stays open as long as the client reads."""
     return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start["headers"])
 
 
 def _known(method: str) -> str:
-    """Anybody may invent methods."""
+    """Bounds the label values: clients may send any method."""
     return method if method in METHODS else _OTHER

@@ -1,4 +1,4 @@
-"""A span for each request of a service, inside its caller's trace if it says which."""
+"""A server span for each request, inside the caller's trace if the request carries a trace context."""
 
 from starlette.types import Scope
 
@@ -15,7 +15,7 @@ _OTHER_METHOD = "HTTP"
 
 
 class RequestSpans:
-    """Probes, scrapes and the paths of `untraced` have none."""
+    """Starts server spans. Probes, scrapes and the paths of `untraced` have none."""
 
     def __init__(self, untraced: frozenset[str] = frozenset()) -> None:
         self._untraced = UNCOUNTED_PATHS | untraced
@@ -36,20 +36,20 @@ class RequestSpans:
         return span(_named(method), attributes, kind=Kind.SERVER, parent=caller, begins_trace=True)
 
     def answered(self, traced: Span, scope: Scope, status: int) -> None:
-        """Said before the span is left."""
+        """Record route and status; called before the span ends."""
         if not is_recording():
             return
         if (route := route_of(scope)) != UNMATCHED:
             traced.rename(f"{_named(scope['method'])} {route}")
             traced.set(spans.HTTP_ROUTE, route)
-        # Nobody was answered if the caller went away before.
+        # 0 means that the client disconnected before an answer.
         traced.set(spans.HTTP_STATUS_CODE, status or None)
         if status >= 500:
             traced.fail(str(status))
 
 
 def _named(method: str) -> str:
-    """Anybody may invent methods."""
+    """Bounds the span names: clients may send any method."""
     return method if method in METHODS else _OTHER_METHOD
 
 
@@ -57,7 +57,8 @@ def _context_in(scope: Scope) -> TraceContext | None:
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _HEADERS:
-            # A list of vendors may be split; of two contexts neither can be meant, and together they are none.
+            # A repeated tracestate is one list. A repeated traceparent is ambiguous; joined, it is invalid and
+            # ignored.
             found[name] = found[name] + b"," + value if name in found else value
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""Run a service's application under uvicorn until it is told to stop."""
+"""Runs a service's application under uvicorn until SIGTERM or SIGINT."""
 
 import logging
 import os
@@ -31,26 +31,26 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.config.uds:
-            # uvicorn opens it to everybody.
+            # uvicorn makes the socket accessible to every user.
             os.chmod(self.config.uds, 0o600)
 
 
 def run_service(component: str, settings_class: type[S], build: Callable[[S], FastAPI]) -> None:
     """The main function of a service: settings, logging, tracing, serve, clean stop."""
-    # The ledger's file and what is uploaded are for their owner's eyes only.
+    # Only the owner may read the ledger's file and uploads.
     os.umask(0o077)
-    # Flows run as the same user, and secrets stand in this process's environment.
+    # Flows run as the same user, and the environment of this process holds secrets.
     keep_private()
     # uvicorn stops at a signal and then raises it again: by default that would kill us before our clean-up.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     try:
         settings = settings_class.load()
-        # Before tracing: what that library has to say are lines, too.
+        # Before tracing, so that the messages of its library are log lines, too.
         configure_logging(service=SERVICE_HTTP, component=component, settings=settings)
         tracing = configure_tracing(component)
     except SettingsError as error:
-        # How it would be logged is a setting, too: if that is not the bad one, it is done so.
+        # The log format is a setting, too; it is used unless it is the invalid one.
         configure_logging(service=SERVICE_HTTP, component=component, settings=FleetSettings.only_of_logging())
         logger.critical("%s", error, extra=failure_fields(error))
         sys.exit(1)
@@ -71,7 +71,7 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Fa
         log_config=None,
         access_log=False,
         server_header=False,
-        # Nobody reads the client's address from the scope; who asks is told by the gateway's own headers.
+        # The client's address in the scope is not used; the gateway's headers carry the identity.
         proxy_headers=False,
         backlog=2048,
         timeout_keep_alive=75,

@@ -1,4 +1,4 @@
-"""Names in requests that nobody knows: one sentence that says which, and what may have been meant."""
+"""The error sentence about unknown names in a request, with suggestions."""
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches

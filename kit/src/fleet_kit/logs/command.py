@@ -1,4 +1,4 @@
-"""What a command says without a log: a sentence to whoever typed it, a log line in a container."""
+"""Output of commands: a plain sentence on a terminal, a log line in a container."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def says_in_log() -> bool:
-    """PYOCO_LOG_FORMAT=json, in so many words, as the images have it; unless somebody reads along on a terminal."""
+    """Whether to log: PYOCO_LOG_FORMAT is set to json, as in the images, and stdout is no terminal."""
     return os.environ.get("PYOCO_LOG_FORMAT") == "json" and not sys.stdout.isatty()
 
 

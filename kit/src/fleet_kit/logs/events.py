@@ -1,4 +1,4 @@
-"""The events of the log contract, each with all that it has to tell: nobody writes their fields by hand."""
+"""Logs the events of the log contract, each with all the fields that it requires."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from ..settings import FleetSettings
 from .failures import failure_meta
 from .setup import elapsed_ms
 
-# The line is said to be that of whoever calls a function here.
+# Values of `stacklevel`: a line names the caller of a function here as its source.
 _CALLER = 2
 _CALLER_OF_CONTEXT = 3
 
@@ -49,9 +49,9 @@ def log_request(
 def service_call(
     logger: logging.Logger, service: str, operation: str, *, level: int = logging.INFO, entity_id: str = ""
 ) -> Iterator[dict[str, Any]]:
-    """A use case that changes something: one line when it is done, or has failed.
+    """Log a use case that changes something: one line when it has completed or failed.
 
-    What the block puts into the dict it gets is added to the meta; `entity_id` there names what was made.
+    Entries that the block adds to the dict go into the meta; `entity_id` there names what was created.
     """
     if not logger.isEnabledFor(level):
         yield {}
@@ -93,7 +93,7 @@ def log_integration_call(
     entity_id: str = "",
     error: BaseException | None = None,
 ) -> None:
-    """We have asked a program that is not ours; `begun` is a `time.perf_counter()` reading."""
+    """Log a call to an external program; `begun` is a `time.perf_counter()` reading."""
     meta = {
         "provider": provider,
         "operation": operation,
@@ -120,7 +120,7 @@ def log_integration_call(
 def log_dlq_transition(
     logger: logging.Logger, move: LetterMove, *, letter_id: int, job_type: str | None, reason: str, **about: Any
 ) -> None:
-    """A letter has entered, or was requeued or deleted; `about` is the run that it is about."""
+    """Log that a dead letter was added, requeued or deleted; `about` holds fields of its run."""
     logger.info(
         "dead letter %d (%s) %s",
         letter_id,
@@ -139,7 +139,7 @@ def log_dlq_transition(
 
 
 def log_feature_flags(logger: logging.Logger, settings: FleetSettings, *fields: str) -> None:
-    """Settings that switch something on or off: they are evaluated once, at the start."""
+    """Log the settings that switch a feature on or off; they are evaluated once, at the start."""
     for field in fields:
         flag, value = f"PYOCO_{field.upper()}", getattr(settings, field)
         source = "settings" if field in settings.model_fields_set else "default"

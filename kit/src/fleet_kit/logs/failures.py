@@ -1,4 +1,4 @@
-"""What a line about a failure tells of it: its code in the taxonomy, and what that code asks for."""
+"""The meta of log lines about failures: the error code, and the fields that it requires."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ..errors import FleetError, code_of_status
 from ..settings import SettingsError
 
 _PROBLEMS = {problem.err_id: problem for problem in Problem}
-# Problems that no HTTP status tells the code of. Any other is an internal error: a flow that raises, for example.
+# Codes of problems without an HTTP status. All others of these are internal errors: a flow that raises, for example.
 _CODES = {
     Problem.FLOW_NOT_FOUND: ErrorCode.NOT_FOUND,
     Problem.INVALID_JOB: ErrorCode.VALIDATION_ERROR,
@@ -21,7 +21,7 @@ _CODES = {
 }
 
 
-# What is wrong where a problem is about no request.
+# The invalid part, for problems that are not about a request.
 _WRONG_FIELDS = {Problem.INVALID_JOB: ["job"], Problem.SNAPSHOT_TOO_LARGE: ["snapshot"]}
 
 
@@ -32,9 +32,9 @@ def failure_meta(
     exc_type: str | None = None,
     resource: str | None = None,
 ) -> dict[str, Any]:
-    """From the exception, else from the problem; `exc_type` names an exception of another process.
+    """The meta of an exception, else of a problem; `exc_type` names an exception of another process.
 
-    `resource` is what the failure is about: if something is not there, it is that.
+    `resource` is the subject of the failure; with NOT_FOUND it is what is missing.
     """
     if isinstance(error, SettingsError):
         return meta_of_code(ErrorCode.VALIDATION_ERROR, fields=list(error.names), detail="a setting cannot be used")
@@ -45,7 +45,7 @@ def failure_meta(
     if isinstance(error, FleetError):
         problem = error.problem or problem
         provider, status, reason = error.provider, error.http_status, error.meta.get("reason")
-        # Not its own words: they may quote what was sent.
+        # The docstring of the class, not the message: that may quote the request.
         fields, detail = error.field_names, type(error).__doc__
     elif problem is not None:
         status = problem.http_status
@@ -75,7 +75,7 @@ def meta_of_code(
     fields: list[str] | None = None,
     detail: str | None = None,
 ) -> dict[str, Any]:
-    """What the contract wants to be told about a failure of this kind, and nothing else."""
+    """Exactly the fields that the log contract requires for an error code."""
     match code:
         case ErrorCode.VALIDATION_ERROR:
             return {
@@ -93,7 +93,7 @@ def meta_of_code(
                 "retryable": retryable,
             }
         case ErrorCode.INTERNAL_ERROR:
-            # Whoever has failed for no known reason is not to be asked again: that is the taxonomy's word.
+            # The taxonomy declares internal errors not retryable.
             return {"error_code": code, "exception_type": exception_type or UNKNOWN, "retryable": False}
         case _:
             return {"error_code": code}

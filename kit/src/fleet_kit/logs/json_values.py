@@ -1,4 +1,4 @@
-"""Any value as something JSON can hold: what has no JSON form becomes its repr."""
+"""Converts any value to JSON types; a value without a JSON form becomes its repr."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def make_plain(value: Any, depth: int = 0) -> Any:
 
 
 def describe(value: Any, by: Callable[[Any], str] = repr) -> str:
-    """Its repr, or what else a function says of it, that can be written whatever it is."""
+    """The repr of a value, or another text `by` a function; encodable, and never raises."""
     try:
         text = by(value)
     except Exception as error:  # noqa: BLE001 - a user's __repr__ may raise anything
@@ -40,5 +40,5 @@ def _key(key: Any) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Lone surrogates are spelled out."""
+    """Escape lone surrogates."""
     return text.encode(errors="backslashreplace").decode()

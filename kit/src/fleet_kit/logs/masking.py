@@ -1,22 +1,22 @@
-"""The second line of defence: what looks like a secret leaves no process, in a line or a span, whoever said it."""
+"""Masks secrets in log lines and spans, as a second line of defence."""
 
 import re
 
-# `pyoco_<key id>_<secret>`; which key it was may be told.
+# `pyoco_<key id>_<secret>`; the key id is not secret.
 _API_KEY = re.compile(r"(pyoco_[A-Za-z0-9-]{1,64}_)[A-Za-z0-9_-]{32,128}")
 # A character of a key that is percent-encoded, once or several times, although it need not be.
 _NEEDLESS_ESCAPE = re.compile(r"%(?:25)*(2D|3[0-9]|4[1-9A-F]|5[0-9AF]|6[1-9A-F]|7[0-9A])", re.IGNORECASE)
 _NKEY_SEED = re.compile(r"S[ACNOUX][A-Z2-7]{56}")
 _PASSWORD_IN_URL = re.compile(r"(://[^/@\s:\"]*:)[^/@\s\"]+@")
-# How pydantic and SQLAlchemy quote what they were given. The value may hold brackets itself: they end it only if its
-# type does not follow.
+# How pydantic and SQLAlchemy quote their input. A bracket ends the value only where no `input_type` follows: the
+# value may contain brackets.
 _INPUT_VALUE = re.compile(r"input_value=(?:.*?(?=, input_type=)|.*?(?=\]|\\n|\n|$))")
 _PARAMETERS = re.compile(r"\[parameters: .*?\](?=\\n|\n|\"|$)")
 _INSTEAD = "(withheld)"
 
 
 def without_secrets(line: str) -> str:
-    """The line, JSON or text. Most have nothing to hide and pay for a few looks only."""
+    """Mask the secrets of a line, JSON or text. Most lines have none and cost a few substring searches only."""
     if "%" in line and _API_KEY.search(plain := _NEEDLESS_ESCAPE.sub(lambda found: chr(int(found[1], 16)), line)):
         line = plain
     if "pyoco_" in line:

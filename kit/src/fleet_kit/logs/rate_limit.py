@@ -18,7 +18,7 @@ class RateLimitedLog:
         self._logged_at: dict[str, float] = {}
 
     def level(self, text: str, news: int = logging.WARNING) -> int:
-        """`news` if this text was not logged for a while, else DEBUG."""
+        """`news` if this text was not logged in the last 30 seconds, else DEBUG."""
         now = self._clock()
         self._logged_at = {text: at for text, at in self._logged_at.items() if now - at < _REPEAT_SECONDS}
         if text in self._logged_at:
@@ -42,7 +42,7 @@ class RateLimitedLog:
         )
 
     def recovered(self) -> None:
-        """It works again: the next failure is logged at once."""
+        """Reset after a success: the next failure is logged at once."""
         self._logged_at.clear()
 
 

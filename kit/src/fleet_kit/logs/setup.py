@@ -27,16 +27,16 @@ from .text import is_coloured, text_line
 
 logger = logging.getLogger(__name__)
 
-# What the current request or job is about; every line logged meanwhile carries it.
+# Fields of the current request or job, added to every log line.
 _context: ContextVar[dict[str, Any] | None] = ContextVar("fleet_log_context", default=None)
 
 _CONTRACT_FIELDS = ("event", "status", "duration_ms", "entity_id", "request_id", "meta")
 _SPEC_FIELDS = ("run_id", "flow_name", "tag", "worker_id", "err_id", "msg_id", "reason")
-# An exception of another process is told by these; one of this process by `exc_info`.
+# For an exception of another process; one of this process is passed as `exc_info`.
 _EXCEPTION_FIELDS = ("exc_type", "exc_message", "exc_origin", "exc_traceback")
 _EXTRA_FIELDS = frozenset((*_CONTRACT_FIELDS, *_SPEC_FIELDS, *_EXCEPTION_FIELDS, "component"))
-# JSON lets these through, but the terminal of somebody who looks at the lines does what they say. In UTF-8 those
-# above 0x7F begin with 0xC2.
+# DEL and C1 controls: JSON allows them, but a terminal that shows the line executes them. In UTF-8 those above 0x7F
+# begin with 0xC2.
 _ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
@@ -51,7 +51,7 @@ def log_context(**fields: Any) -> Iterator[None]:
 
 
 def current_request_id() -> str | None:
-    """Of the request that is being answered, if one is."""
+    """The id of the request that is being answered, if there is one."""
     return (_context.get() or {}).get("request_id")
 
 
@@ -68,7 +68,7 @@ def exception_fields(error: BaseException) -> dict[str, str]:
 
 
 def failure_fields(error: BaseException) -> dict[str, Any]:
-    """All that is told of a failure but its traceback, for `extra=` of a log call."""
+    """All fields of a failure except its traceback, for `extra=` of a log call."""
     problem = error.problem if isinstance(error, FleetError) else None
     return {
         "status": LogStatus.FAILED,
@@ -87,12 +87,12 @@ class _Formatter(logging.Formatter, ABC):
         self._component = component
         self._utc = settings.log_utc
         self._include_traceback = settings.log_include_traceback
-        # What every line of this process is about, unless it says otherwise.
+        # Default fields of every line of this process.
         self._about = about or {}
         self._component_of: dict[str, str] = {}
 
     def format(self, record: logging.LogRecord) -> str:
-        """Whatever was given, a line of the contract: if not this one, then one that says so."""
+        """A line of the log contract; a record that cannot be formatted gets a line that reports this."""
         try:
             line = self.written(self.fields(record))
         except Exception as error:  # noqa: BLE001 - logging never breaks the work
@@ -110,7 +110,7 @@ class _Formatter(logging.Formatter, ABC):
             **{k: v for k, v in record.__dict__.items() if k in _EXTRA_FIELDS},
         }
         error = record.exc_info[1] if record.exc_info else None
-        # A problem is a failure, however loudly it is told.
+        # A line with an err_id is a failure at any level.
         err_id = given.get("err_id")
         is_failure = record.levelno >= logging.ERROR or error is not None or err_id is not None
         status = given.pop("status", None) or (LogStatus.FAILED if is_failure else LogStatus.COMPLETED)
@@ -146,7 +146,7 @@ class _Formatter(logging.Formatter, ABC):
         return line
 
     def _component_named(self, logger_name: str) -> str:
-        """`fleet_runs_api.dead_letters.arrivals` in the process runs-api is `runs-api.dead_letters.ingest`."""
+        """`fleet_runs_api.dead_letters.arrivals` in the process runs-api is `runs-api.dead_letters.arrivals`."""
         component = self._component_of.get(logger_name)
         if component is None:
             package, _, module = logger_name.partition(".")
@@ -170,7 +170,7 @@ class JsonFormatter(_Formatter):
         try:
             data = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS)
         except TypeError:
-            # Text that is no Unicode, integers beyond 64 bits, objects that cannot tell themselves.
+            # Lone surrogates, integers beyond 64 bits, objects whose `__str__` raises.
             data = orjson.dumps(make_plain(line))
         text = data.decode()
         return text.translate(_ESCAPED) if b"\x7f" in data or b"\xc2" in data else text
@@ -186,7 +186,7 @@ class TextFormatter(_Formatter):
 
 
 class _BestEffortHandler(logging.StreamHandler[Any]):
-    """Logging never breaks the work: a failing output is told once, in a line on stderr (ERR-PYOCO-0013)."""
+    """A log handler that never raises: a failing output is reported once, in a line on stderr (ERR-PYOCO-0013)."""
 
     _told = False
 
@@ -195,15 +195,15 @@ class _BestEffortHandler(logging.StreamHandler[Any]):
         if self._told or error is None or sys.__stderr__ is None:
             return
         self._told = True
-        # The disk that stdout is on may be the one of stderr: then there is nobody left to tell.
+        # stderr may be on the same full disk as stdout; then the report is dropped.
         with suppress(OSError, ValueError):
             sys.__stderr__.write(f"{self.format(_complaint(error, record))}\n")
 
 
 def configure_logging(*, service: str, component: str, settings: FleetSettings, **about: str) -> None:
-    """Send every logger of this process to stdout in the configured format, and what nobody has caught, too.
+    """Send every logger and every uncaught exception to stdout, in the configured format.
 
-    `about` is what every line of the process is about, `worker_id` for example.
+    `about` holds default fields of every line, `worker_id` for example.
     """
     options: dict[str, Any] = {"service": service, "component": component, "settings": settings, "about": about}
     handler = _BestEffortHandler(sys.stdout)
@@ -215,7 +215,7 @@ def configure_logging(*, service: str, component: str, settings: FleetSettings, 
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    # Our own request line replaces uvicorn's; the libraries' chatter starts at warnings.
+    # Our own request line replaces uvicorn's; the libraries log from WARNING on.
     for name in ("uvicorn.access", "uvicorn.error", "uvicorn", "httpx", "httpcore", "alembic"):
         chatty = logging.getLogger(name)
         chatty.handlers.clear()
@@ -258,7 +258,7 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _complaint(error: BaseException, lost: logging.LogRecord) -> logging.LogRecord:
-    """Instead of a line that cannot be written; it says where that one comes from."""
+    """The replacement of a record that cannot be written; it names the source of that record."""
     return logging.makeLogRecord(
         {
             "name": lost.name,

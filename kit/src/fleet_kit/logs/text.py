@@ -1,4 +1,4 @@
-"""A log line for people: when, how bad, who, what; then the few ids that tell one run from another."""
+"""Log lines for people: time, level, component, message; then the duration and a few ids."""
 
 import os
 from datetime import datetime
@@ -16,20 +16,20 @@ _LEVELS = {
 _DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
 _COMPONENT_WIDTH = 22
 _SHORT_ID = 8
-# Of these the duration is news even if it is below a millisecond.
+# Events that show their duration even below a millisecond.
 _TIMED = {LogEvent.REQUEST, LogEvent.SERVICE_CALL, LogEvent.WORKER_JOB, LogEvent.INTEGRATION_CALL}
-# C0 without the newline, DEL and C1: callers choose much of what is in a line, and a terminal does what these say.
+# C0 without the newline, DEL and C1: a line contains text of callers, and a terminal executes these characters.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 0x0A}
 _ABOUT = {"run_id": "run", "flow_name": "flow", "worker_id": "worker", "request_id": "request"}
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """On a terminal, unless somebody minds (no-color.org)."""
+    """Whether to use colours: on a terminal, unless NO_COLOR is set (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def visible(text: str) -> str:
-    """The text with its control characters spelled out, and what is no Unicode; lines stay lines."""
+    """Escape control characters and lone surrogates; newlines stay."""
     return text.translate(_VISIBLE).encode(errors="backslashreplace").decode()
 
 
@@ -63,7 +63,7 @@ def _about(line: dict[str, Any]) -> str:
         words.append(_duration(line["duration_ms"]))
     for name, short in _ABOUT.items():
         if name == "worker_id" and line.get("service") == SERVICE_WORKER:
-            continue  # it speaks of itself
+            continue  # the worker's own id
         if value := line.get(name):
             words.append(f"{short}={_shortened(str(value)) if name in ('run_id', 'request_id') else value}")
     if err_id := line.get("err_id"):
@@ -76,7 +76,7 @@ def _duration(milliseconds: int) -> str:
 
 
 def _shortened(identifier: str) -> str:
-    """The end: ids of runs begin with the time, which those of one minute share."""
+    """The last characters: run ids begin with the time, which runs of the same minute share."""
     return identifier if len(identifier) <= 2 * _SHORT_ID else f"…{identifier[-_SHORT_ID:]}"
 
 

@@ -1,1 +1,1 @@
-"""The connection to NATS and what stands on it: KV, objects, pulls, streams."""
+"""The NATS connection, and KV, object store, pull consumers and streams on top of it."""

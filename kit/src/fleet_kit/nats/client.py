@@ -1,4 +1,4 @@
-"""The library's NATS client, except that it never gives up, tells at once what it may not do and leaves the dead."""
+"""The library's NATS client, with endless reconnects, immediate permission errors and no waits for a dead server."""
 
 import asyncio
 import re
@@ -10,8 +10,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
-# Whoever follows a stream hears from it this often. Such a consumer lives on one server of a cluster: when two
-# signs of life are missing it is made anew on another one.
+# The idle heartbeat of push consumers. Such a consumer lives on one server of a cluster: after two missed heartbeats
+# it is created anew on another one.
 _SIGN_OF_LIFE_SECONDS = 1.0
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"', re.IGNORECASE)
 
@@ -27,16 +27,16 @@ class NotPermitted(nats.errors.Error):
 
 
 def denied_subject(error: Exception) -> str | None:
-    """The subject that the server refused to take a message for, if that is what it complains about.
+    """The subject of a denied publish, if this is what the error reports.
 
-    In lower case: the library gives what servers say no other way.
+    In lower case, because the library lowercases the server's errors.
     """
     found = _DENIED_PUBLISH.search(str(error))
     return found[1].lower() if found else None
 
 
 def explained(error: Exception) -> str:
-    """What the library or the server says, in words that tell what to do."""
+    """The text of an error, with advice where the cause is known."""
     text = str(error) or type(error).__name__
     if "authorization violation" in text.lower() or "user authentication" in text.lower():
         return f"NATS does not accept this process's user ({text}); check PYOCO_NATS_NKEY_FILE and the server's users"
@@ -48,7 +48,7 @@ def explained(error: Exception) -> str:
 
 
 class HeartbeatJetStream(JetStreamContext):
-    """Notices within four seconds that a consumer is gone, instead of the library's twenty."""
+    """Detects the loss of a push consumer within four seconds, instead of the library's twenty."""
 
     async def subscribe(self, *arguments: Any, **options: Any) -> JetStreamContext.PushSubscription:
         options.setdefault("idle_heartbeat", _SIGN_OF_LIFE_SECONDS)
@@ -61,7 +61,7 @@ class ReconnectingClient(Client):
         self._asking: dict[str, set[asyncio.Future[None]]] = {}
 
     def deny(self, denied: str) -> None:
-        """Nobody needs to wait for an answer that cannot come. The subject is in lower case."""
+        """Fail the pending requests to a denied subject, which is given in lower case."""
         for subject, waiting in self._asking.items():
             for denial in waiting if subject.lower() == denied else ():
                 if not denial.done():
@@ -90,14 +90,14 @@ class ReconnectingClient(Client):
         await self._process_op_err(nats.errors.Error(reason))
 
     async def _process_op_err(self, e: Exception) -> None:
-        """Without waiting for a server that is gone to take what was meant for it: the library would, for minutes."""
+        """Drop unsent data first: the library would wait minutes for a dead server to take it."""
         writer = getattr(self._transport, "_io_writer", None)  # none if it is a web socket
         if self.is_connected and writer is not None:
             writer.transport.abort()
         await super()._process_op_err(e)
 
     async def _process_err(self, err_msg: str) -> None:
-        """A server that ends a connection, say because its user was removed, may take us again later.
+        """Reconnect when the server ends the connection, for example because our user was removed: it may come back.
 
         The library would close the client for good.
         """

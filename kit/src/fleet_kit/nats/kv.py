@@ -29,10 +29,10 @@ class Entry:
 
 
 class Bucket:
-    """Keys are read with a direct get and written with an expected revision.
+    """A KV bucket: keys are read with a direct get and written with an expected revision.
 
-    In a cluster a direct get may show what was true a moment ago. A write made from it is refused; a conclusion that
-    nothing else would correct is drawn from a look with `linearizable`, which the bucket's leader answers.
+    In a cluster a direct get may be stale. A compare-and-set made from a stale read is refused; a decision that
+    nothing else would correct needs a `linearizable` read, which the bucket's leader answers.
     """
 
     def __init__(self, link: NatsLink, name: str) -> None:
@@ -65,9 +65,9 @@ class Bucket:
         return (await self._link.publish(kv_subject(self.name, key), value)).sequence
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:
-        """Leave a marker in the place of a key; WrongRevision if a revision is given and it is not the latest.
+        """Delete a key by a marker; WrongRevision if a revision is given and it is not the latest.
 
-        A marker and no purge: rollup headers are forbidden (resources.py), and a late `create` must meet something.
+        A marker and no purge: rollup headers are forbidden (resources.py), and a late `create` must find a revision.
         """
         headers = {"KV-Operation": "DEL"}
         if revision is not None:
@@ -75,7 +75,7 @@ class Bucket:
         await self._link.publish(kv_subject(self.name, key), b"", headers)
 
     async def markers(self, *, besides: Container[str]) -> dict[str, int]:
-        """What removed keys have left behind, with its revision; keys of `besides` are known to be there."""
+        """The revisions of delete markers, by key; keys of `besides` are known to exist and are skipped."""
         try:
             info = await self._link.jetstream.stream_info(
                 kv_stream(self.name), subjects_filter=kv_subject(self.name, ">")
@@ -91,14 +91,14 @@ class Bucket:
         return found
 
     async def erase(self, key: str, *, up_to: int) -> None:
-        """Leave nothing of a key up to a revision, and tell nobody; what is newer stays."""
+        """Purge a key up to a revision, without a marker for watchers; newer entries stay."""
         wanted = orjson.dumps({"filter": kv_subject(self.name, key), "seq": up_to + 1})
         answer = orjson.loads((await self._link.request(f"$JS.API.STREAM.PURGE.{kv_stream(self.name)}", wanted)).data)
         if (error := answer.get("error")) is not None:
             raise NatsUnavailable(f"JetStream would not erase {key}: {error.get('description', 'no reason given')}")
 
     async def _look_up(self, key: str, *, linearizable: bool = False) -> tuple[Entry | None, int]:
-        """The living entry if there is one, and the revision of whatever is there (0: nothing ever was)."""
+        """The entry, unless it is deleted, and the latest revision of the key, markers included (0: none)."""
         found = await last_message(
             self._link, kv_stream(self.name), kv_subject(self.name, key), linearizable=linearizable
         )
@@ -111,7 +111,7 @@ class Bucket:
 
 
 class Mirror:
-    """The latest values of a small bucket, watched; made anew after every reconnect so it cannot go silent."""
+    """A small bucket in memory, kept by a watch that is renewed after every reconnect, so it cannot go silent."""
 
     def __init__(
         self, link: NatsLink, bucket: str, *, on_change: Callable[[str, bytes | None], None] | None = None
@@ -121,7 +121,7 @@ class Mirror:
         self._on_change = on_change
         self._values: dict[str, bytes] = {}
         self._task: asyncio.Task[None] | None = None
-        # Every change up to this one has been seen.
+        # Every change up to this revision has been seen.
         self.revision = 0
 
     @property

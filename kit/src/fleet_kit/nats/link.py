@@ -31,9 +31,9 @@ from .timeouts import RequestTimeouts
 logger = logging.getLogger(__name__)
 
 _CANCEL_AGAIN_SECONDS = 0.25
-# A server that was cut off does not say so: after three of these without an answer it counts as gone.
+# A server behind a broken network sends nothing: after three unanswered pings it counts as lost.
 _PING_SECONDS = 2
-# Longer in all than a reload of the users takes (1.5 ms measured); felt only where the likeliest name is wrong.
+# In total longer than a reload of the users (1.5 ms measured); costs time only where the likeliest name is wrong.
 _API_NAME_PAUSES_SECONDS = (0.05, 0.15, 0.3)
 _WRONG_LAST_SEQUENCE = (10071, 10164)
 
@@ -41,7 +41,7 @@ Hook = Callable[[], Awaitable[object]]
 
 
 class WrongRevision(Exception):
-    """Somebody else has written this key since we read it."""
+    """The key has another revision than expected: it was written since it was read."""
 
 
 class NatsSilent(NatsUnavailable):
@@ -72,8 +72,8 @@ class _Sent:
 @dataclass(frozen=True, slots=True)
 class _Answers:
     subject: str
-    # Waits for its time also when the connection is lost meanwhile: by then NATS is often back, and whoever gave up
-    # at once could not even say so.
+    # Keeps waiting until its timeout when the connection is lost: NATS is often back by then, and a caller that
+    # failed at once could not even report it.
     is_patient: bool
     messages: list[Msg]
     is_last: Callable[[Msg], bool]
@@ -81,17 +81,17 @@ class _Answers:
 
 
 class NatsLink:
-    """One process's connection. Use it as an async context manager; `hooks` run after every (re)connect.
+    """The NATS connection of a process: an async context manager; `hooks` run after every (re)connect.
 
-    The link is `ready` once it is connected and every hook has succeeded since then; hooks that fail
-    are tried again until they succeed or the connection is lost.
+    The link is `ready` once it is connected and every hook has succeeded since then; hooks that fail are retried
+    until they succeed or the connection is lost.
 
-    Of several servers it stays with one that JetStream works on: a server that has lost the rest of its cluster is
-    still there for its clients, and no use to them.
+    Of several servers it stays with one on which JetStream works: a server that has lost its cluster still accepts
+    clients, but cannot serve them.
     """
 
     def __init__(self, settings: FleetSettings, *, name: str, api_prefixes: Sequence[str] = ("$JS.API",)) -> None:
-        """With `api_prefixes`: the names that JetStream's API may have for our user, the likeliest first."""
+        """`api_prefixes`: the prefixes that JetStream's API may have for our user, the likeliest first."""
         self._settings = settings
         self._name = name
         self._api_prefixes = list(api_prefixes)
@@ -131,7 +131,7 @@ class NatsLink:
 
     @property
     def full_because(self) -> str | None:
-        """Why writes are refused although the link is ready, if it is for want of space."""
+        """Why writes are refused although the link is ready: NATS has no disk space. None if they are not."""
         return "no space is left on the disk of NATS" if self._fullness.is_told else None
 
     @property
@@ -148,7 +148,7 @@ class NatsLink:
 
     async def __aenter__(self) -> "NatsLink":
         self._spawn(self._connect())
-        # Let it begin: a client that was never told to connect cannot be closed.
+        # Let the task start: a client whose connect was never called cannot be closed.
         await asyncio.sleep(0)
         return self
 
@@ -176,9 +176,9 @@ class NatsLink:
     async def publish_nowait(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None
     ) -> asyncio.Future[Ack]:
-        """Send now, answer later: many publishes may be in flight. Await the future through `wait_ack`.
+        """Publish without waiting for the ack, so that many can be in flight. Await the future through `wait_ack`.
 
-        The message carries the current trace on to whoever reads it.
+        The headers of the message carry the current trace context.
         """
         if (trace := current()) is not None:
             headers = {**(headers or {}), **trace.headers}
@@ -198,11 +198,11 @@ class NatsLink:
         return await future
 
     def _end_waiting(self, token: str, since: float) -> None:
-        """Nobody waits longer than the request timeout."""
+        """Fail a publish or a request that has reached the request timeout."""
         if (sent := self._sent.pop(token, None)) is not None and not sent.ack.done():
             self._note_silence(since=since)
             sent.ack.set_exception(NatsSilent())
-            # Nobody may be waiting any more; asking marks the exception as seen.
+            # Marks the exception as retrieved: there may be no waiter left.
             sent.ack.exception()
         elif (answers := self._answers.get(token)) is not None and not answers.complete.done():
             answers.complete.set_exception(TimeoutError())
@@ -226,10 +226,10 @@ class NatsLink:
         return answer
 
     async def request_api(self, what: str, payload: bytes = b"") -> Msg:
-        """Ask JetStream's API under the name that it has for our user; the first name that answers is kept.
+        """Call JetStream's API under the prefix that it has for our user; the first prefix that answers is kept.
 
-        A server that reloads its users has no imports for a few milliseconds, and then nothing answers the right name
-        either. So the next name is tried only after that: our user may not be permitted to use it.
+        A server that reloads its users has no imports for a few milliseconds, and then not even the right prefix is
+        answered. So a prefix is retried before the next one, which our user may not be permitted to use.
         """
         while len(self._api_prefixes) > 1:
             likeliest, *others = self._api_prefixes
@@ -247,7 +247,7 @@ class NatsLink:
         return await self.request(f"{self._api_prefixes[0]}.{what}", payload)
 
     async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
-        """Every answer to one request, up to and with the one that `is_last`; all of them have to come in time."""
+        """Send a request and collect its answers up to the one that `is_last`; all must arrive within the timeout."""
         try:
             return await self._ask(subject, payload, is_last=is_last, is_patient=False)
         except TimeoutError as error:
@@ -288,10 +288,10 @@ class NatsLink:
                 "nkeys_seed_str": nkey.seed.get_secret_value(),
                 "inbox_prefix": inbox_prefix(nkey.public_key),
             }
-        # Each process begins somewhere else, and goes on to the next one.
+        # Shuffled, so that the processes spread over the servers.
         servers = [url.strip() for url in settings.nats_url.split(",")]
         random.shuffle(servers)
-        # With max_reconnect_attempts=-1 the first connect, too, tries until it succeeds.
+        # With max_reconnect_attempts=-1 the first connect, too, is retried until it succeeds.
         await self._client.connect(
             servers=servers,
             dont_randomize=True,
@@ -312,14 +312,14 @@ class NatsLink:
             **user,
         )
         self._reply_prefix = await self._receive(self._on_ack)
-        # Apart from the acks: many large answers at once must not push out the ack of a write.
+        # A subscription apart from the acks: many large answers at once must not push out the ack of a write.
         self._answers_prefix = await self._receive(self._on_answer)
         self._down_because = None
         logger.info("connected to NATS", extra={"meta": {"server": self._server()}})
         self._spawn(self._prepare())
 
     async def _receive(self, on_message: Callable[[Msg], Awaitable[None]]) -> str:
-        """Listen for answers; where they have to be sent to, less a token of their own."""
+        """Subscribe to a new inbox. Returns the prefix of its reply subjects; a token completes one."""
         inbox = self._client.new_inbox()
         await self._client.subscribe(f"{inbox}.*", cb=on_message)
         return f"{inbox}."
@@ -419,12 +419,12 @@ class NatsLink:
             self._down_because = explained(error)
 
     def _deny(self, denied: str) -> None:
-        """The server does not say which message it refused: all under way to this subject fail, some were stored."""
+        """Fail all pending messages to a denied subject, because the server does not name one; some may be stored."""
         self._client.deny(denied)
         for sent in self._sent.values():
             if sent.subject.lower() == denied and not sent.ack.done():
                 sent.ack.set_exception(WriteDenied(f"NATS refused the write: {NotPermitted(sent.subject)}"))
-                sent.ack.exception()  # nobody may be waiting any more; asking marks it as seen
+                sent.ack.exception()  # marks it as retrieved: there may be no waiter left
         for answers in self._answers.values():
             if answers.subject.lower() == denied and not answers.complete.done():
                 answers.complete.set_exception(NotPermitted(answers.subject))
@@ -436,7 +436,7 @@ class NatsLink:
         for future in waiting:
             if not future.done():
                 future.set_exception(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
-                # Nobody may be waiting any more; asking marks the exception as seen.
+                # Marks the exception as retrieved: there may be no waiter left.
                 future.exception()
 
     def _server(self) -> str:

@@ -1,8 +1,8 @@
-"""Look at messages of a stream without a consumer.
+"""Reads messages of a stream without a consumer.
 
-In a cluster any server that has the stream answers, usually the nearest, and it may be a moment behind: what it shows
-has been so, but newer messages may exist. Whoever would draw a lasting conclusion from what is not there asks
-`linearizable`: then the stream's leader answers, and nobody does while there is none.
+In a cluster any server that has the stream answers, usually the nearest, and it may lag: newer messages may exist. A
+lasting decision based on a missing message needs a `linearizable` read: the stream's leader answers it, and without a
+leader it fails.
 """
 
 import base64
@@ -33,7 +33,7 @@ class StoredMessage:
 async def stored_message(
     link: NatsLink, stream: str, sequence: int, *, linearizable: bool = False
 ) -> StoredMessage | None:
-    """The message at a place in a stream; None if it is gone."""
+    """The message with a sequence number; None if it is gone."""
     wanted: dict[str, object] = {"seq": sequence}
     if linearizable:
         return await _ask_leader(link, stream, wanted)
@@ -48,15 +48,15 @@ async def last_message(
         try:
             return await _ask_leader(link, stream, {"last_by_subj": subject})
         except NatsUnavailable as error:
-            # Credentials of a worker from before it was allowed to ask: then as well as it can.
+            # Older credentials of workers do not permit this: fall back to a direct get.
             if not isinstance(error.__cause__, NotPermitted):
                 raise
-    # Named in the subject of the request: so a user can be allowed to read some subjects of a stream and not others.
+    # The request's subject contains the subject to read, so that permissions can allow single subjects of a stream.
     return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}.{subject}", b"", {"last_by_subj": subject})
 
 
 async def latest_message(link: NatsLink, stream: str, pattern: str) -> StoredMessage | None:
-    """The latest message of all subjects that a pattern means; None if there is none."""
+    """The latest message of all subjects that match a pattern; None if there is none."""
     wanted: dict[str, object] = {"last_by_subj": pattern}
     return await _look_up(link, stream, f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(wanted), wanted)
 
@@ -64,10 +64,10 @@ async def latest_message(link: NatsLink, stream: str, pattern: str) -> StoredMes
 async def messages_of(
     link: NatsLink, stream: str, subject: str, *, after: int = 0, limit: int = 100, max_bytes: int = 1024 * 1024
 ) -> list[StoredMessage]:
-    """The next messages of a subject after a place in the stream, oldest first; empty if there are no more.
+    """The next messages of a subject after a sequence number, oldest first; empty if there are no more.
 
-    There may be fewer than `limit`: a page ends with the message that reaches `max_bytes`, and a server that knows
-    no batches (before 2.11), or a stream that allows no direct gets, gives one at a time.
+    There may be fewer than `limit`: a page ends with the message that reaches `max_bytes`, and a server without
+    batches (before 2.11), or a stream without direct gets, gives one at a time.
     """
     wanted: dict[str, object] = {"seq": after + 1, "next_by_subj": subject}
     batch = orjson.dumps({**wanted, "batch": limit, "max_bytes": max_bytes})
@@ -84,13 +84,13 @@ async def messages_of(
 
 
 async def stream_identity(link: NatsLink, stream: str) -> str:
-    """When the stream was made, in short: one that was lost and made anew is another, and counts from 1 again."""
+    """An id of a stream from its creation time: a lost and recreated stream is another, and counts from 1 again."""
     created = (await link.stream_info(stream)).created
     return f"{round(created.timestamp() * 1_000_000):x}" if created else "0"
 
 
 def _ends_batch(answer: Msg) -> bool:
-    """A status is always the last word; a message that does not say how many follow is the only one."""
+    """A status ends a batch; a message without a pending count is the only one."""
     headers = answer.headers or {}
     return "Status" in headers or "Nats-Num-Pending" not in headers
 
@@ -101,7 +101,7 @@ async def _look_up(
     try:
         answer = await link.request(place, request)
     except NatsUnavailable as error:
-        # A stream that somebody else made may not allow direct gets: then the leader is asked.
+        # A stream that was not made by us may not allow direct gets: then the leader is asked.
         if not isinstance(error.__cause__, nats.errors.NoRespondersError):
             raise
         return await _ask_leader(link, stream, wanted)
@@ -138,7 +138,7 @@ def _stored(answer: Msg) -> StoredMessage:
 
 
 def unix_seconds(text: str | None) -> float:
-    """What JetStream's time stamps say; 0 if there is none."""
+    """A JetStream time stamp in unix seconds; 0 if there is none."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 

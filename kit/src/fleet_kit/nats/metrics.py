@@ -1,4 +1,4 @@
-"""Shows how the connection to NATS is, read from the link when somebody scrapes."""
+"""Prometheus metrics of the NATS connection, read from the link at each scrape."""
 
 from collections.abc import Iterable
 

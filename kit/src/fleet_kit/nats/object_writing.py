@@ -1,4 +1,4 @@
-"""Objects of a JetStream object store, written, named under compare-and-set, and deleted."""
+"""Writes objects to a JetStream object store, names them by compare-and-set, and deletes them."""
 
 import asyncio
 import base64
@@ -31,24 +31,24 @@ from .objects import CHUNK_BYTES, DIGEST_PREFIX, ObjectMeta, ObjectStore, Stored
 
 logger = logging.getLogger(__name__)
 
-# Sent and not acknowledged yet: what a writer holds in memory.
+# Chunks without an ack yet; they bound the memory of a writer.
 _CHUNKS_IN_FLIGHT = 16
-# What was on its way when a connection broke may arrive a little later.
+# A chunk in flight when a connection broke may still be stored within this time.
 _LEFTOVER_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class Draft:
-    """Stored bytes without a name: nobody sees them until they get one."""
+    """Stored chunks without an object name: invisible until they get one."""
 
     nuid: str
     size: int
     chunks: int
     sha256: bytes
     chunk_bytes: int
-    # When the last of them was stored, by the process's own clock.
+    # When the last chunk was stored, by the process's own clock.
     stored_at: float
-    # True once the bytes belong to a name, or may do so: then they are not thrown away.
+    # True once the chunks belong to an object, or may do so: then they are not purged.
     named: bool = False
 
     @property
@@ -58,7 +58,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class _Leftover:
-    # Under which name it may have become visible.
+    # The object name under which the chunks may have become visible.
     name: str | None
     since: float = field(default_factory=time.monotonic)
 
@@ -67,7 +67,7 @@ class DraftTooOld(NatsUnavailable):
     """Storing took too long; try again."""
 
 
-# What to do before an object is taken back; gives the headers that are left beside the name.
+# Called before an object is withdrawn; returns the headers of its tombstone.
 Withdrawal = Callable[[StoredObject], Awaitable[Mapping[str, str]]]
 
 
@@ -75,7 +75,7 @@ class ObjectWriter(ObjectStore):
     """Reads and writes one object store; needs to publish below its subjects and to purge its stream."""
 
     def __init__(self, link: NatsLink, bucket: str, *, draft_seconds: float = 1800.0) -> None:
-        """`draft_seconds`: how soon after its last byte a draft gets its name; twice as old it is an orphan."""
+        """`draft_seconds`: a draft must be named this soon after its last byte; at twice this age it is an orphan."""
         super().__init__(link, bucket)
         self._draft_seconds = draft_seconds
         self._nuids = NUID()
@@ -84,13 +84,13 @@ class ObjectWriter(ObjectStore):
     async def write(
         self, name: str, source: AsyncIterable[bytes], *, headers: Mapping[str, str] | None = None
     ) -> StoredObject:
-        """Store an object, in place of the one that had the name."""
+        """Store an object; it replaces the one of the same name."""
         async with self.draft(source) as draft:
             return await self.name(draft, name, headers=headers)
 
     @asynccontextmanager
     async def draft(self, source: AsyncIterable[bytes]) -> AsyncIterator[Draft]:
-        """Store the bytes; they are thrown away at the end of the block unless `name` made an object of them."""
+        """Store the bytes; they are purged at the end of the block unless `name` made an object of them."""
         nuid = self._nuids.next().decode()
         draft = None
         in_flight: deque[asyncio.Future[Ack]] = deque()
@@ -103,7 +103,7 @@ class ObjectWriter(ObjectStore):
             raise
         finally:
             if draft is None or not draft.named:
-                # Who was cancelled may be cancelled again while waiting: the chunks go all the same.
+                # Shielded: a second cancellation while waiting must not stop the purge.
                 clearing = self._throw_away(nuid, in_flight=in_flight, once_more=outage)
                 await asyncio.shield(asyncio.create_task(clearing))
 
@@ -113,8 +113,8 @@ class ObjectWriter(ObjectStore):
         """Make an object of a draft.
 
         With `after`, the sequence of a `Listing`, only if no object of the store has changed since: otherwise
-        WrongRevision, and the draft may be tried again. If JetStream's answer does not come, nobody knows whether the
-        object is there; `clear_leftovers` takes it back.
+        WrongRevision, and the draft may be tried again. Without JetStream's ack it is unknown whether the object
+        exists; `clear_leftovers` withdraws it.
         """
         before = await self.find(name)
         if time.monotonic() - draft.stored_at > self._draft_seconds:
@@ -170,7 +170,7 @@ class ObjectWriter(ObjectStore):
         return bool(self._leftovers)
 
     async def clear_leftovers(self, withdrawal: Withdrawal | None = None) -> None:
-        """Take back what could not be taken back when a write failed. Call it now and then."""
+        """Withdraw what failed writes have left behind. Call it periodically."""
         for nuid, leftover in list(self._leftovers.items()):
             stored = await self.find(leftover.name) if leftover.name else None
             if stored is not None and stored.nuid == nuid:
@@ -182,13 +182,13 @@ class ObjectWriter(ObjectStore):
                 self._leftovers.pop(nuid, None)
 
     async def sweep_orphans(self) -> int:
-        """Purge the bytes that a writer left without a name, of this process or another; how many drafts that were.
+        """Purge drafts that a writer of this or another process has abandoned; returns their number.
 
-        A draft is written without a pause and named soon after, or never: its last chunk tells whether somebody may
-        still be at work on it. What `name` refuses as too old has been so for half the time that is waited here.
+        A draft is written without a pause and named soon after, or never: the age of its last chunk tells whether it
+        may still be in use. The limit is twice that of `name`.
         """
         now, nuids = await self._stored_nuids()
-        # Only now: a draft that got its name in between is among these.
+        # Listed after the drafts, so that a draft named in between is among these.
         alive = {stored.nuid for stored in (await self.list()).objects}
         swept = 0
         for nuid in nuids - alive:
@@ -199,11 +199,11 @@ class ObjectWriter(ObjectStore):
         return swept
 
     async def purge(self, nuid: str) -> None:
-        """Throw chunks away. The caller knows that no object is made of them."""
+        """Purge chunks. The caller knows that no object is made of them."""
         await self._ask("PURGE", {"filter": object_chunks_subject(self.bucket, nuid)})
 
     async def _stored_nuids(self) -> tuple[float, set[str]]:
-        """JetStream's own time, and every draft and object that has chunks."""
+        """The time of JetStream's clock, and the nuid of every draft and object that has chunks."""
         prefix = object_chunks_subject(self.bucket, "")
         nuids: set[str] = set()
         while True:
@@ -214,7 +214,7 @@ class ObjectWriter(ObjectStore):
                 return unix_seconds(info["ts"]), nuids
 
     async def _ask(self, what: str, wanted: dict[str, object]) -> dict[str, Any]:
-        """JetStream's answer to a question about the stream."""
+        """Call a stream's JetStream API and return the answer."""
         message = await self._link.request(f"$JS.API.STREAM.{what}.{self.stream}", orjson.dumps(wanted))
         answer: dict[str, Any] = orjson.loads(message.data)
         if (error := answer.get("error")) is not None:
@@ -238,22 +238,22 @@ class ObjectWriter(ObjectStore):
         return Draft(nuid, size, chunks, digest.digest(), chunk_bytes, time.monotonic())
 
     async def _wait_for_first(self, in_flight: deque[asyncio.Future[Ack]]) -> None:
-        # Whoever waits here may be cancelled; the answer is waited for all the same, before the chunks are purged.
+        # Shielded: after a cancellation the ack is still awaited, before the chunks are purged.
         await asyncio.shield(in_flight[0])
         in_flight.popleft()
 
     async def _publish_meta(self, meta: ObjectMeta, condition: Mapping[str, str]) -> Ack:
         subject = object_meta_subject(self.bucket, meta.name)
-        # None is left out: other clients know some fields only as a text or a number.
+        # None is left out: other clients accept some fields only as a string or a number.
         payload = meta.model_dump_json(exclude_none=True).encode()
         return await self._link.publish(subject, payload, {NATS_ROLLUP: "sub", **condition})
 
     async def _throw_away(
         self, nuid: str, *, in_flight: Iterable[asyncio.Future[Ack]] = (), once_more: bool = False
     ) -> None:
-        """`once_more`: some chunks may be on their way still, so look again later."""
+        """Purge a draft. `once_more`: some chunks may still arrive, so purge again later."""
         self._leftovers[nuid] = _Leftover(None)
-        # JetStream may purge before it stores what was sent earlier: first hear what became of that.
+        # JetStream may purge before it stores chunks sent earlier, so their acks are awaited first.
         answers = await asyncio.gather(*in_flight, return_exceptions=True)
         try:
             await self.purge(nuid)

@@ -1,4 +1,4 @@
-"""Objects of a JetStream object store, found and read without a consumer."""
+"""Lists and reads the objects of a JetStream object store without a consumer."""
 
 import base64
 import binascii
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 DIGEST_PREFIX = "SHA-256="
 CHUNK_BYTES = 128 * 1024
-# What a reader holds in memory: two pages.
+# A reader holds two pages in memory.
 _PAGE_BYTES = 1024 * 1024
 _METAS_PER_PAGE = 256
-# How often the place of a chunk is guessed before all are read from there on.
+# How often the position of a chunk is guessed before all chunks from there on are read.
 _GUESSES = 16
 
 
@@ -33,14 +33,14 @@ class ObjectDamaged(NatsUnavailable):
 
 
 def _first_values(headers: Any) -> Any:
-    """Some clients write a header as a text, others as a list of texts."""
+    """The first value of each header: some clients write a string, others a list of strings."""
     if not isinstance(headers, dict):
         return {}
     return {name: value[0] if isinstance(value, list) and value else value for name, value in headers.items()}
 
 
 class ObjectMeta(Document):
-    """What the object store's format writes beside an object."""
+    """The meta message of an object, as the object store's format defines it."""
 
     name: str
     bucket: str = ""
@@ -70,7 +70,7 @@ class ObjectMeta(Document):
 
     @property
     def chunk_bytes(self) -> int:
-        """How large every chunk but the last should be; 0 if nobody said so."""
+        """The size of every chunk but the last; 0 if the meta does not name it."""
         size = (self.options or {}).get("max_chunk_size")
         return size if isinstance(size, int) and size > 0 else 0
 
@@ -78,7 +78,7 @@ class ObjectMeta(Document):
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     meta: ObjectMeta
-    # Where its meta message stands in the stream; every change of the object gets a higher one.
+    # The stream sequence of its meta message; it rises with every change of the object.
     sequence: int
     # When JetStream stored that message, in unix seconds.
     modified: float
@@ -109,7 +109,7 @@ class Listing:
     """All objects of a store at one moment, the longest unchanged first."""
 
     objects: list[StoredObject]
-    # Objects that were deleted and are remembered as such.
+    # Tombstones of deleted objects.
     deleted: list[StoredObject]
     # The sequence of the latest change of any object (0: there was none): what a compare-and-set expects.
     sequence: int
@@ -124,7 +124,7 @@ class ObjectStore:
         self._link = link
 
     async def list(self) -> Listing:
-        """Every object. What changes meanwhile is seen in its old or its new state, and `sequence` tells."""
+        """Every object. A concurrent change is seen in its old or its new state; `sequence` tells which."""
         found: dict[str, StoredObject] = {}
         sequence = 0
         subject = object_metas_subject(self.bucket)
@@ -139,12 +139,12 @@ class ObjectStore:
         )
 
     async def find(self, name: str, *, linearizable: bool = False) -> StoredObject | None:
-        """The living object of that name."""
+        """The object of that name, unless it is deleted."""
         stored = await self.look_up(name, linearizable=linearizable)
         return None if stored is None or stored.meta.deleted else stored
 
     async def look_up(self, name: str, *, linearizable: bool = False) -> StoredObject | None:
-        """What is known of a name, be the object alive or deleted."""
+        """The object of that name, even if it is deleted."""
         subject = object_meta_subject(self.bucket, name)
         message = await last_message(self._link, self.stream, subject, linearizable=linearizable)
         return None if message is None else _stored_object(message)
@@ -152,8 +152,8 @@ class ObjectStore:
     async def read(self, stored: StoredObject, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
         """The bytes from `start` up to `stop`, piece by piece; ObjectDamaged if they are not all there.
 
-        The last piece is held back until size and digest (of a whole object) are known to be right, so whoever gets
-        everything got the right thing.
+        The last piece is held back until size and digest (of a whole object) are verified, so a read that completes
+        is correct.
         """
         meta = stored.meta
         stop = meta.size if stop is None else min(stop, meta.size)
@@ -188,10 +188,10 @@ class ObjectStore:
             yield held
 
     async def _place_of(self, meta: ObjectMeta, wanted: int) -> tuple[int, int]:
-        """The wanted chunk, or one before it: its index, and the sequence after which it comes.
+        """The position of the wanted chunk or of one before it: its index, and the sequence before it.
 
-        Chunks of one object stand in the stream one after the other, with those of others in between. The server
-        says how many follow the one it found, hence which one it is; where the wanted one is, is guessed from that.
+        The chunks of an object are stored in order, with those of others in between. The server returns how many
+        chunks follow the one it found, hence its index; the position of the wanted one is estimated from that.
         """
         if wanted <= 0 or meta.chunks != -(-meta.size // meta.chunk_bytes):
             return 0, 0
@@ -211,7 +211,7 @@ class ObjectStore:
 
 
 def _stored_object(message: StoredMessage) -> StoredObject | None:
-    """None for what is no object of its own: a link to another one, or what nobody can read."""
+    """The object of a meta message; None for a link to another object or an unreadable message."""
     try:
         meta = ObjectMeta.decode(message.data)
     except MalformedMessage as error:

@@ -1,4 +1,4 @@
-"""What an outage of NATS looks like: what the library raises then, how long it lasts, whether the disk is full."""
+"""Detects outages of NATS: errors of the library, unanswered writes, a full disk."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ import nats.js.errors
 
 from ..errors import NatsUnavailable
 
-# What the client library raises when the server, the network or JetStream is away.
+# Errors of the client library when the server, the network or JetStream is unavailable.
 OUTAGES = (
     nats.errors.Error,
     nats.js.errors.ServiceUnavailableError,
@@ -21,7 +21,7 @@ OUTAGES = (
 
 # JetStream's codes for a server whose resources are used up.
 _NO_RESOURCES = (10023, 10047)
-# So long is a refusal for want of space told, unless a later write is taken.
+# How long a full disk is reported after a refused write, unless a later write succeeds.
 _FULL_SECONDS = 30.0
 
 
@@ -48,7 +48,7 @@ class StorageFull:
 
 
 class WriteSilence:
-    """Since when JetStream has answered no write at all, not even with a refusal."""
+    """Measures how long JetStream has answered no write at all, not even with a refusal."""
 
     def __init__(self, most_seconds: float) -> None:
         self._most_seconds = most_seconds
@@ -58,7 +58,7 @@ class WriteSilence:
         self._since = None
 
     def note(self, *, since: float, now: float) -> bool:
-        """A write was not taken. True if none has been for too long: it may be the server that we are on."""
+        """Record an unanswered write. True if none was answered for too long: our server may be the cause."""
         self._since = since if self._since is None else min(self._since, since)
         if now - self._since < self._most_seconds:
             return False

@@ -34,16 +34,14 @@ class _Request:
 
 
 class Puller:
-    """Takes messages from the durables of one stream.
+    """Pulls messages from the durable consumers of one stream.
 
-    With several durables, each is first asked without waiting, one after the other, beginning with the
-    one that had something last time; only when none has anything are all asked to answer as soon as
-    something comes. So under load no durable hands out more than is wanted, and when idle the first
-    message on any of them arrives at once. A message that comes although nobody waits any more (two
-    durables answering in the same moment) is given back: at once the first time, later with a pause.
+    With several durables, each is first asked without waiting, one after the other, beginning with the one that had a
+    message last time; only when none has any are all asked to answer as soon as one arrives. So under load no durable
+    delivers more than is wanted, and when idle the first message on any of them arrives at once. A surplus message
+    (two durables answered at the same moment) is given back by a nak: at once the first time, later with a delay.
 
-    Calls at the same time wait for each other: two that share the room and the requests would give
-    back each other's messages.
+    Concurrent calls are serialized: with shared room and requests they would give back each other's messages.
     """
 
     def __init__(self, link: NatsLink, *, stream: str, durables: list[str], expires_seconds: float = 5.0) -> None:
@@ -68,12 +66,12 @@ class Puller:
         self._changed.set()
 
     async def stop(self) -> None:
-        """Ask for nothing any more and give back what nobody took; the next `take` begins anew.
+        """Cancel all requests and give back messages not taken yet; the next `take` begins anew.
 
-        A `take` that is under way, or waits for its turn, ends with nothing more.
+        A `take` that is under way, or waits for its turn, returns nothing more.
 
-        The server drops the requests of an inbox that nobody listens to. If they stayed open, a message that is
-        given back could come again and again until its deliveries are used up.
+        The server drops the requests of an inbox without a subscriber. If they stayed open, a message that is given
+        back could be redelivered again and again until its deliveries are used up.
         """
         self._stops += 1
         self._room = 0
@@ -90,10 +88,10 @@ class Puller:
             await self._give_back(self._arrived.popleft())
 
     async def take(self, count: int, *, wait_seconds: float | None = None) -> list[Msg]:
-        """Up to `count` messages; none if nothing came in time. NatsUnavailable if NATS is away.
+        """Up to `count` messages; none if none arrived in time. NatsUnavailable if NATS is unavailable.
 
-        `count` is the room the caller has: what a request still brings after this call has returned is
-        kept for the next call as long as there is room for it.
+        `count` is the room that the caller has: messages that arrive after this call has returned are kept for the
+        next call as long as there is room for them.
         """
         self._link.require()
         stops = self._stops
@@ -114,7 +112,7 @@ class Puller:
     async def take_now(self, count: int) -> list[Msg]:
         """Up to `count` of the messages that are there right now, without waiting for any.
 
-        None while a `take` is under way: what is there is for that one.
+        Empty while a `take` is under way: the messages are for that call.
         """
         self._link.require()
         if self._turn.locked():
@@ -169,7 +167,7 @@ class Puller:
         while not self._arrived and (left := deadline - time.monotonic()) > 0:
             if self._subscription is None:
                 return
-            # Cleared before asking: an answer that comes while we still ask must not be slept through.
+            # Cleared before asking, so that an answer that arrives meanwhile is not missed.
             self._changed.clear()
             now = time.monotonic()
             self._requests = {token: r for token, r in self._requests.items() if r.expires_at > now}
@@ -180,13 +178,13 @@ class Puller:
                     await self._ask(durable, count if len(self._durables) == 1 else 1, no_wait=False)
             # None are open any more if `start` or `stop` came in between.
             expiry = min((r.expires_at for r in self._requests.values()), default=0.0) - time.monotonic()
-            # Whatever changes (a message, the end of a request, a new connection), ask again what is missing.
+            # After any change (a message, the end of a request, a new connection) ask for what is missing.
             await self._until(self._changed.is_set, min(left, max(expiry, 0.0)))
 
     async def _ask(self, durable: str, count: int, *, no_wait: bool) -> str:
         token = str(next(self._tokens))
         body: dict[str, object] = {"batch": count}
-        # The server ends the request a little earlier than we do, so that its last word still finds us.
+        # The request expires on the server a little earlier than here, so that its final status still arrives.
         body |= {"no_wait": True} if no_wait else {"expires": int(self._expires_seconds * 0.9e9)}
         self._requests[token] = _Request(durable, count, time.monotonic() + self._expires_seconds, no_wait)
         await self._link.send(
@@ -255,10 +253,10 @@ def nak(delay_seconds: float) -> bytes:
 
 
 def give_back_pause_seconds(num_delivered: int) -> float:
-    """How long a message that is given back shall not be delivered: backoff by its deliveries so far.
+    """The redelivery delay of a message that is given back: backoff by its deliveries so far.
 
-    The first time somebody else may have it at once. Without a pause afterwards, it could come and go
-    between the same hands, and its deliveries would be used up within milliseconds.
+    The first time there is none, so that another process may have it at once. Without a delay afterwards, it could go
+    back and forth between the same processes and use up its deliveries within milliseconds.
     """
     if num_delivered <= 1:
         return 0.0
@@ -268,7 +266,7 @@ def give_back_pause_seconds(num_delivered: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AckNumbers:
-    """What JetStream says about a delivery; the library's own `metadata` computes much more than that."""
+    """The numbers of a delivery, from its ack subject; the library's own `metadata` computes much more than that."""
 
     delivered: int
     stream_sequence: int
@@ -287,7 +285,7 @@ def stream_sequence_of(msg: Msg) -> int:
 
 
 def stored_at_of(msg: Msg) -> float:
-    """When the stream took the message, in unix seconds."""
+    """When the stream stored the message, in unix seconds."""
     return int(ack_tokens(msg.reply)[5]) / 1e9
 
 
@@ -296,9 +294,9 @@ def _durable_of(msg: Msg) -> str:
 
 
 def ack_tokens(subject: str) -> list[str]:
-    """Stream, durable, deliveries, stream sequence and so on, of a subject that a message is acked on.
+    """The fields of an ack subject: stream, durable, deliveries, stream sequence and so on.
 
-    It is $JS.ACK.<stream>.<durable>.… or, newer, $JS.ACK.<domain>.<account>.<stream>.<durable>.…
+    The subject is $JS.ACK.<stream>.<durable>.… or, newer, $JS.ACK.<domain>.<account>.<stream>.<durable>.…
     """
     parts = subject.split(".")
     return parts[2:] if len(parts) < 11 else parts[4:]

@@ -12,9 +12,9 @@ from ..errors import NatsUnavailable
 
 logger = logging.getLogger(__name__)
 
-# JetStream's answers when somebody else was faster, or made it differently: both are theirs to keep.
+# JetStream's errors if the resource exists already, with the same settings or others: it is kept.
 _EXISTS = {10058, 10148, 10013, 10105}
-# Its answers when there are not as many servers as replicas: none at all besides this one, or not enough of them.
+# JetStream's errors if there are fewer servers than replicas: no cluster, or one that is too small.
 _TOO_FEW_SERVERS = {10074, 10005}
 
 
@@ -25,10 +25,10 @@ class TooFewServers(NatsUnavailable):
 async def ensure_stream(
     js: JetStreamContext, config: api.StreamConfig, *, replicas: int = 1, owned: bool = True
 ) -> api.StreamInfo:
-    """The stream's info; made with `config` only if it is not there.
+    """Return the stream's info; create it with `config` if it does not exist.
 
-    Its owner changes one setting of an existing stream: it gets as many replicas as are wanted, if it has fewer. So a
-    fleet that has grown from one NATS server to a cluster keeps nothing on one of them alone.
+    The owner changes one setting of an existing stream: it raises the replicas to the wanted number. So when a fleet
+    has grown from one NATS server to a cluster, no stream stays on a single server.
     """
     assert config.name
     try:
@@ -75,9 +75,9 @@ async def ensure_bucket(
     replicas: int = 1,
     owned: bool = True,
 ) -> api.StreamInfo:
-    """Another setting of an existing bucket is changed by its owner: no header may wipe keys (Nats-Rollup).
+    """Like `ensure_stream`, for a KV bucket; on an existing one the owner also forbids rollup headers.
 
-    Whoever may write one key could remove all of them with it.
+    With a Nats-Rollup header, a user that may write one key could remove all of them.
     """
     info = await ensure_stream(
         js,
@@ -105,7 +105,7 @@ async def ensure_bucket(
 
 
 async def ensure_object_store(js: JetStreamContext, bucket: str, *, replicas: int = 1) -> api.StreamInfo:
-    """Another setting of an existing store is changed besides: it is read by direct gets, so they are allowed."""
+    """Like `ensure_stream`, for an object store; on an existing one it also allows direct gets, which reads need."""
     info = await ensure_stream(
         js,
         api.StreamConfig(

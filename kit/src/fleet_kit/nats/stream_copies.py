@@ -1,4 +1,4 @@
-"""Copies of whole streams, as JetStream itself makes and takes them: messages, sequences, times, settings."""
+"""Backup and restore of whole streams by JetStream's own API: messages, sequences, times, settings."""
 
 from collections.abc import AsyncIterator
 from typing import Any, cast
@@ -13,7 +13,7 @@ from ..errors import NatsUnavailable
 from .link import NatsLink
 
 _API = "$JS.API.STREAM"
-# Well below what a message may hold, and few enough for the server to have them in flight.
+# The chunks are well below the maximum payload, and few enough for the server to have them in flight.
 _CHUNK_BYTES = 256 * 1024
 _WINDOW_BYTES = 2 * 1024 * 1024
 _SILENCE_SECONDS = 30.0
@@ -27,14 +27,14 @@ class CopyFailed(NatsUnavailable):
 
 
 class StreamCopy:
-    """One stream, as it is at one moment: its description, then its content piece by piece."""
+    """A snapshot of one stream at one moment: its description, then its content piece by piece."""
 
     def __init__(self, link: NatsLink, stream: str) -> None:
         self._client: Client = link.client
         self._stream = stream
 
     async def pieces(self) -> AsyncIterator[Description | bytes]:
-        """First the settings and the state, then what to send back to have it again. Consumers are not part of it."""
+        """Yields settings and state first, then the pieces that a restore sends back. Consumers are not included."""
         inbox = self._client.new_inbox()
         arriving = await self._client.subscribe(inbox, pending_bytes_limit=-1)
         try:
@@ -58,7 +58,7 @@ class StreamCopy:
 
 
 class StreamRestore:
-    """The way back. The stream appears when all of it has been sent, and not before."""
+    """Restores a stream from a copy. The stream appears only when all of it has been sent."""
 
     def __init__(self, link: NatsLink, description: Description) -> None:
         self._client: Client = link.client
@@ -81,7 +81,7 @@ class StreamRestore:
 
 
 async def existing_streams(link: NatsLink, streams: list[str]) -> list[str]:
-    """Those that are there."""
+    """Those of the given streams that exist."""
     found = []
     for stream in streams:
         try:
@@ -108,7 +108,7 @@ async def _send(client: Client, subject: str, content: bytes) -> Description:
 
 
 def _refuse_early_end(last: Msg, stream: str) -> None:
-    """An end that is none carries another status."""
+    """Raise CopyFailed if the last message has another status than the regular end."""
     status = (last.headers or {}).get("Status", _END)
     if status != _END:
         reason = (last.headers or {}).get("Description", status)

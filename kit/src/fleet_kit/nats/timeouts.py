@@ -1,25 +1,26 @@
-"""How long an answer of NATS is waited for."""
+"""The timeout of requests to NATS, which allows for pauses of this process."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-# A timer that rings this late tells of this process, not of NATS: a laptop slept, a machine gave its time to others.
+# A timer this late means that this process was paused (a laptop slept, the machine was busy), not that NATS is
+# silent.
 _STOOD_STILL_SECONDS = 0.25
-# In this time what has come meanwhile is read, and NATS, which may have stood still as well, answers the rest.
+# The extra time after a pause: answers received meanwhile are read, and NATS, perhaps paused as well, sends the rest.
 _A_MOMENT_SECONDS = 1.0
 
 
 class RequestTimeouts:
-    """Ends the waiting for futures that all may take equally long: in the order of their coming, by one timer.
+    """Times out futures that all have the same timeout, in the order of their arrival, with one timer.
 
-    A process that stood still does not take its own pause for the silence of NATS: whoever was due meanwhile is
-    given a moment more, once.
+    A pause of this process must not be taken for silence of NATS: futures that became due during the pause get some
+    extra time, once.
     """
 
     def __init__(self, seconds: float, end: Callable[[str, float], None]) -> None:
-        """`end` is called for every future, done or not, with its token and since when it was waited for."""
+        """`end` is called for every future, done or not, with its token and the time at which the wait began."""
         self._seconds = seconds
         self._end = end
         self._waiting: deque[tuple[float, str, asyncio.Future[Any]]] = deque()
@@ -53,7 +54,7 @@ class RequestTimeouts:
             self._ring_at(self._waiting[0][0], loop)
 
     def _end_due(self, now: float) -> None:
-        """The oldest, as far as they are done or may take no longer."""
+        """End the oldest futures, as far as they are done or due."""
         waiting = self._waiting
         while waiting and (waiting[0][2].done() or waiting[0][0] <= now):
             until, token, _ = waiting.popleft()

@@ -1,1 +1,1 @@
-"""Metrics, traces and the inside port for them."""
+"""Metrics, traces and the internal port that serves them."""

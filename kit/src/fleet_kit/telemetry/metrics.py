@@ -1,4 +1,4 @@
-"""The Prometheus registry of one process, and what keeps the number of its series small."""
+"""The Prometheus registry of one process, and a bound on label cardinality."""
 
 import platform
 
@@ -10,7 +10,7 @@ from ..build import release
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# What no name is left for.
+# The label value of all names beyond the limit.
 OTHER = "other"
 
 
@@ -34,9 +34,9 @@ def render(registry: Collector) -> bytes:
 
 
 class BoundedNames:
-    """Names that callers choose, as values of a label: the first known ones as they are, all others as one.
+    """Bounds the cardinality of a label: the first names keep their own value, all others share `other`.
 
-    Every value of a label is a series that is kept for ever, so nobody but us decides how many there are.
+    Every value of a label is a series that is kept for ever, so callers must not decide how many there are.
     """
 
     def __init__(self, most: int) -> None:
@@ -44,7 +44,7 @@ class BoundedNames:
         self._names: set[str] = set()
 
     def label(self, name: str, *, known: bool = True) -> str:
-        """A name of which nobody knows yet whether it names anything takes no place; it may have one already."""
+        """The label value of a name. A name not yet known to exist (`known=False`) takes no new place."""
         if name in self._names:
             return name
         if known and len(self._names) < self._most:

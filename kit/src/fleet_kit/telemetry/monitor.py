@@ -1,4 +1,4 @@
-"""For a process that serves no HTTP otherwise: /health, /ready and /metrics on a port of the inside, in a thread."""
+"""Serves /health, /ready and /metrics on an internal port, for processes that have no HTTP service."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from .metrics import CONTENT_TYPE, render
 
 logger = logging.getLogger(__name__)
 
-# What the process waits for: names of parts with a sentence each; empty means ready.
+# Missing dependencies: the name of each, and a sentence why. Empty means ready.
 WaitingFor = Callable[[], dict[str, str]]
 _Start = Callable[[str, list[tuple[str, str]]], Any]
 _JSON = "application/json"
@@ -30,7 +30,7 @@ class MonitorUnusable(Exception):
 
 @contextmanager
 def monitored(host: str, port: int, registry: CollectorRegistry, waiting_for: WaitingFor) -> Iterator[int]:
-    """Answer whoever watches this process; the port, which may have been chosen by the system."""
+    """Serve the monitor in a thread; yields its port, which the system chooses if `port` is 0."""
     try:
         server = _QuietServer((host, port), _QuietHandler)
     except OSError as error:
@@ -49,7 +49,7 @@ def monitored(host: str, port: int, registry: CollectorRegistry, waiting_for: Wa
 
 
 def _known_hosts(host: str, address: str) -> frozenset[str]:
-    """The names in requests to a loopback address: a page may have a name of its own point there (DNS rebinding).
+    """Host names accepted on a loopback address, against DNS rebinding by a web page.
 
     Empty: any name, for an address that others reach as well, such as Prometheus in compose.
     """
@@ -103,17 +103,17 @@ def _json(content: dict[str, Any]) -> bytes:
 
 class _QuietServer(WSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked says nothing or went away. The library would print a traceback, which is no log line."""
+        """Log a client that sent nothing or went away; the library would print a traceback, which is no log line."""
         logger.debug("%s could not be answered", client_address, exc_info=True)
 
 
 class _QuietHandler(WSGIRequestHandler):
-    # Whoever connects and says nothing does not keep the others waiting for ever.
+    # A client that connects and sends nothing must not block the others for ever.
     timeout = 5
 
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug(format, *args)
 
     def get_stderr(self) -> io.StringIO:
-        """What the library would print there is about callers that do not take their answer."""
+        """Discards what the library prints when clients do not read their response."""
         return io.StringIO()

@@ -1,6 +1,6 @@
-"""Asks the process of this container whether it is ready; the exit code is the answer.
+"""The health check of a container: exit code 0 if its process answers /ready with 200.
 
-Started every few seconds in every container: so it imports next to nothing.
+It starts every few seconds in every container, so it imports next to nothing.
 """
 
 import os
@@ -12,7 +12,7 @@ _REQUEST = b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n
 
 
 def main() -> int:
-    """The port is the one given, or that of an HTTP service."""
+    """Probe the port of the first argument, else of PYOCO_PORT, else 8000."""
     port = int(sys.argv[1] if len(sys.argv) > 1 else os.environ.get("PYOCO_PORT", "8000"))
     try:
         answer = _answer(port)

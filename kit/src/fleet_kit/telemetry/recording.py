@@ -1,4 +1,4 @@
-"""Spans that OpenTelemetry records. Imported only when spans are exported: see `telemetry`."""
+"""Records spans with OpenTelemetry. Imported only when spans are exported: see `setup`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ _LONGEST_MESSAGE = 500
 
 
 class HashedOnce(Resource):
-    """The exporter wants the hash with every span, and the library makes it from JSON each time."""
+    """A resource with a cached hash: the exporter needs it for every span, and the library rebuilds it from JSON."""
 
     def __init__(self, resource: Resource) -> None:
         super().__init__(resource.attributes, resource.schema_url)
@@ -85,7 +85,7 @@ class _RecordedSpan(Span):
         self._attached: Token[Context] | None = None
 
     def __enter__(self) -> "_RecordedSpan":
-        # Also for whatever instruments itself by OpenTelemetry's own means.
+        # Also for libraries that create OpenTelemetry spans themselves.
         self._attached = otel_context.attach(trace.set_span_in_context(self._span))
         super().__enter__()
         return self

@@ -1,4 +1,4 @@
-"""OpenTelemetry set-up by the standard OTEL_* variables: spans are exported if they say where to, else never made."""
+"""OpenTelemetry set-up from the standard OTEL_* variables; without an exporter no spans are made."""
 
 import logging
 import os
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NAMESPACE = "pyoco-fleet"
-# What a collector that does not answer may cost whoever stops this process.
+# How long an unresponsive collector may delay the stop of this process.
 _FLUSH_SECONDS = 2.0
 _REPEAT_COMPLAINT_SECONDS = 60.0
 _SPOKEN = "http/protobuf"
 
 
 class Tracing:
-    """Spans on their way out."""
+    """The span exporter of this process."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         self.provider = provider
 
     def shutdown(self) -> None:
-        """Send what is left, if it can be sent quickly."""
+        """Flush the remaining spans, if that is possible quickly."""
         record_with(None)
         # In a thread: the library waits for the collector as long as for any other export.
         flushing = threading.Thread(target=self.provider.shutdown, name="last-spans", daemon=True)
@@ -46,9 +46,9 @@ class Tracing:
 
 
 def configure_tracing(component: str) -> Tracing | None:
-    """Record and export spans if the environment says where to; None: nobody does.
+    """Record and export spans if the environment names an exporter, else return None.
 
-    SettingsError if it says something that cannot be done.
+    SettingsError if the variables ask for what is not supported.
     """
     exporter = _wanted_exporter()
     if exporter is None:
@@ -56,12 +56,12 @@ def configure_tracing(component: str) -> Tracing | None:
     try:
         return _begin(component, exporter)
     except ValueError as error:
-        # The library reads its variables itself; most of what it cannot use it only complains about.
+        # The library reads its variables itself, and only logs most of the invalid ones.
         raise SettingsError(f"what the OTEL_* variables say cannot be used: {error}") from error
 
 
 def _begin(component: str, exporter: "Callable[[], SpanExporter]") -> Tracing:
-    # Imported here and nowhere else: this costs a good part of a process's start, and most stacks run without.
+    # Imported here only: the import takes a good part of a process's start, and most stacks do not trace.
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -77,7 +77,7 @@ def _begin(component: str, exporter: "Callable[[], SpanExporter]") -> Tracing:
 
 
 def believes_clients() -> bool:
-    """A client's trace context is continued, unless OTEL_PROPAGATORS leaves it out."""
+    """Whether to continue a client's trace context: yes, unless OTEL_PROPAGATORS leaves it out."""
     named = os.environ.get("OTEL_PROPAGATORS") or "tracecontext"
     return "tracecontext" in (name.strip().lower() for name in named.split(","))
 
@@ -86,7 +86,7 @@ def _wanted_exporter() -> "Callable[[], SpanExporter] | None":
     if _env("OTEL_SDK_DISABLED").lower() == "true":
         return None
     endpoint = _env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or _env("OTEL_EXPORTER_OTLP_ENDPOINT")
-    # By the standard a collector on this machine is the default; we want to be asked.
+    # OpenTelemetry's default is a collector on this machine; here export is opt-in.
     match _env("OTEL_TRACES_EXPORTER").lower() or ("otlp" if endpoint else "none"):
         case "none":
             return None
@@ -117,7 +117,7 @@ def _otlp() -> "SpanExporter":
 def _console() -> "SpanExporter":
     from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-    # One line each, beside the log and not in it.
+    # One line per span, on stderr, apart from the log.
     return ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: f"{span.to_json(indent=None)}\n")
 
 
@@ -130,23 +130,23 @@ def _resource(component: str) -> "Resource":
         "service.version": release(),
         "service.instance.id": uuid.uuid4().hex,
     }
-    # What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say wins.
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
     told = Resource.create()
     said = {name for name, value in told.attributes.items() if not str(value).startswith("unknown_service")}
     return told.merge(Resource({name: value for name, value in own.items() if name not in said}))
 
 
 def _limit_exporter_log() -> None:
-    """A collector that is away is told by the library with every batch: say it now and then, in our own log."""
+    """Rate-limit the library's logging: without a collector it logs a failure for every batch."""
     library = logging.getLogger("opentelemetry")
     library.propagate = False
     library.handlers[:] = [_RateLimitedHandler()]
-    # The library's client underneath says the same once more.
+    # The library's HTTP client logs the same failure again.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
 
 
 class _RateLimitedHandler(logging.Handler):
-    """By parts of the library: that spans are dropped is told although their exporter has complained before."""
+    """Rate-limited per library logger: dropped spans are reported even if their exporter has just failed."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

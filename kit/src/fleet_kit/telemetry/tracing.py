@@ -1,4 +1,4 @@
-"""Spans of this process. Without a recorder nothing is recorded, and a trace that others began is only carried on."""
+"""Spans of this process. Without a recorder none are recorded, and a received trace context is only propagated."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from fleet_contracts.trace_context import TraceContext
 Value = str | bool | int | float
 Attributes = Mapping[str, Value | None]
 
-# What the current request or job belongs to; lines logged and messages written meanwhile carry it.
+# The trace context of the current request or job; log lines and messages carry it.
 _current: ContextVar[TraceContext | None] = ContextVar("fleet_trace", default=None)
 _recorder: "Recorder | None" = None
 
@@ -24,10 +24,10 @@ class Kind(Enum):
 
 
 class Span:
-    """One that is not recorded: while it is entered, the context that it was given is the current one.
+    """A span that is not recorded: while it is entered, its trace context is the current one.
 
-    `with span(…):` is a piece of work from its beginning to its end. Where a piece of work does not end where it
-    began, `active()` makes it current for a while, and `end()` ends it.
+    `with span(…):` covers a piece of work from start to end. If the work ends elsewhere, `active()` makes the span
+    current for a block, and `end()` ends it.
     """
 
     __slots__ = ("_token", "context")
@@ -59,23 +59,23 @@ class Span:
                 _current.reset(token)
 
     def rename(self, name: str) -> None:
-        """What it is called is known by now."""
+        """Set the name, if it is known only after the start."""
 
     def set(self, name: str, value: Value | None) -> None:
-        """Say something more about it; None says nothing."""
+        """Set an attribute; None is ignored."""
 
     def link(self, to: TraceContext, attributes: Attributes) -> None:
-        """Lead to another span as well; these attributes say how."""
+        """Link to another span; the attributes describe the link."""
 
     def fail(self, error_type: str, message: str | None = None) -> None:
-        """It did not go well."""
+        """Mark the span as failed."""
 
     def end(self, *, at: float | None = None) -> None:
-        """It is over, now or since a moment in unix seconds."""
+        """End the span, now or at a time in unix seconds."""
 
 
 class Recorder(Protocol):
-    """Records spans, or decides that one is not worth it."""
+    """Starts spans; it may decide not to record one."""
 
     def start(
         self,
@@ -96,12 +96,12 @@ def current() -> TraceContext | None:
 
 
 def is_recording() -> bool:
-    """Somebody records spans here. Ask before going to any length for them."""
+    """Whether spans are recorded. Check it before costly work for a span."""
     return _recorder is not None
 
 
 def record_with(recorder: Recorder | None) -> None:
-    """From now on this process's spans go there."""
+    """Set the recorder of this process's spans; None stops recording."""
     global _recorder
     _recorder = recorder
 
@@ -115,9 +115,9 @@ def span(
     begun_at: float | None = None,
     begins_trace: bool = False,
 ) -> Span:
-    """A piece of work inside the current trace, or inside `parent`'s.
+    """A span inside the current trace, or inside that of `parent`.
 
-    Only what `begins_trace` is recorded outside of any. `begun_at` is a moment in unix seconds; the default is now.
+    Outside of any trace it is recorded only if it `begins_trace`. `begun_at` is in unix seconds; the default is now.
     """
     context = parent if parent is not None else _current.get()
     if _recorder is None or (context is None and not begins_trace):
