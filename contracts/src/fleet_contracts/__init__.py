@@ -1,1 +1,1 @@
-"""What goes over the wire: messages, names and ids that every process agrees on."""
+"""The wire contract: messages, names and ids that all processes share."""

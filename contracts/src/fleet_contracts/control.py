@@ -1,4 +1,4 @@
-"""What is told to a worker at once: a hint to look at the snapshot now, which remains the only truth."""
+"""Control messages to a worker: hints to read KV at once; KV remains the source of truth."""
 
 from enum import StrEnum
 
@@ -6,11 +6,11 @@ from .messages import Message
 
 
 class ControlKind(StrEnum):
-    # Look at the snapshot of a run: somebody wants it cancelled.
+    # Read the snapshot of a run: its cancellation was requested.
     CANCEL = "cancel"
-    # Look at your registry record: an operator has changed it.
+    # Read the worker's registry record: an operator has changed it.
     RECORD = "record"
-    # Say that you are there; the answer is your instance id.
+    # A liveness check; the answer is the instance id.
     PING = "ping"
 
 

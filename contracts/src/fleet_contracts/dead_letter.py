@@ -1,4 +1,4 @@
-"""The dead letter: why a job or a run could not be brought to a good end (appendix E)."""
+"""The dead letter: why a job or a run failed for good (appendix E)."""
 
 from enum import StrEnum
 
@@ -9,13 +9,13 @@ class DeadLetterReason(StrEnum):
     INVALID_JOB = "invalid_job"
     FLOW_NOT_FOUND = "flow_not_found"
     EXECUTION_ERROR = "execution_error"
-    # A job whose run is in no snapshot: its submit was answered with an error and withdrawn.
+    # The run of the job has no snapshot: its submit was answered with an error and withdrawn.
     RUN_NOT_FOUND = "run_not_found"
     # A workflow file names a function, or refers to a variable, that the worker does not allow.
     CALLABLE_NOT_ALLOWED = "callable_not_allowed"
     REFERENCE_NOT_ALLOWED = "reference_not_allowed"
     DEADLINE_EXCEEDED = "deadline_exceeded"
-    # The job was delivered as often as the queue allows, and nobody brought the run to an end.
+    # The job reached the queue's limit of deliveries, and the run did not end.
     DELIVERIES_EXHAUSTED = "deliveries_exhausted"
 
 

@@ -1,4 +1,4 @@
-"""What happened inside a run, in order: state changes and the output of its tasks."""
+"""The events of a run, in order: state changes and the output of its tasks."""
 
 from enum import StrEnum
 

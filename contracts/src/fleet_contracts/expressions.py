@@ -1,4 +1,4 @@
-"""The expressions of workflow files: what they may compute, so that none costs more than a moment."""
+"""Checks the expressions of workflow files against a small language in which none is costly to evaluate."""
 
 import ast
 
@@ -21,11 +21,11 @@ _REFERENCES = ("_ctx", "_env")
 
 
 class ExpressionRefused(ValueError):
-    """An expression that is none of this language, or might be expensive."""
+    """An expression is outside the allowed language, or might be costly."""
 
 
 def parse_expression(python: str) -> ast.Expression:
-    """The expression as Python has it, references as `_ctx('params.x')`; nothing is evaluated. ExpressionRefused."""
+    """Parse a Python expression, references as `_ctx('params.x')`, without evaluating it. ExpressionRefused."""
     if len(python) > LONGEST_EXPRESSION:
         raise ExpressionRefused(f"an expression has more than {LONGEST_EXPRESSION} characters")
     try:
@@ -67,7 +67,7 @@ def _check(node: ast.AST) -> None:
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Whether it can only be a text: one that is written down, or a sum with one in it."""
+    """Whether an operand is a string: a literal, or a sum or boolean expression with one in it."""
     match node:
         case ast.Constant(value=str()):
             return True

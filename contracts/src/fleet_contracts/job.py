@@ -1,4 +1,4 @@
-"""The job: what a worker pulls from the work queue (appendix E)."""
+"""The job that a worker pulls from the work queue (appendix E)."""
 
 from typing import Any
 
@@ -22,15 +22,15 @@ class Job(Message):
     workflow_yaml: str | None = None
     workflow_yaml_sha256: str | None = None
     workflow_yaml_bytes: int | None = None
-    # What the worker must know of the run's rules; readers of the seed spec ignore it.
+    # The run's rules that the worker must know; readers of the seed spec ignore them.
     retry: RetryPolicy | None = None
     not_before: float | None = None
     deadline_at: float | None = None
     rerun_of: str | None = None
     idempotency_key: str | None = None
-    # The request that asked for the run, so that whoever works on it can name it in a log.
+    # The id of the request that submitted the run, for the logs of later processing.
     request_id: str | None = Field(None, exclude_if=is_missing)
-    # The request that asked for the run, if it is traced: whoever sends or executes the run goes on from there.
+    # The trace context of the request that submitted the run, if traced; dispatch and execution continue it.
     traceparent: str | None = Field(None, exclude_if=is_missing)
     tracestate: str | None = Field(None, exclude_if=is_missing)
 

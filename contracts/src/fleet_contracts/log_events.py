@@ -1,4 +1,4 @@
-"""The log line that every process writes: its fields, its event types, and what each of them has to tell.
+"""The log contract of all processes: the fields of a line, its event types, the required meta of each.
 
 `python -m fleet_contracts.log_events` prints the JSON Schema of a line, which is kept in observability/.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 SERVICE_HTTP = "pyoco-server:http"
 SERVICE_WORKER = "pyoco-server:worker"
-# The launcher itself, and what the programs say that it starts and that are not ours.
+# The launcher itself, and the output of third-party programs that it starts.
 SERVICE_LAUNCHER = "pyoco-server:launcher"
 
 
@@ -33,7 +33,7 @@ class LetterMove(StrEnum):
 
 
 class ErrorCode(StrEnum):
-    """The error taxonomy: four of the contracts document, and what HTTP tells apart besides."""
+    """The error taxonomy: four codes of the contracts document, and those that HTTP distinguishes besides."""
 
     VALIDATION_ERROR = "VALIDATION_ERROR"
     NOT_FOUND = "NOT_FOUND"
@@ -48,7 +48,7 @@ class ErrorCode(StrEnum):
 
 
 class LogEvent(StrEnum):
-    # No event of its own: a sentence for people.
+    # A plain sentence without an event type.
     LOG = "log"
     # The table of the contracts document.
     REQUEST = "request"
@@ -59,7 +59,7 @@ class LogEvent(StrEnum):
     SCHEDULER = "orchestrator.scheduler"
     DLQ_TRANSITION = "dlq.transition"
     FEATURE_FLAG = "feature_flag"
-    # Our own.
+    # Additions of this project.
     WORKER_STARTED = "worker_started"
     WORKER_STOPPED = "worker_stopped"
     WORKER_DRAINING = "worker_draining"
@@ -71,7 +71,7 @@ class LogEvent(StrEnum):
     WHEELS_SYNCED = "wheels_synced"
     WHEEL_SYNC_FAILED = "wheel_sync_failed"
     WHEEL_SYNC_RECOVERED = "wheel_sync_recovered"
-    # The launcher about one of its parts, and a line of a program that writes no JSON.
+    # A state change of a part of the launcher, and a line of a program that writes no JSON.
     PART_CHANGED = "part_changed"
     FOREIGN_LINE = "foreign_line"
 
@@ -80,10 +80,10 @@ _TEXT, _NUMBER, _ANY = {"type": "string"}, {"type": "integer", "minimum": 0}, Tr
 _SAID = {"type": "string", "minLength": 1}
 _FAILURES = [LogStatus.FAILED.value, LogStatus.TIMEOUT.value]
 
-# Instead of what a failure must tell and nobody knows: the gateway cannot look into a service, for example.
+# The value of a required field that is not known: the gateway cannot look into a service, for example.
 UNKNOWN = "unknown"
 
-# What `meta` must tell; an event that is not named here may tell nothing.
+# Required fields of `meta` by event; other events have none.
 REQUIRED_META: Mapping[LogEvent, Mapping[str, Any]] = {
     LogEvent.REQUEST: {"method": _TEXT, "path": _TEXT, "status_code": _NUMBER},
     LogEvent.SERVICE_CALL: {"service": _TEXT, "operation": _TEXT},
@@ -94,9 +94,9 @@ REQUIRED_META: Mapping[LogEvent, Mapping[str, Any]] = {
     LogEvent.DLQ_TRANSITION: {"job_type": _TEXT, "reason": _TEXT},
     LogEvent.FEATURE_FLAG: {"flag": _TEXT, "value": _ANY, "source": _TEXT},
 }
-# What `meta` must tell about a failure, by its `error_code`.
+# Required fields of the `meta` of a failure, by its `error_code`.
 REQUIRED_OF_FAILURES: Mapping[ErrorCode, Mapping[str, Any]] = {
-    # Names of fields, never what was in them.
+    # Names of fields, never their values.
     ErrorCode.VALIDATION_ERROR: {"fields": {"type": "array", "items": _TEXT}, "detail": _SAID},
     ErrorCode.NOT_FOUND: {"resource": _SAID},
     ErrorCode.DEPENDENCY_ERROR: {
@@ -108,7 +108,7 @@ REQUIRED_OF_FAILURES: Mapping[ErrorCode, Mapping[str, Any]] = {
 }
 
 _REQUIRED: Mapping[str, Any] = {
-    # The architecture document: when, which program, where in it.
+    # Required by the architecture document.
     "ts": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$"},
     "service": {"enum": [SERVICE_HTTP, SERVICE_WORKER, SERVICE_LAUNCHER]},
     "level": {"enum": ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]},
@@ -138,7 +138,7 @@ _OPTIONAL: Mapping[str, Any] = {
     "exc_message": _TEXT,
     "exc_origin": _TEXT,
     "exc_traceback": _TEXT,
-    # Empty: nginx can leave out no field.
+    # May be empty: nginx cannot omit a field.
     "trace_id": {"type": "string", "pattern": r"^([0-9a-f]{32})?$"},
     "span_id": {"type": "string", "pattern": r"^[0-9a-f]{16}$"},
 }
@@ -153,7 +153,7 @@ def log_line_schema() -> dict[str, Any]:
         "properties": {**_REQUIRED, **_OPTIONAL},
         "required": list(_REQUIRED),
         "additionalProperties": False,
-        # A problem is a failure, however loudly it is told.
+        # A line with an err_id is a failure at any level.
         "dependentSchemas": {
             "err_id": {"properties": {"status": {"enum": _FAILURES}, "meta": {"required": ["error_code"]}}}
         },

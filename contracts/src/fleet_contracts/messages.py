@@ -1,4 +1,4 @@
-"""The base of every message: readers ignore what they do not know."""
+"""The base class of all messages: readers ignore unknown fields."""
 
 from typing import Self
 
@@ -10,12 +10,12 @@ class MalformedMessage(ValueError):
 
 
 def is_missing(value: object) -> bool:
-    """For `exclude_if` of fields that are written only when there is something to say."""
+    """For `exclude_if` of fields that are omitted while they are None."""
     return value is None
 
 
 class Message(BaseModel):
-    # Times that are no number have no order, and no place in a ledger.
+    # NaN and infinity cannot be ordered as times, nor stored in the ledger.
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
     def encode(self) -> bytes:
@@ -28,7 +28,7 @@ class Message(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             place = ".".join(str(part) for part in first["loc"]) or "body"
-        # Not as its cause: the library's own text quotes the message, params among it.
+        # Raised without its cause: pydantic's text quotes the message, params included.
         raise MalformedMessage(f"{cls.__name__}: {place}: {first['msg']}")
 
 

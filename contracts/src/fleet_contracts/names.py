@@ -14,7 +14,7 @@ LINE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
 SubjectPrefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
 BucketName = Annotated[str, StringConstraints(pattern=TAG_PATTERN)]
 
-# The tenant of everybody while authentication is off. Auth never issues a key for it.
+# The tenant of all callers while authentication is off. Auth never issues a key for it.
 ANONYMOUS_TENANT = "anonymous"
 
 # HTTP headers that carry identity from auth through the gateway to the services.
@@ -28,10 +28,10 @@ HEADER_FROM_GATEWAY = "X-Pyoco-From-Gateway"
 # NATS headers.
 NATS_MSG_ID = "Nats-Msg-Id"
 NATS_EXPECTED_LAST_SUBJECT_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
-# Of which subjects the expected sequence is the last; without it of the message's own.
+# The subjects of which the expected sequence is the last; by default the message's own.
 NATS_EXPECTED_LAST_SUBJECT_SEQUENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 NATS_ROLLUP = "Nats-Rollup"
-# Tells the letters of one run apart. With Nats-Msg-Id JetStream would drop a letter whose id somebody used before.
+# Identifies a letter of a run. With Nats-Msg-Id JetStream would drop a letter whose id another sender used before.
 DEAD_LETTER_ID = "Pyoco-Dead-Letter-Id"
 
 
@@ -76,14 +76,14 @@ class WireNames(BaseModel):
         return f"{self.dlq_subject_prefix}.{tag}"
 
     def events_subject(self, worker_id: str, run_id: str) -> str:
-        """A worker may write below its own id only: so the subject says who wrote."""
+        """The subject of a run's events, which names the writer: a worker may publish below its own id only."""
         return f"{self.events_subject_prefix}.{worker_id}.{run_id}"
 
     def writer_of_events(self, subject: str) -> str:
         return subject.removeprefix(self.events_subject_prefix + ".").partition(".")[0]
 
     def control_subject(self, worker_id: str) -> str:
-        """Where a worker listens for what must not wait: plain NATS, not stored, a hint and never the only word."""
+        """The subject of a worker's control messages: core NATS, not stored, so they are hints only."""
         return f"{self.control_subject_prefix}.{worker_id}"
 
     def ingest_durable(self) -> str:
@@ -120,7 +120,7 @@ def object_stream(bucket: str) -> str:
 
 
 def object_metas_subject(bucket: str) -> str:
-    """What is known of all objects of a bucket, one message each."""
+    """The subjects of the meta messages of all objects of a bucket."""
     return f"$O.{bucket}.M.>"
 
 
@@ -133,20 +133,20 @@ def object_chunks_subject(bucket: str, nuid: str) -> str:
 
 
 def ack_subject(stream: str, durable: str, stream_sequence: int, consumer_sequence: int) -> str:
-    """Where a delivery of a message is answered on behalf of whoever has it.
+    """The ack subject of a delivery, to answer it on behalf of the worker that has it.
 
-    JetStream asks whether the message is out, and whether the consumer has made a delivery of that number.
+    JetStream checks that the message is pending, and that the consumer has made a delivery of that number.
     """
     return f"$JS.ACK.{stream}.{durable}.1.{stream_sequence}.{consumer_sequence}.0.0"
 
 
 def dead_letter_id(run_id: str, *, reopened: int, attempt: int, reason: str) -> str:
-    """One end of a run has one letter, whoever sends it and however often."""
+    """The id of a dead letter: one for each end of a run, whichever process sends it and however often."""
     return f"{run_id}:{reopened}:{attempt}:{reason}"
 
 
 def end_of_dead_letter_id(letter_id: str, run_id: str) -> tuple[int, int] | None:
-    """How often the run had been reopened, and in which attempt it failed; None for an id that a peer made up."""
+    """`reopened` and `attempt` of the id of a dead letter; None for an id in a peer's own format."""
     found = re.fullmatch(rf"{re.escape(run_id)}:([0-9]{{1,10}}):([0-9]{{1,10}}):.*", letter_id)
     return (int(found[1]), int(found[2])) if found else None
 

@@ -1,4 +1,4 @@
-"""What each role may do on NATS, and the part of a NATS server's configuration that says so."""
+"""The NATS permissions of each role, and the server configuration that grants them."""
 
 import json
 import re
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 from .names import WireNames, is_tag, kv_stream, kv_subject, object_metas_subject, object_stream
 
 _API = "$JS.API"
-# Where everything is stored, and where the services are at home.
+# The account of JetStream's storage and of the services.
 FLEET_ACCOUNT = "FLEET"
-# JetStream's API as a worker finds it in its own account, where the usual one answers that there is no JetStream.
+# The prefix of JetStream's API in a worker's account, where the usual prefix answers that there is no JetStream.
 WORKER_API = f"$JS.{FLEET_ACCOUNT}.API"
 # A user's public key, as nkeys spell it.
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
-# It stands in an address.
+# It is part of a route's URL.
 _CLUSTER_PASSWORD = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _WORKER_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Subjects; whatever is not named is refused. Everybody may also listen below an inbox of their own."""
+    """Allowed subjects; all others are refused. Every user may also subscribe below its own inbox."""
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...] = ()
-    # Listened to as well, and whoever asks there is answered.
+    # Subscribed as well, with the permission to answer requests there.
     answer: tuple[str, ...] = ()
 
 
@@ -38,7 +38,7 @@ class NatsUser:
 
 
 def inbox_prefix(public_key: str) -> str:
-    """Below this a user gets its answers, and nobody else may listen there."""
+    """The inbox prefix of a user; other users may not subscribe below it."""
     return f"_INBOX.{public_key}"
 
 
@@ -46,7 +46,7 @@ def inbox_prefix(public_key: str) -> str:
 
 
 def runs_api(names: WireNames) -> Permissions:
-    """Makes the streams, the runs bucket and the queues of all tags; queues jobs, follows runs, ends them."""
+    """Creates the streams, the runs bucket and the queues of all tags; queues jobs, watches runs, ends them."""
     work, dlq, events = names.work_stream, names.dlq_stream, names.events_stream
     runs, workers = kv_stream(names.runs_kv_bucket), kv_stream(names.workers_kv_bucket)
     return Permissions(
@@ -56,7 +56,7 @@ def runs_api(names: WireNames) -> Permissions:
             names.control_subject("*"),
             kv_subject(names.runs_kv_bucket, "*"),
             *_owned(work, dlq, events, runs),
-            # It may come before workers-api does, and cannot do without the registry.
+            # It may start before workers-api, and needs the registry.
             *_made(workers),
             *_read(work, events, runs),
             f"{_API}.STREAM.MSG.DELETE.{work}",
@@ -68,20 +68,20 @@ def runs_api(names: WireNames) -> Permissions:
             *_pulled(runs, names.ingest_durable()),
             *_pulled(dlq, names.dlq_durable()),
         ),
-        # Output of runs that somebody follows is told at once.
+        # Events of runs that a client follows are streamed at once.
         subscribe=(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{work}.>", names.events_subject("*", "*")),
     )
 
 
 def workers_api(names: WireNames) -> Permissions:
-    """Makes the registry, follows it, and changes what belongs to the operators."""
+    """Creates and watches the registry, and changes the fields that belong to the operators."""
     workers = kv_stream(names.workers_kv_bucket)
     return Permissions(
         publish=(
             names.control_subject("*"),
             kv_subject(names.workers_kv_bucket, "*"),
             *_owned(workers),
-            # What removed records leave behind.
+            # Purges the delete markers of removed records.
             f"{_API}.STREAM.PURGE.{workers}",
             *_read(workers),
             *_watched(workers),
@@ -90,7 +90,7 @@ def workers_api(names: WireNames) -> Permissions:
 
 
 def wheels_api(names: WireNames) -> Permissions:
-    """Makes and fills the wheel store and its history."""
+    """Creates and writes the wheel store and its history."""
     wheels, history = object_stream(names.wheel_object_store_bucket), kv_stream(names.wheel_history_kv_bucket)
     return Permissions(
         publish=(
@@ -104,16 +104,16 @@ def wheels_api(names: WireNames) -> Permissions:
 
 
 def auth(names: WireNames) -> Permissions:
-    """Makes, follows and changes the keys: nobody else may even read them."""
+    """Creates, watches and writes the API keys: no other service may even read them."""
     keys = kv_stream(names.auth_kv_bucket)
     return Permissions(publish=(kv_subject(names.auth_kv_bucket, "*"), *_owned(keys), *_read(keys), *_watched(keys)))
 
 
 def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions:
-    """Takes jobs of its tags, writes runs and its own record. It makes nothing: the owners do.
+    """Takes jobs of its tags, writes runs and its own record. It creates nothing: the owners do.
 
-    All of this in an account of its own, which imports from the fleet's what is named here: NATS does not check where
-    an answer goes to, so that within one account whoever may read something could have it sent anywhere.
+    Each worker has an account of its own, which imports these subjects from the fleet's account. NATS does not check
+    the reply subject of a request, so within one account a user with read access could have data sent anywhere.
     """
     if not _WORKER_ID.fullmatch(worker_id):
         raise ValueError(f"{worker_id!r} is no worker id: use letters, digits, - and _, 128 at most")
@@ -125,7 +125,7 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
         publish=(
             snapshots,
             f"{_API}.DIRECT.GET.{kv_stream(names.runs_kv_bucket)}.{snapshots}",
-            # The same from the bucket's leader, which is never behind.
+            # The linearizable read of the same, by the bucket's leader.
             f"{_API}.STREAM.MSG.GET.{kv_stream(names.runs_kv_bucket)}",
             record,
             f"{_API}.DIRECT.GET.{kv_stream(names.workers_kv_bucket)}.{record}",
@@ -143,18 +143,18 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
                 )
             ),
         ),
-        # Hears of every change of a wheel, and fetches what concerns it.
+        # Receives every change of a wheel, and fetches those that concern it.
         subscribe=(object_metas_subject(names.wheel_object_store_bucket),),
         answer=(names.control_subject(worker_id),),
     )
 
 
 def operator(_: WireNames) -> Permissions:
-    """Everything: for the one who runs the fleet, with a NATS client of their own."""
+    """May do everything: for administrators with a NATS client of their own."""
     return Permissions(publish=(">",), subscribe=(">",))
 
 
-# Who needs nothing but the names to be described.
+# Roles that are described by the names alone.
 SERVICE_ROLES: Mapping[str, Callable[[WireNames], Permissions]] = {
     "runs-api": runs_api,
     "workers-api": workers_api,
@@ -186,7 +186,7 @@ def accounts_config(services: Iterable[NatsUser], workers: Iterable[NatsUser]) -
 
 
 def cluster_config(password: str, hosts: Iterable[str], *, port: int = 6222) -> str:
-    """The part of a server's `cluster` that lets the other servers in and nobody else. The password is a secret."""
+    """The part of a server's `cluster` block that admits only the other servers. The password is a secret."""
     if not _CLUSTER_PASSWORD.fullmatch(password):
         raise ValueError("the password of a NATS cluster must have 16 to 256 letters, digits, - and _")
     routes = ", ".join(_quoted(f"nats://cluster:{password}@{host}:{port}") for host in hosts)
@@ -194,7 +194,7 @@ def cluster_config(password: str, hosts: Iterable[str], *, port: int = 6222) -> 
 
 
 def open_config() -> str:
-    """The same account without users: whoever reaches the server may do everything."""
+    """The fleet's account without authentication: every client that reaches the server may do everything."""
     anybody = "{ user: anybody, password: anybody }"
     fleet = _block(FLEET_ACCOUNT, "jetstream: enabled", _lines("users", [anybody]))
     return f"accounts {{\n{fleet}}}\nno_auth_user: anybody\n"
@@ -232,7 +232,7 @@ def _user(user: NatsUser, *, may_publish: Iterable[str]) -> str:
 
 
 def _exports(workers: Iterable[NatsUser]) -> list[str]:
-    """What the accounts of workers import, for them alone."""
+    """The exports of the fleet's account, each for the worker accounts that import it."""
     wanted: dict[tuple[str, str], list[str]] = {}
     for user in workers:
         for subject in user.permissions.publish:
@@ -246,7 +246,7 @@ def _exports(workers: Iterable[NatsUser]) -> list[str]:
 
 
 def _answers_of(subject: str) -> str:
-    """A request for several messages is answered by several; the server forgets it when none came for so long."""
+    """The stream response type for requests with several answers; the server drops one idle for the threshold."""
     if "CONSUMER.MSG.NEXT" in subject or "DIRECT.GET.OBJ_" in subject:
         return ', response_type: stream, threshold: "15s"'
     return ""
@@ -300,26 +300,26 @@ def _checked(tags: Iterable[str]) -> list[str]:
 
 
 def _made(*streams: str) -> tuple[str, ...]:
-    """Made if it is missing. Not changed, emptied or deleted."""
+    """Permission to create a stream, but not to change, purge or delete it."""
     return tuple(f"{_API}.STREAM.{verb}.{stream}" for stream in streams for verb in ("INFO", "CREATE"))
 
 
 def _owned(*streams: str) -> tuple[str, ...]:
-    """Made if it is missing, and changed: it gets more replicas when NATS has become a cluster.
+    """Permission to create and update a stream: its replicas are raised when NATS has become a cluster.
 
-    NATS knows no smaller right than to change all of a stream's settings, so only its owner has it.
+    NATS has no narrower permission than to update all settings of a stream, so only its owner has it.
     """
     return (*_made(*streams), *(f"{_API}.STREAM.UPDATE.{stream}" for stream in streams))
 
 
 def _read(*streams: str) -> tuple[str, ...]:
-    """Single messages, without a consumer; the last for a stream that allows no direct gets."""
+    """Permission to read single messages without a consumer; the last is for streams without direct gets."""
     verbs = ("DIRECT.GET.{}", "DIRECT.GET.{}.>", "STREAM.MSG.GET.{}")
     return tuple(f"{_API}.{verb.format(stream)}" for stream in streams for verb in verbs)
 
 
 def _watched(*streams: str) -> tuple[str, ...]:
-    """Followed by consumers that come and go."""
+    """Permission to watch a stream by ephemeral consumers."""
     return tuple(
         subject
         for stream in streams
@@ -335,7 +335,7 @@ def _watched(*streams: str) -> tuple[str, ...]:
 
 
 def _pulled(stream: str, durable: str) -> tuple[str, ...]:
-    """Taken from a durable consumer, which is made if it is missing."""
+    """Permission to create a durable consumer and to pull from it."""
     return (
         f"{_API}.CONSUMER.DURABLE.CREATE.{stream}.{durable}",
         f"{_API}.CONSUMER.INFO.{stream}.{durable}",
@@ -345,5 +345,5 @@ def _pulled(stream: str, durable: str) -> tuple[str, ...]:
 
 
 def _acked(stream: str, durable: str) -> tuple[str, ...]:
-    """In the older and in the newer form, which begins with domain and account."""
+    """Permission to ack, in the older and in the newer form, which begins with domain and account."""
     return (f"$JS.ACK.{stream}.{durable}.>", f"$JS.ACK.*.*.{stream}.{durable}.>")

@@ -1,4 +1,4 @@
-"""When a failed flow is tried again: exponential backoff with jitter, the same rule for everybody."""
+"""The retry policy of failed flows: exponential backoff with jitter."""
 
 from pydantic import ConfigDict, Field
 
@@ -17,7 +17,7 @@ class RetryPolicy(Message):
     jitter: float = Field(0.2, ge=0, le=1, allow_inf_nan=False)
 
     def allows_another(self, failures: int) -> bool:
-        """May the flow be tried again after so many failures?"""
+        """Whether the flow may be retried after this many failures."""
         return failures < self.max_attempts
 
     def delay_seconds(self, failures: int, chance: float) -> float:

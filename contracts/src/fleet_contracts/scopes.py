@@ -1,4 +1,4 @@
-"""What a caller may do: the words that auth puts into the scopes header and that services check."""
+"""The scopes of API keys: auth puts them into the scopes header, services check them."""
 
 from enum import StrEnum
 

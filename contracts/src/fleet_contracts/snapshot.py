@@ -1,4 +1,4 @@
-"""The run snapshot: the live state of a run in KV, and the only ways it may change (appendices C and F)."""
+"""The run snapshot: the live state of a run in KV, and its allowed transitions (appendices C and F)."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -13,7 +13,7 @@ from .retry import RetryPolicy
 from .status import RunStatus, TaskStatus
 from .wheel import WheelInUse, has_no_wheels
 
-# A snapshot tells the latest attempts only; the ledger has them all.
+# A snapshot keeps the latest attempts only; the ledger has them all.
 _ATTEMPTS_KEPT = 10
 _LONGEST_ATTEMPT_ERROR = 500
 
@@ -32,7 +32,7 @@ class AttemptOutcome(StrEnum):
     CANCELLED = "cancelled"
     # The worker or its runner died in mid-run.
     INTERRUPTED = "interrupted"
-    # The worker stopped in order and gave the run back.
+    # The worker stopped gracefully and handed the run back.
     HANDED_BACK = "handed_back"
 
 
@@ -49,7 +49,7 @@ class AttemptRecord(Document):
 
 
 class RunSnapshot(Document):
-    # Factories for what is empty: a snapshot is made for every run, and a default would be copied deeply.
+    # Factories for empty values: a snapshot is made for every run, and a default would be deep-copied.
     run_id: str
     flow_name: str
     status: RunStatus
@@ -78,35 +78,35 @@ class RunSnapshot(Document):
     submitted_at: float | None = None
     # How often a worker has claimed this run; it only rises, and every write of a worker is fenced by it.
     attempt: Count = 0
-    # No attempt up to this number begins any more: NATS has lost its store, which may have known of some.
+    # New attempts get higher numbers than this: NATS has lost its store, which may have known attempts up to it.
     attempt_floor: Count | None = Field(None, exclude_if=is_missing)
-    # Which life of the worker holds the run: a restarted worker keeps its id but is another instance.
+    # The instance of the worker that holds the run: a restarted worker keeps its id but is another instance.
     worker_instance_id: str | None = None
-    # Where to answer for the delivery that the holder works on; lets the job be handed back for a dead holder.
+    # The ack subject of the holder's delivery; with it the job can be handed back for a lost holder.
     ack_subject: str | None = None
     # How often a holder was lost in mid-run (runner or worker died).
     interruptions: Count = 0
-    # A short machine word for a failure: the dead letter's reason.
+    # The machine-readable reason of a failure, as in the dead letter.
     reason: str | None = None
 
     # What the flow returned; the output of each task is in its record.
     result: Any = None
     retry: RetryPolicy | None = None
-    # How often the flow itself has failed; interruptions are not among them.
+    # How often the flow itself has failed; interruptions do not count.
     failures: Count = 0
-    # Attempts that are over while the run goes on; the one in hand is in the fields above.
+    # Ended attempts of a run that goes on; the current one is in the fields above.
     earlier_attempts: list[AttemptRecord] = Field(default_factory=list)
-    # Nobody may begin before: a schedule, or the wait before a retry.
+    # The earliest start: a schedule, or the backoff before a retry.
     not_before: float | None = None
-    # What it was when the attempt in hand was claimed; missing: that one might begin at once.
+    # `not_before` at the time the current attempt was claimed; missing: it might begin at once.
     due_at: float | None = Field(None, exclude_if=is_missing)
     deadline_at: float | None = None
-    # How often somebody has asked for an ended run to be tried once more.
+    # How often the run was reopened after its end.
     reopened: Count = 0
     rerun_of: str | None = None
-    # What the attempt in hand, or the one that ended the run, could import besides what its worker has.
+    # Wheels from which the current or last attempt could import, besides the worker's own environment.
     wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
-    # Under which the run's spans are found; missing: the run is not traced.
+    # The trace id of the run's spans; missing: the run is not traced.
     trace_id: str | None = Field(None, exclude_if=is_missing)
 
     @classmethod
@@ -135,7 +135,7 @@ class RunSnapshot(Document):
 
     @classmethod
     def decode_of(cls, run_id: str, data: bytes) -> Self:
-        """What lies under a run's key; one of another run is none."""
+        """Decode the value of a run's key; MalformedMessage if it is of another run."""
         snapshot = cls.decode(data)
         if snapshot.run_id != run_id:
             raise MalformedMessage(f"{cls.__name__}: run_id: is not {run_id}, under whose key it lies")
@@ -147,7 +147,7 @@ class RunSnapshot(Document):
 
     @property
     def is_held(self) -> bool:
-        """Some worker has claimed the run and has neither finished it nor handed it back."""
+        """A worker has claimed the run and has neither finished it nor handed it back."""
         return self.worker_id is not None and not self.is_terminal
 
     def is_held_by(self, worker_instance_id: str, attempt: int) -> bool:
@@ -162,7 +162,7 @@ class RunSnapshot(Document):
         now: float,
         wheels: Sequence[WheelInUse] = (),
     ) -> Self:
-        """A worker takes the run: a new attempt begins. A cancel that was asked for is not forgotten."""
+        """A worker claims the run: a new attempt begins. A cancel request is kept."""
         self._refuse_if_terminal("claimed")
         return self.model_copy(
             update={
@@ -188,11 +188,11 @@ class RunSnapshot(Document):
         )
 
     def skip_attempts(self, count: int) -> Self:
-        """So many attempts may have begun that nobody knows of: their numbers are not used again."""
+        """Skip the numbers of attempts that may have begun unrecorded, so that none is used again."""
         return self.model_copy(update={"attempt_floor": max(self.attempt, self.attempt_floor or 0) + count})
 
     def with_lost_attempt(self, lost: Self, *, now: float) -> Self:
-        """Tell of an attempt that this snapshot does not know, because NATS has lost the one that did.
+        """Add an attempt that this snapshot lacks, because NATS has lost the snapshot that had it.
 
         Also after the end: the attempt that followed may have been short.
         """
@@ -205,13 +205,13 @@ class RunSnapshot(Document):
         return self.model_copy(update={"earlier_attempts": known[-_ATTEMPTS_KEPT:], "updated_at": now})
 
     def hand_back(self, *, now: float, interrupted: bool) -> Self:
-        """The holder is gone or gives up its claim: the run waits again, its attempt stays counted."""
+        """The holder is lost or gives up its claim: the run waits again, and its attempt stays counted."""
         self._refuse_if_terminal("handed back")
         outcome = AttemptOutcome.INTERRUPTED if interrupted else AttemptOutcome.HANDED_BACK
         return self._wait_again(outcome, None, now=now, interruptions=self.interruptions + (1 if interrupted else 0))
 
     def retry_later(self, *, now: float, not_before: float, error: str | None, reason: str | None) -> Self:
-        """The flow has failed and may be tried again: the run waits, and nobody begins before its time."""
+        """The flow has failed and is retried: the run waits, and no attempt begins before `not_before`."""
         self._refuse_if_terminal("tried again")
         return self._wait_again(
             AttemptOutcome.FAILED,
@@ -224,7 +224,7 @@ class RunSnapshot(Document):
         )
 
     def reopen(self, *, now: float, not_before: float | None = None) -> Self:
-        """Somebody asks for an ended run to be tried once more, with all its retries; attempts go on counting."""
+        """Retry an ended run on request, with all its retries; attempt numbers continue."""
         if not self.is_terminal:
             raise IllegalTransition(f"run {self.run_id} is {self.status} and has not ended yet")
         outcome = {
@@ -249,7 +249,7 @@ class RunSnapshot(Document):
         )
 
     def request_cancel(self, *, by: str | None, now: float, reason: str | None = None) -> Self:
-        """Somebody wants the run to end; asking twice keeps the first request."""
+        """Request cancellation; a second request keeps the first one."""
         if self.is_terminal or self.status is RunStatus.CANCELLING:
             return self
         return self.model_copy(
@@ -273,7 +273,7 @@ class RunSnapshot(Document):
         task_records: dict[str, Any] | None = None,
         result: Any = None,
     ) -> Self:
-        """The run ends, once and for all; only `reopen` can make it wait again."""
+        """End the run for good; only `reopen` can make it wait again."""
         self._refuse_if_terminal(f"finished as {status}")
         if not status.is_terminal:
             raise IllegalTransition(f"{status} is no end of a run")
@@ -309,7 +309,7 @@ class RunSnapshot(Document):
         )
 
     def _attempts_with(self, outcome: AttemptOutcome, error: str | None, now: float) -> list[AttemptRecord]:
-        """The list with the attempt in hand, if there is one, as its last."""
+        """The earlier attempts with the current one, if there is one, as the last."""
         if self.worker_id is None:
             return self.earlier_attempts
         over = AttemptRecord(

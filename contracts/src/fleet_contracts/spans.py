@@ -52,7 +52,7 @@ MESSAGING_DESTINATION = "messaging.destination.name"
 
 
 def about_run(run: Job | RunSnapshot) -> dict[str, str | None]:
-    """What every span of a run says. Never its params, nor what it returned."""
+    """Attributes of every span of a run. Never its params or its result."""
     return {
         RUN_ID: run.run_id,
         FLOW_NAME: run.flow_name,

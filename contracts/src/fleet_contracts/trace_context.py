@@ -1,4 +1,4 @@
-"""The W3C trace context: how a trace goes on from one process to the next, in headers and inside jobs."""
+"""The W3C trace context, propagated between processes in headers and in jobs."""
 
 import re
 from collections.abc import Mapping
@@ -17,23 +17,23 @@ _SAMPLED = 0x01
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A span that others may go on from."""
+    """A reference to a span that another process can continue."""
 
     trace_id: str
     span_id: str
     is_sampled: bool = True
-    # What vendors say to each other; carried on as it is.
+    # Vendor data, propagated unchanged.
     tracestate: str | None = None
-    # What a process that records spans knows of one of its own.
+    # The recorder's own context, for a span of this process.
     recorded: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, traceparent: str | None, tracestate: str | None = None) -> Self | None:
-        """None if there is none, or none that can be understood: then nobody is told, a new trace may begin."""
+        """Parse the headers; None if they are missing or invalid, without an error: a new trace may begin."""
         if traceparent is None or (found := _TRACEPARENT.fullmatch(traceparent.strip())) is None:
             return None
         version, trace_id, span_id, flags, more = found.groups()
-        # Later versions may say more; what this one says comes first.
+        # Later versions may append fields; those of version 00 come first.
         if version == "ff" or (version == "00" and more) or not trace_id.strip("0") or not span_id.strip("0"):
             return None
         if tracestate is not None and not _TRACESTATE.fullmatch(tracestate):
@@ -42,7 +42,7 @@ class TraceContext:
 
     @classmethod
     def of_headers(cls, headers: Mapping[str, str] | None) -> Self | None:
-        """Of a message: where whoever wrote it was."""
+        """The trace context of the publisher of a message, from its headers."""
         return None if not headers else cls.parse(headers.get(TRACEPARENT), headers.get(TRACESTATE))
 
     @property

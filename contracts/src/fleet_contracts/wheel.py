@@ -1,4 +1,4 @@
-"""Wheels: what is written beside a registered wheel, who gets it, and the history of the registry."""
+"""Wheels: the headers of a registered wheel, the workers it is for, and the history of the registry."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -7,7 +7,7 @@ from .messages import Document, Message
 
 # The object's header that holds the tags, separated by commas; none or empty: the wheel is for every worker.
 WHEEL_TAGS_HEADER = "x-pyoco-wheel-tags"
-# The event that made the object what it is, as JSON: what the history lacks can be written down from here.
+# The event that led to the object's state, as JSON: an entry missing in the history can be restored from it.
 WHEEL_EVENT_HEADER = "x-pyoco-wheel-event"
 
 
@@ -20,7 +20,7 @@ def split_tags(text: str | None) -> list[str]:
 
 
 def is_meant_for(worker_tags: Iterable[str], wheel_tags: Iterable[str]) -> bool:
-    """One tag in common is enough; a wheel without tags is for everybody."""
+    """One tag in common is enough; a wheel without tags is for every worker."""
     wanted = set(wheel_tags)
     return not wanted or not wanted.isdisjoint(worker_tags)
 
@@ -67,7 +67,7 @@ class WheelInUse(Message):
 
 
 def has_no_wheels(wheels: list[WheelInUse]) -> bool:
-    """Most runs use none: then nothing is said of them on the wire."""
+    """For `exclude_if`: most runs use no wheels, and then the field is omitted."""
     return not wheels
 
 

@@ -64,7 +64,7 @@ class WorkerRecord(Document):
     tags: list[str] = []
 
     current_run_id: str | None = None
-    # Every run in hand; current_run_id is the one begun last.
+    # All current runs; current_run_id is the one begun last.
     current_run_ids: list[str] = []
     last_run_id: str | None = None
     last_run_status: str | None = None
@@ -73,7 +73,7 @@ class WorkerRecord(Document):
     stopped_at: float | None = None
     stop_reason: str | None = None
     slots: int = Field(1, ge=1)
-    # Asked for by an operator: the worker finishes what it has and takes nothing new.
+    # Drain requested by an operator: the worker finishes what it has and takes nothing new.
     draining: bool = False
     started_at: float | None = None
     # The flows it can run by name; cut off if there are very many.
@@ -99,7 +99,7 @@ class WorkerRecord(Document):
         return record
 
     def effective_state(self, *, now: float, disconnect_timeout_sec: float) -> WorkerState:
-        """A worker that said goodbye stays so; one that fell silent is disconnected."""
+        """The state at a time: a graceful stop stays; a worker without heartbeats is DISCONNECTED."""
         if self.state is WorkerState.STOPPED_GRACEFUL:
             return self.state
         if now - self.last_seen_at > disconnect_timeout_sec:

@@ -1,4 +1,4 @@
-"""The shape of a workflow file (flow.yaml), as whoever accepts it and whoever executes it read it."""
+"""The schema of a workflow file (flow.yaml), shared by the service that accepts it and the worker."""
 
 import re
 from typing import Annotated, Any, Literal, Self
@@ -34,7 +34,7 @@ Names = Annotated[list[Annotated[str, AfterValidator(_one_line)]], _empty_if_nul
 
 
 class _Part(BaseModel):
-    # A misspelt key must not be taken for a wish that was heard.
+    # A misspelt key must not be ignored silently.
     model_config = ConfigDict(extra="forbid")
 
 
