@@ -1,1 +1,1 @@
-"""The auth context: who a caller is and what they may do."""
+"""The auth service: identifies callers and manages their API keys."""

@@ -1,4 +1,4 @@
-"""The command `pyoco-server-admin`: API keys, straight in NATS, so that the first one needs no key; and backups."""
+"""The command `pyoco-server-admin`: API keys, directly in NATS so that the first one needs no key; and backups."""
 
 import asyncio
 import logging
@@ -115,7 +115,7 @@ def list_keys(
     if as_json:
         _print_json([KeyView.of(record).model_dump(mode="json") for record in records])
     elif records:
-        # A file or a pipe has no edge to wrap at.
+        # No wrapping in a file or a pipe.
         Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE).print(_table(records))
     else:
         _say(f"there are no keys; issue one with `{_EXAMPLE}`")
@@ -142,8 +142,8 @@ def revoke(
 
 
 def main() -> None:
-    """What goes wrong is one sentence and exit code 1, Ctrl-C is 130."""
-    # A connection that fails is told below, once and in a sentence.
+    """Run the command; a failure is one sentence and exit code 1, Ctrl-C is 130."""
+    # A failed connection is reported below, once and in one sentence.
     logging.disable(logging.CRITICAL)
     try:
         code = app(standalone_mode=False)
@@ -155,7 +155,7 @@ def main() -> None:
     except (BadBackup, NotEmpty) as error:
         code = _fail(str(error))
     except TimeoutError:
-        # Before OSError, of which it is one.
+        # Before OSError, its base class.
         code = _fail(
             "NATS did not answer in time; try again: a cluster that has lost a server needs some seconds", _AWAY
         )
@@ -203,7 +203,7 @@ def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | Non
 
 
 def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyIssuer], Awaitable[T]]) -> T:
-    """Do something with the keys as auth sees them, over a connection of our own."""
+    """Run `work` with the keys as auth sees them, over a connection of its own."""
 
     async def connected() -> T:
         bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper

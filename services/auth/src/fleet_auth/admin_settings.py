@@ -1,4 +1,4 @@
-"""Where the admin command finds NATS: told, or left in the data dir by the embedded stack."""
+"""Finds NATS for the admin command: by option, environment, or the data dir of the embedded stack."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +14,7 @@ class AdminSettings(FleetSettings, WireNames, Pepper):
 
     @classmethod
     def find(cls, *, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None, role: str = "auth") -> Self:
-        """What is said on the command line wins; then what the environment says; then the stack of the data dir."""
+        """The command line takes precedence, then the environment, then the stack of the data dir."""
         given: dict[str, Any] = {"nats_url": nats_url, "data_dir": data_dir, "nats_nkey_file": nkey_file}
         told = cls.load(**given)
         if nats_url is not None or (data_dir is None and "nats_url" in told.model_fields_set):
@@ -34,7 +34,7 @@ class AdminSettings(FleetSettings, WireNames, Pepper):
 
 
 def _port_in(data_dir: Path) -> int | None:
-    """The launcher keeps the port of its NATS there."""
+    """The port of the launcher's NATS, from its file in the data dir."""
     try:
         return int((data_dir / "nats.port").read_text())
     except (OSError, ValueError):

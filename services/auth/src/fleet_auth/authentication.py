@@ -1,4 +1,4 @@
-"""Who a caller is: everybody is anonymous, or callers show an API key."""
+"""Authenticates callers: all as anonymous, or each by an API key."""
 
 import logging
 import time
@@ -18,11 +18,11 @@ logger = logging.getLogger(__name__)
 
 class Authenticator(Protocol):
     def identify(self, api_keys: Sequence[str]) -> Identity:
-        """Who comes with these keys, or a refusal."""
+        """The identity that these keys prove; raises a FleetError if they prove none."""
 
 
 class AnonymousAuthenticator:
-    """Mode `none`: everybody is the same anonymous caller and may do everything."""
+    """Mode `none`: all callers are the same anonymous caller and may do everything."""
 
     _ANYBODY = Identity(tenant_id=ANONYMOUS_TENANT, api_key_id=None, scopes=ALL_SCOPES)
 
@@ -31,7 +31,7 @@ class AnonymousAuthenticator:
 
 
 class ApiKeyAuthenticator:
-    """Mode `api_key`: only who holds one key that is known, not revoked and not expired."""
+    """Mode `api_key`: a caller needs exactly one key that is known, not revoked and not expired."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -39,7 +39,7 @@ class ApiKeyAuthenticator:
     def identify(self, api_keys: Sequence[str]) -> Identity:
         if not any(api_keys):
             raise ApiKeyRequired()
-        # Of several keys none is trusted: who knows which one somebody else looked at.
+        # Several keys are refused: another program on the way may have checked a different one.
         record = self._keys.find(api_keys[0]) if len(api_keys) == 1 else None
         if record is None:
             raise ApiKeyInvalid()

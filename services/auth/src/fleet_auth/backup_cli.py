@@ -64,7 +64,7 @@ def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | Non
 
 
 def _new_file(path: Path) -> IO[bytes]:
-    """It holds hashes of keys: for its owner's eyes only. One that exists is not overwritten."""
+    """Create the file with mode 600, because it will hold hashes of keys. An existing file is not overwritten."""
     file = path.open("xb")
     path.chmod(0o600)
     return file

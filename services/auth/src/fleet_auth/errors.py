@@ -1,4 +1,4 @@
-"""How auth refuses."""
+"""The errors of auth."""
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError
@@ -13,7 +13,7 @@ class ApiKeyRequired(FleetError):
 class ApiKeyInvalid(FleetError):
     """The API key is unknown, revoked or expired; use another one."""
 
-    # One sentence for all of them: whoever tries keys learns nothing about those that once were.
+    # One sentence for all cases: a caller that tries keys must not learn which ones existed.
     problem = Problem.API_KEY_INVALID
 
 

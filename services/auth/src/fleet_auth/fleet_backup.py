@@ -35,7 +35,7 @@ class Copied:
 
 
 def kept_streams(names: WireNames, *, with_events: bool) -> list[str]:
-    """What cannot be made again from the ledger. Jobs, snapshots and dead letters can."""
+    """The streams that cannot be rebuilt from the ledger, as jobs, snapshots and dead letters can."""
     return [
         kv_stream(names.auth_kv_bucket),
         object_stream(names.wheel_object_store_bucket),
@@ -46,7 +46,7 @@ def kept_streams(names: WireNames, *, with_events: bool) -> list[str]:
 
 
 async def back_up(link: NatsLink, streams: list[str], out: IO[bytes]) -> list[Copied]:
-    """Into a tar file that is written from its beginning to its end, so that it may be a pipe."""
+    """Write the streams to a tar file, sequentially, so that it may be a pipe."""
     found = await existing_streams(link, streams)
     with tarfile.open(fileobj=out, mode="w|") as archive:
         about = {"format": _FORMAT, "made_at": time.time(), "streams": found}
@@ -55,7 +55,7 @@ async def back_up(link: NatsLink, streams: list[str], out: IO[bytes]) -> list[Co
 
 
 async def restore(link: NatsLink, source: IO[bytes], *, replicas: int | None) -> list[Copied]:
-    """Only into a NATS that has none of these streams: what is there is never overwritten."""
+    """Restore into a NATS that has none of these streams: existing ones are never overwritten."""
     try:
         with tarfile.open(fileobj=source, mode="r|") as archive:
             return await _restore_all(link, archive, replicas=replicas)

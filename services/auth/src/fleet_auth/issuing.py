@@ -27,7 +27,7 @@ _MOST_TRIES = 10
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a new key shall be."""
+    """The properties of a new key."""
 
     tenant_id: str
     scopes: tuple[Scope, ...] = DEFAULT_SCOPES
@@ -37,7 +37,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class IssuedKey:
-    """The only moment at which the key itself is known."""
+    """A new key in plain text, which is known at this moment only, and its record."""
 
     api_key: str
     record: KeyRecord
@@ -81,7 +81,7 @@ class KeyIssuer:
         return IssuedKey(api_key, record)
 
     async def revoke(self, key_id: str) -> KeyRecord:
-        """Revoked from now on; a key that has been revoked already stays as it is."""
+        """Revoke a key; one that has been revoked already stays as it is."""
         with service_call(logger, "auth", "revoke_key", entity_id=f"key:{key_id}"):
             return await self._revoke(key_id)
 

@@ -1,4 +1,4 @@
-"""The keys that auth knows: records of the bucket, kept in memory, and how sure it is that they are current."""
+"""The API key records of the bucket in memory, and how current they are."""
 
 import asyncio
 import logging
@@ -20,18 +20,18 @@ from .records import KeyRecord, key_id_of, pepper_mark
 logger = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_SECONDS = 1.0
-# Nothing heard of the bucket for so long: a key that is not known may have been issued meanwhile.
+# Without contact to the bucket for this long, an unknown key may have been issued meanwhile.
 _UNSURE_AFTER_SECONDS = 5.0
-# A server of a NATS cluster may lag behind the others for so long, looked at so often.
+# How long a server of a NATS cluster may lag behind the others: interval and number of the checks.
 _LAG_SECONDS = 0.02
 _LOOKS_PAST_LAG = 50
 
 
 class Keys:
-    """Follows the bucket by a watch, and looks every second whether the watch has missed anything.
+    """Watches the bucket, and checks every second whether the watch has missed anything.
 
-    The look is what `current_at` counts from: a connection can be up and yet silent, and a bucket can be purged or
-    made anew behind a watch that goes on as if nothing had happened.
+    The age of the records counts from the last check: a connection can be up and yet silent, and a bucket can be
+    purged or recreated without the watch noticing.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class Keys:
         self._stop = asyncio.Event()
         self._failures = RateLimitedLog()
         self._looking: asyncio.Task[None] | None = None
-        # What the bucket was like when it was read, and when that was last confirmed.
+        # The state of the bucket's stream when it was read, and when that was last confirmed.
         self._seen: tuple[object, ...] | None = None
         self._current_at = float("-inf")
 
     async def load(self) -> None:
-        """Read the whole bucket and follow it. A hook of the link."""
+        """Read the whole bucket and watch it. A hook of the link."""
         await self._read()
         if self._looking is None:
             self._looking = asyncio.create_task(self._look_again_and_again())
@@ -75,7 +75,7 @@ class Keys:
         await self._mirror.stop()
 
     def find(self, api_key: str) -> KeyRecord | None:
-        """The record that a key opens; None if there is none. NatsUnavailable if that cannot be said any more."""
+        """The record of an API key; None if there is none. NatsUnavailable if the records are too old to decide."""
         key_id = key_id_of(api_key)
         record = self._records.get(key_id) if key_id else None
         if record is not None and record.opens_with(api_key, self._pepper):
@@ -102,11 +102,11 @@ class Keys:
         return self._records.values()
 
     def note(self, record: KeyRecord) -> None:
-        """What was just written need not wait for the watch."""
+        """Apply a write of this process at once, without waiting for the watch."""
         self._records[record.key_id] = record
 
     def _require(self, seconds: float) -> None:
-        """Refuse if the bucket was last known for longer ago than this."""
+        """Raise NatsUnavailable if the last check is longer ago than this."""
         if self._clock() - self._current_at > seconds:
             reason = self._link.down_because or "it does not answer"
             raise NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
@@ -114,12 +114,12 @@ class Keys:
     async def _read(self) -> None:
         async with self._reading:
             asked_at = self._clock()
-            # Taken before reading: what changes meanwhile is found by the next look.
+            # Taken before reading, so that the next check finds a concurrent change.
             info = await self._look_at_bucket()
             seen = _shape(info)
             await self._mirror.restart()
             await self._catch_up(info)
-            # What was noted and never came through the watch: the bucket has lost it.
+            # Records noted here that never came through the watch: the bucket has lost them.
             for key_id in self._records.keys() - self._mirror.values.keys():
                 del self._records[key_id]
             self._seen, self._current_at = seen, asked_at
@@ -145,7 +145,7 @@ class Keys:
             self._current_at = max(self._current_at, asked_at)
 
     async def _catch_up(self, info: StreamInfo) -> None:
-        """In a cluster the server that feeds the watch may be a moment behind the one that told what is there."""
+        """Wait for the watch, whose server may lag behind the one that reported the state of the stream."""
         for _ in range(_LOOKS_PAST_LAG):
             if not info.state.messages or self._mirror.revision >= info.state.last_seq:
                 return
@@ -177,6 +177,6 @@ class Keys:
 
 
 def _shape(info: StreamInfo) -> tuple[object, ...]:
-    """Differs whenever anything was written, removed or made anew."""
+    """A fingerprint of the stream: it differs after every write, purge or recreation."""
     state = info.state
     return info.created, state.first_seq, state.last_seq, state.messages

@@ -1,4 +1,4 @@
-"""How long a key lives, as people write it: 30d, 12h, or a date."""
+"""Parses the lifetime of a key: 30d, 12h, or a date."""
 
 import re
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Which keys are shown, in which order, and where a list goes on."""
+"""Selects, orders and pages API keys."""
 
 import re
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .records import KeyRecord
 
-# The newest first; where a page ends is told by its last key.
+# Creation time and id of the last key of a page; the newest keys come first.
 CURSOR_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,9})?:[A-Za-z0-9-]{1,64}$"
 _CURSOR = re.compile(CURSOR_PATTERN)
 

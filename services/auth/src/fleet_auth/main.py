@@ -56,7 +56,7 @@ def build(settings: Settings) -> FastAPI:
         readiness=readiness,
         registry=prometheus,
         express=express,
-        # Of every request there is one: the traces would be about nothing else.
+        # The gateway sends one for every request: they would outnumber all other traces.
         untraced=frozenset({"/verify"}),
     )
 

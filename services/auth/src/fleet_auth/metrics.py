@@ -1,4 +1,4 @@
-"""What auth counts: how many callers it let in, and why it did not."""
+"""The metrics of auth: verifications by verdict, and the number of keys."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ class Verdict(StrEnum):
     ADMITTED = "admitted"
     KEY_MISSING = "key_missing"
     KEY_REFUSED = "key_refused"
-    # NATS is away, and what is known of the keys is too old.
+    # NATS is unavailable, and the known keys are too old to decide.
     UNDECIDED = "undecided"
 
 

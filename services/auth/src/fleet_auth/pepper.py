@@ -9,9 +9,9 @@ from fleet_kit.files.secrets import read_secret
 
 
 class Pepper(BaseModel):
-    """Settings classes inherit it."""
+    """The pepper setting; settings classes inherit it."""
 
-    # Mixed into the hash of every key: whoever reads the bucket alone cannot try keys against it.
+    # Mixed into the hash of every key: keys cannot be tried against the bucket alone.
     auth_pepper: SecretStr | None = None
     # The same in a file that others may not read.
     auth_pepper_file: Path | None = None

@@ -1,4 +1,4 @@
-"""The record of an API key: whose it is, what it may do, until when. Of the key itself only a hash."""
+"""The record of an API key: tenant, scopes, expiry, and a hash instead of the key itself."""
 
 import hashlib
 import hmac
@@ -14,7 +14,7 @@ from fleet_contracts.scopes import Scope
 
 DEFAULT_SCOPES = (Scope.RUNS_READ, Scope.RUNS_WRITE)
 
-# A key says which record it belongs to; scanners for leaked secrets recognise the first word.
+# A key contains the id of its record; scanners for leaked secrets recognise the prefix.
 _KEY = re.compile(r"pyoco_(?P<key_id>[A-Za-z0-9-]{1,64})_(?P<secret>[A-Za-z0-9_-]{32,128})")
 _KEY_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -29,7 +29,7 @@ def _refuse_anonymous(tenant_id: str) -> str:
 KeyId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 TenantId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$"), AfterValidator(_refuse_anonymous)]
 KeyName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=LINE_PATTERN)]
-# A newer version may know more scopes: then they are in the record, and nothing here asks for them.
+# A newer version may know more scopes: the record keeps them, and nothing here checks them.
 GrantedScope = Annotated[str, StringConstraints(pattern=r"^[a-z]+(:[a-z]+)?$")]
 
 
@@ -51,7 +51,7 @@ class KeyRecord(Document):
     created_by: KeyId | None = None
     expires_at: float | None = None
     revoked_at: float | None = None
-    # Tells one pepper from another without telling it: see `pepper_mark`.
+    # Identifies the pepper without revealing it: see `pepper_mark`.
     pepper: str | None = None
 
     def state_at(self, now: float) -> KeyState:
@@ -62,7 +62,7 @@ class KeyRecord(Document):
         return KeyState.ACTIVE
 
     def revoke(self, *, now: float) -> "KeyRecord":
-        """What has been revoked once stays revoked since then."""
+        """The record as revoked; the time of the first revocation is kept."""
         return self if self.revoked_at is not None else self.model_copy(update={"revoked_at": now})
 
     def opens_with(self, api_key: str, pepper: SecretStr | None) -> bool:
@@ -78,18 +78,18 @@ def key_text(key_id: str, secret: str) -> str:
 
 
 def key_id_of(api_key: str) -> str | None:
-    """Which record a key claims to belong to; None if it is no key of ours."""
+    """The key id inside an API key; None if it has another format."""
     found = _KEY.fullmatch(api_key)
     return found["key_id"] if found else None
 
 
 def hash_key(api_key: str, pepper: SecretStr | None) -> str:
-    """Keys are long and random, so one round is enough; the pepper makes it an HMAC."""
+    """The hash of a key. Keys are long and random, so one round is enough; the pepper makes it an HMAC."""
     if pepper is None:
         return hashlib.sha256(api_key.encode()).hexdigest()
     return hmac.digest(pepper.get_secret_value().encode(), api_key.encode(), "sha256").hex()
 
 
 def pepper_mark(pepper: SecretStr | None) -> str | None:
-    """A word that is the same for the same pepper: a key of another one can be told from a wrong key."""
+    """A short fingerprint of the pepper: it tells a key of another pepper from a wrong key."""
     return None if pepper is None else hash_key("pyoco-fleet pepper", pepper)[:8]

@@ -1,4 +1,4 @@
-"""HTTP in and out of auth: who a caller is, for the gateway; the keys, for operators."""
+"""The HTTP routes of auth: verification for the gateway, key management for operators."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -20,14 +20,14 @@ from .listing import CURSOR_PATTERN, KeyQuery, select_keys
 from .metrics import AuthMetrics, Verdict
 from .schemas import KeyList, KeyView, NewKey, NewKeyView
 
-# What is told once must not stay in a cache.
+# A new key is shown once and must not stay in a cache.
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 def verify_routes(
     authenticator: Authenticator, metrics: AuthMetrics, *, api_key_header: str
 ) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
-    """The route, and the same past the framework: the gateway waits for this answer before anything else."""
+    """The /verify route and its handler past the framework: the gateway waits for it in every request."""
     router = APIRouter()
 
     @router.get("/verify", status_code=204)
@@ -43,7 +43,7 @@ def verify_routes(
             raise
         except NatsUnavailable as error:
             metrics.count(Verdict.UNDECIDED)
-            # Said once by the connection; a traceback for every request of an outage would only fill the disk.
+            # The connection logs the outage once; a traceback for every request would only fill the disk.
             return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
         metrics.count(Verdict.ADMITTED)
         return Response(
@@ -59,7 +59,7 @@ def verify_routes(
 
 
 async def _operator(caller: Admin) -> Identity:
-    """An admin with a key: without authentication everybody is one, and could issue keys for later."""
+    """Requires an admin with a key: without authentication every caller is admin, and could issue keys for later."""
     if caller.is_anonymous:
         raise KeysNeedAuthentication()
     return caller

@@ -1,4 +1,4 @@
-"""What comes in and goes out over HTTP."""
+"""The bodies of auth's HTTP requests and responses."""
 
 import time
 from typing import Annotated, Self
@@ -22,7 +22,7 @@ class NewKey(Body):
     tenant_id: TenantId
     scopes: list[Scope] = Field(list(DEFAULT_SCOPES), min_length=1, max_length=50)
     name: KeyName | None = None
-    # It opens nothing from this moment on; and so many seconds from now on.
+    # When the key expires: at a time, or this many seconds from now.
     expires_at: Moment | None = None
     expires_in_sec: Annotated[float, Field(gt=0, le=3_162_240_000, allow_inf_nan=False)] | None = None
 
