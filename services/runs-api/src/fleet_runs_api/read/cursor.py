@@ -1,4 +1,4 @@
-"""The cursor: where a list goes on. Opaque to its holder, and good only for the query that it came from."""
+"""The cursor of a list: the position of the next page. It is opaque, signed, and valid only for its own query."""
 
 import base64
 import binascii
@@ -16,21 +16,21 @@ _SIGNATURE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Through all runs, the newest accepted first: those accepted before this one are still to come."""
+    """A position in the list of all runs, newest first: runs accepted before this one follow."""
 
     before_seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Through what changed after `updated_after` and not after `shown_until`, the earliest change first."""
+    """A position among the runs that changed after `updated_after` and up to `shown_until`, earliest change first."""
 
     updated_after: float
-    # Where the next difference begins: no change up to this moment is yet to be committed.
+    # Where the next difference begins: all changes up to this time are committed.
     settled_until: float
-    # The latest change that could be seen when the difference began.
+    # The latest change that was visible when the difference began.
     shown_until: float
-    # The change that was shown last.
+    # The last change that was shown.
     changed_at: float
     seq: int
 
@@ -42,18 +42,18 @@ _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 
 
 class CursorSigner:
-    """Every replica has the same secret, so that any of them takes the cursor of any other."""
+    """Signs and checks cursors. All replicas share the secret, so each accepts the cursors of the others."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def encode(self, position: Position, *, scope: bytes) -> str:
-        """`scope` says whose cursor this is and for which filters; it is signed and not contained."""
+        """`scope` is the tenant and the filters of the cursor; it is signed but not contained."""
         body = _VERSION + orjson.dumps([_LETTERS[type(position)], *astuple(position)])
         return base64.urlsafe_b64encode(self._signature(body, scope) + body).rstrip(b"=").decode()
 
     def decode(self, text: str, *, scope: bytes) -> Position:
-        """InvalidCursor for everything that `encode` has not made for the same scope."""
+        """The position in a cursor; InvalidCursor if `encode` did not make it for the same scope."""
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):

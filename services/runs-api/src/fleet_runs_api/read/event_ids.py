@@ -1,14 +1,14 @@
-"""Ids of server-sent events: a place in a stream of JetStream, and which stream that was."""
+"""Ids of server-sent events: a position in a JetStream stream, and the identity of that stream."""
 
 from dataclasses import dataclass
 
-# What JetStream counts with.
+# The largest position that an id may name; sequences are 64-bit integers.
 _LARGEST_PLACE = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class EventId:
-    """Places of another store mean nothing: one that was lost or made anew counts from 1 again."""
+    """A position and its store. It is valid only there: a store that is created again counts from 1."""
 
     store: str
     place: int
@@ -18,7 +18,7 @@ class EventId:
 
     @classmethod
     def parse(cls, text: str) -> "EventId | None":
-        """None for what is no id of ours: whoever sends it begins anew."""
+        """The id in a text; None if the text is not such an id, so that its client starts from the beginning."""
         store, _, place = text.rpartition("-")
         if not store or not (place.isascii() and place.isdigit()) or len(place) > len(str(_LARGEST_PLACE)):
             return None

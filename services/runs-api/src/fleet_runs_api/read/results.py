@@ -1,4 +1,4 @@
-"""What came out of a run: the flow's result and the output of each task."""
+"""The result of a run: the flow's result and the output of each task."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from ..errors import RunNotFinished
 
 
 def result_of(snapshot: RunSnapshot, *, partial: bool) -> dict[str, Any]:
-    """RunNotFinished while the run goes on, unless what there is so far will do."""
+    """The results of a run; RunNotFinished if it has not ended, unless `partial` results are wanted."""
     if not snapshot.is_terminal and not partial:
         raise RunNotFinished(
             f"The run is {snapshot.status}; ask again when it has ended, or add partial=1 for what there is.",

@@ -1,4 +1,4 @@
-"""Bodies of answers about runs."""
+"""Response bodies about runs."""
 
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ class RunPage(BaseModel):
     items: list[RunSummary | RunInFull]
     # Ask for the next page with it; null: this was the last one.
     next_cursor: str | None
-    # How many runs fit the filter; null where nobody counts them.
+    # How many runs match the filter; null if there are no counters for it.
     total: int | None
     # Of a difference: ask for the next one with `updated_after` set to it.
     updated_until: float | None
@@ -77,7 +77,7 @@ class AttemptView(BaseModel):
     @field_validator("wheels", mode="before")
     @classmethod
     def _read_column(cls, value: Any) -> Any:
-        """The ledger has them as JSON, or not at all."""
+        """Decode the ledger's column, which is JSON or NULL."""
         return orjson.loads(value) if isinstance(value, str) else value or []
 
 

@@ -1,4 +1,4 @@
-"""What callers see of a run: from KV, or from the ledger once KV has let go of it."""
+"""The state of a run as callers see it: from KV or, after retention has removed it there, from the ledger."""
 
 import logging
 import time
@@ -25,7 +25,7 @@ from .waiting import why_snapshot_waits
 
 logger = logging.getLogger(__name__)
 
-# How a delivery is answered is no business of whoever looks at a run.
+# Fields for workers only, such as how a delivery is answered; callers do not see them.
 _PRIVATE = {"ack_subject", "worker_instance_id", "attempt_floor"}
 _MOST_DECISIONS = 500
 _ENDED_PAGE = 500
@@ -64,9 +64,9 @@ class RunViews:
         return live[0] if live is not None else await self._from_ledger(run_id)
 
     async def find_for_watcher(self, run_id: str, accepted: Accepted) -> tuple[RunSnapshot, int]:
-        """The latest state and its KV revision, or 0 if the ledger knows it and KV does not.
+        """The latest state and its KV revision, or 0 if the ledger has it and KV does not.
 
-        An end that the ledger knows stands, also if KV was set back to a time before it.
+        An end in the ledger is final, also if KV was set back to a time before it.
         """
         self._link.require()
         live = await self._live(run_id, accepted, linearizable=True)
@@ -81,7 +81,7 @@ class RunViews:
         return live if live is not None and not known.is_terminal else (known, 0)
 
     async def ended_among(self, run_ids: Sequence[str]) -> list[str]:
-        """Those of the runs that have ended, as far as the ledger knows."""
+        """Those of the runs that have ended according to the ledger."""
         pages = [run_ids[start : start + _ENDED_PAGE] for start in range(0, len(run_ids), _ENDED_PAGE)]
         return [row.run_id for page in pages for row in await self._database.fetch(reads.ended_among(page))]
 
@@ -96,14 +96,14 @@ class RunViews:
         return found and (accepted.laid_over(found[0]), found[1])
 
     async def accepted(self, run_id: str, *, tenant_id: str) -> Accepted:
-        """What the ledger accepted; RunNotFound also for a run of another tenant."""
+        """The run as it was accepted; RunNotFound also for a run of another tenant."""
         if not _is_run_id(run_id):
             raise RunNotFound(run_id=run_id)
         self._link.require()
         return await self._accepted.find(run_id, tenant_id=tenant_id)
 
     def public(self, snapshot: RunSnapshot, *, with_records: bool) -> bytes:
-        """A snapshot as callers see it, with what is known of its worker."""
+        """A snapshot as callers see it, with the state of its worker."""
         exclude = _PRIVATE if with_records else _PRIVATE | {"task_records"}
         now = time.time()
         more: dict[str, Any] = {}
@@ -119,21 +119,21 @@ class RunViews:
         return shown.model_dump_json(exclude=exclude).encode()
 
     async def job(self, run_id: str, *, tenant_id: str) -> Job:
-        """What the run was asked to do."""
+        """The job of the run, as it was accepted."""
         rows = await self._database.fetch(reads.run_with_documents(run_id)) if _is_run_id(run_id) else []
         if not rows or rows[0].tenant_id != tenant_id:
             raise RunNotFound(run_id=run_id)
         return Job.decode(rows[0].job.encode())
 
     async def attempts(self, run_id: str, *, tenant_id: str) -> Attempts:
-        """Every attempt in order, with what was decided about the run."""
+        """All attempts of the run in order, and the decisions about it."""
         snapshot = await self.find(run_id, tenant_id=tenant_id)
         known = {row.attempt: AttemptView.model_validate(row._mapping) for row in await self._attempt_rows(run_id)}
         for record in snapshot.earlier_attempts:
             row = known.get(record.attempt)
             known[record.attempt] = AttemptView(
                 **record.model_dump(include={"attempt", "outcome", "worker_id", "error"}),
-                # A snapshot that is short of room leaves them to the ledger.
+                # A snapshot near its size limit omits the wheels; the ledger has them.
                 wheels=record.wheels or (row.wheels if row is not None else []),
                 started_at=record.start_time,
                 ended_at=record.end_time,
@@ -159,7 +159,7 @@ class RunViews:
         )
 
     async def writers(self, run_id: str, *, tenant_id: str, wanted: Set[Writer]) -> Set[Writer]:
-        """Who has executed the run in which attempt; the ledger is asked only if the snapshot does not know all."""
+        """The attempts of the run and their workers. The ledger is read only if the snapshot lacks a wanted one."""
         snapshot = await self.find(run_id, tenant_id=tenant_id, linearizable=True)
         known: set[Writer] = {(record.attempt, record.worker_id) for record in snapshot.earlier_attempts}
         known.add((snapshot.attempt, snapshot.worker_id))

@@ -1,4 +1,4 @@
-"""Why a run has not begun, in a word for programs and a sentence for people."""
+"""Why a run has not begun: a reason for programs and a sentence for people."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,7 +38,7 @@ def why_waiting(
     now: float,
     unclaimed: bool = False,
 ) -> Waiting | None:
-    """None for a run that a worker has, or that has ended."""
+    """The reason why a run waits; None for a run that a worker holds or that has ended."""
     if held or status.is_terminal or status is RunStatus.RUNNING:
         return None
     if status is RunStatus.CANCELLING:

@@ -1,4 +1,4 @@
-"""Watching runs: one consumer per process follows the bucket and tells every watcher the newest state of its run."""
+"""Watches runs: one consumer per process follows the KV bucket and passes each watcher its run's latest state."""
 
 import asyncio
 import logging
@@ -28,14 +28,14 @@ from .views import RunViews
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 10.0
-# How often the ledger is asked whether a run has ended and nobody told its watchers.
+# How often the ledger is checked for runs whose end the watchers have missed.
 _CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     snapshot: RunSnapshot
-    # The store and the KV revision in it; 0: the ledger knows this state, and the store knows none.
+    # The store and the KV revision in it; 0: the state comes from the ledger, and the store has none.
     id: EventId
 
 
@@ -46,12 +46,12 @@ class _News:
 
 
 class Watcher:
-    """Holds the newest news only: a client that reads slowly skips states, and nothing piles up."""
+    """Keeps only the latest change of a run: a slow client skips states, and no backlog builds up."""
 
     def __init__(self) -> None:
         self._news: _News | None = None
         self._changed = asyncio.Event()
-        # Something may have happened that nobody told: it must be looked up.
+        # A change may have been missed, so the state must be read.
         self.must_look = True
 
     def tell(self, news: _News) -> None:
@@ -59,12 +59,12 @@ class Watcher:
         self._changed.set()
 
     def warn(self) -> None:
-        self._news = None  # older than what the look will find
+        self._news = None  # older than the state that will be read
         self.must_look = True
         self._changed.set()
 
     async def wait(self, seconds: float) -> _News | None:
-        """The newest news not taken yet; None if there are none by then."""
+        """The latest change not taken yet; None if there is none within `seconds`."""
         try:
             async with asyncio.timeout(max(seconds, 0.0)):
                 await self._changed.wait()
@@ -76,7 +76,7 @@ class Watcher:
 
 
 class Watching:
-    """Follows the bucket while anybody watches."""
+    """Follows the bucket while there are watchers."""
 
     def __init__(self, *, link: NatsLink, bucket: str, views: RunViews) -> None:
         self._link = link
@@ -95,7 +95,7 @@ class Watching:
         return sum(map(len, list(self._watchers.values())))
 
     async def resume(self) -> None:
-        """After a reconnect: follow anew, and let every watcher look up what it has missed. A hook of the link."""
+        """After a reconnect, follow again and have every watcher read the state of its run. A hook of the link."""
         async with self._lock:
             await self._unfollow()
             if self._watchers:
@@ -103,7 +103,7 @@ class Watching:
         self._warn(self._watchers)
 
     async def check(self, stop: asyncio.Event) -> None:
-        """Look now and then whether something happened that no message told: an end, or another store."""
+        """Check periodically for changes without a message: an end that was missed, or another store."""
         while not stop.is_set():
             await asyncio.sleep(_CHECK_SECONDS)
             try:
@@ -125,8 +125,8 @@ class Watching:
     ) -> AsyncIterator[State | None]:
         """The run's states from now on; RunNotFound and NatsUnavailable come before the first one.
 
-        It begins with the present state unless that is the one `after`, and tells only states newer than `since`;
-        None is a sign of life. It ends with the terminal state, which is always told, or when the time is up.
+        It begins with the present state unless its id is `after`, and yields only states newer than `since`. None is
+        a heartbeat. It ends with the terminal state, which is always yielded, or when the time is up.
         """
         await self._views.find(run_id, tenant_id=tenant_id)
         accepted = await self._views.accepted(run_id, tenant_id=tenant_id)
@@ -154,7 +154,7 @@ class Watching:
     async def _next(
         self, run_id: str, accepted: Accepted, watcher: Watcher, last: EventId | None, deadline: float
     ) -> State | None:
-        """The next state: looked up if something may have been missed, else as it is told."""
+        """The next state: read if a change may have been missed, else from the next message."""
         try:
             await self._ensure_following()
             if watcher.must_look:
@@ -163,7 +163,7 @@ class Watching:
                 snapshot, revision = await self._views.find_for_watcher(run_id, accepted)
                 return State(snapshot, EventId(store, revision))
         except NatsUnavailable:
-            watcher.must_look = True  # it is away: the watcher is warned when it is back
+            watcher.must_look = True  # NATS is unavailable; `resume` wakes the watcher when it is back
         news = await watcher.wait(min(_HEARTBEAT_SECONDS, deadline - time.monotonic()))
         if news is None or not news.msg.data:
             return None
@@ -220,7 +220,7 @@ class Watching:
         if not watchers:
             del self._watchers[run_id]
         if not self._watchers:
-            # In a task of its own: whoever leaves may be in the middle of being cancelled.
+            # In a separate task, because the leaving watcher's task may be being cancelled.
             task = asyncio.create_task(self._unfollow_if_idle())
             self._tidying.add(task)
             task.add_done_callback(self._tidying.discard)

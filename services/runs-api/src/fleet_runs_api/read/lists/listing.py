@@ -1,4 +1,4 @@
-"""Listing runs: the newest, a walk through all of them, or what has changed. A page costs a page."""
+"""Lists runs: the newest, a walk through all of them, or those that changed. The cost of a page is bounded."""
 
 import time
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from . import paging
 from . import reads as list_reads
 from .reads import RunFilter
 
-# By how much the clocks of replicas may differ: the next difference begins so far before the present.
+# How much the clocks of replicas may differ: the next difference begins this long before the present.
 _SETTLING_SECONDS = 0.2
 
 
@@ -41,7 +41,7 @@ class ListQuery:
 
     @property
     def in_pages(self) -> bool:
-        """The caller means to go on from page to page."""
+        """Whether the caller wants pages with a cursor."""
         return self.cursor is not None or self.updated_after is not None
 
 
@@ -50,7 +50,7 @@ class Page:
     # Each a JSON object.
     items: list[bytes] = field(default_factory=list)
     next_cursor: str | None = None
-    # How many runs fit the filter, if there are counters for it.
+    # How many runs match the filter, if there are counters for it.
     total: int | None = None
     # Of a difference: where the next one begins.
     updated_until: float | None = None
@@ -98,7 +98,7 @@ class Listing:
     ) -> tuple[list[Any], Position | None]:
         wanted = query.wanted
         if start is None and query.updated_after is not None:
-            # Looked at first: what is committed while the rows are read has a later time than this.
+            # Read first: changes that are committed while the rows are read have a later time.
             settled_until = self._settled_until(connection)
             start = paging.difference(connection, wanted, query.updated_after, settled_until=settled_until)
         if isinstance(start, Difference):
@@ -117,11 +117,11 @@ class Listing:
         return [rows[seq] for seq in found.seqs if seq in rows], found.following
 
     def _settled_until(self, connection: Connection) -> float:
-        """No change that is yet to be committed, here or by a replica, has a time before this one."""
+        """A time before which no uncommitted change, of this process or a replica, can lie."""
         settled = self._commits.settled_until()
         if not self._database.is_sqlite:
             oldest = connection.execute(list_reads.oldest_write()).one()
-            # What is yet to be inserted gets a time of the server's clock, which may be behind ours.
+            # Rows still to be inserted get the time of the server's clock, which may be behind ours.
             settled = min(settled, oldest.now) - oldest.age
         return settled - _SETTLING_SECONDS
 
@@ -156,12 +156,12 @@ class Listing:
 
 
 def _scope(wanted: RunFilter) -> bytes:
-    """Tenant and filters, the same whatever order values were named in."""
+    """The tenant and the filters, independent of the order of values."""
     return orjson.dumps(["runs", *(sorted(part) if isinstance(part, tuple) else part for part in astuple(wanted))])
 
 
 def _goes_with(start: Position | None, updated_after: float | None) -> bool:
-    """A cursor of a difference needs no `updated_after`, but may not be given another one."""
+    """Whether the cursor fits `updated_after`: one of a difference may be used without it, but not with another."""
     if start is None or updated_after is None:
         return True
     return isinstance(start, Difference) and start.updated_after == updated_after

@@ -1,4 +1,4 @@
-"""Which runs are on a page: read through one index, window by window, and never more than a bounded number."""
+"""Selects the runs of a page: reads one index in windows, up to a bounded number of rows."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from ..cursor import Difference, Position, Walk
 from . import reads as list_reads
 from .reads import Guide, RunFilter
 
-# A page that is not full after so many windows is given as it is, and its cursor goes on. Whoever has no cursor
-# waits a little longer.
+# A page that is not full after this many windows is returned as it is, with a cursor to continue. A caller that uses
+# no cursor gets more windows, and waits a little longer.
 _WINDOW_ROWS = 1_000
 _MOST_WINDOWS = 5
 _MOST_WINDOWS_IF_PATIENT = 20
@@ -25,7 +25,7 @@ _ID_PREFIX = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,28}")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The numbers of the runs in their order, and where the next page begins, if there may be one."""
+    """The `seq` numbers of the runs in order, and the position of the next page, if there may be one."""
 
     seqs: list[int]
     following: Position | None = None
@@ -34,7 +34,7 @@ class Found:
 def difference(
     connection: Connection, wanted: RunFilter, updated_after: float, *, settled_until: float
 ) -> Difference:
-    """The beginning of a difference: behind every run that changed at `updated_after` itself."""
+    """The start of a difference: after every run that changed at `updated_after` itself."""
     latest = connection.execute(list_reads.latest_change(wanted.tenant_id)).scalar()
     return Difference(
         updated_after,
@@ -46,7 +46,7 @@ def difference(
 
 
 def changes(connection: Connection, wanted: RunFilter, start: Difference, *, limit: int) -> Found:
-    """The first page has no upper bound: a run that changes once more while it is read does not drop out of it."""
+    """The next runs of a difference. The first page has no upper bound: a run that changes again stays in it."""
     size = _WINDOW_ROWS if list_reads.has_conditions(wanted) else limit + 1
     until = None if start.seq == _BEYOND_ALL else start.shown_until
 
@@ -65,7 +65,7 @@ def newest(
 ) -> Found:
     """The runs accepted before `start`, the newest first.
 
-    Somebody patient has no cursor to go on with. `total` is how many runs fit, if that is known.
+    `patient`: the caller uses no cursor, so more windows are read. `total` is how many runs match, if known.
     """
     if total == 0:
         return Found([])
@@ -107,9 +107,9 @@ def newest(
 def _gather(
     read: Callable[[Any], Sequence[Any]], *, limit: int, size: int, most: int, enough: int | None = None
 ) -> tuple[list[int], Any]:
-    """The numbers of fitting rows, and the row after which to go on; None at the end.
+    """The `seq` numbers of matching rows, and the row after which to continue; None at the end.
 
-    `read` gives the window of `size` rows after a row; `enough` is the number of rows that fit in all.
+    `read` returns the window of `size` rows after a row; `enough` is the number of rows that match in all.
     """
     fitting: list[int] = []
     shown_last = last = None
@@ -129,7 +129,7 @@ def _gather(
 
 
 def _by_id(connection: Connection, wanted: RunFilter) -> list[int]:
-    """The runs that are meant if the text is the beginning of an id, the newest first."""
+    """The runs whose id begins with the text, the newest first; none if the text is not the beginning of an id."""
     prefix = (wanted.text or "").lower()
     if _ID_PREFIX.fullmatch(prefix) is None:
         return []
@@ -138,7 +138,7 @@ def _by_id(connection: Connection, wanted: RunFilter) -> list[int]:
 
 
 def _guide(connection: Connection, wanted: RunFilter) -> Guide:
-    """The part of the filter that leaves the fewest runs to look at."""
+    """The part of the filter that leaves the fewest runs to read."""
     if wanted.workflow_yaml_sha256 is not None:
         return "workflow_yaml_sha256"
     parts: dict[Guide, RunFilter] = {}

@@ -1,7 +1,7 @@
-"""What lists ask the ledger. Every query goes through one index and reads a bounded number of rows.
+"""SQL of lists. Every query uses one index and reads a bounded number of rows.
 
-Only one part of a filter chooses the rows, by its index; whether the rest of it fits is a column of the answer and
-not a condition. So no planner can be led to another index, and rows that do not fit are counted, not just skipped.
+Only one part of a filter selects rows, through its index. Whether the rest of the filter fits is a column of the
+result and not a condition: so the planner cannot choose another index, and rows that do not fit count as read.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from ...ledger.tables import flow_counts as _flow_counts
 from ...ledger.tables import runs as _runs
 from ..cursor import Difference
 
-# Runs are numbered nearly in the order of their submit times: no two that are farther apart than this, by time,
-# are the other way round by number.
+# `seq` is nearly in the order of submit times: two runs that are farther apart by time than this number of rows are
+# in the same order by `seq`.
 _DISORDER_ROWS = 5_000
 _MOST_OF_ONE_ID = 1_000
 
@@ -37,7 +37,7 @@ _SUMMARY_COLUMNS = tuple(
 
 
 class _HasLabel(FunctionElement[bool]):
-    """Whether a JSON array, the first argument, has the second one in it."""
+    """Whether a JSON array, the first argument, contains the second one."""
 
     type = Boolean()
     inherit_cache = True
@@ -55,13 +55,13 @@ def _has_label_in_postgresql(element: _HasLabel, compiler: SQLCompiler, **more: 
     return f"({array}::jsonb @> jsonb_build_array({label}::text))"
 
 
-# The part of a filter whose index is walked; the tenant's own if there is none.
+# The part of a filter whose index is used; that of the tenant if there is none.
 Guide = Literal["tenant_id", "status", "flow_name", "tag", "workflow_yaml_sha256"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs are wanted. Of several values any may fit, of several parts all must."""
+    """A filter for runs. A run must match all parts, and one of the values of each part."""
 
     tenant_id: str
     statuses: tuple[RunStatus, ...] = ()
@@ -77,7 +77,7 @@ class RunFilter:
 
     @property
     def is_counted(self) -> bool:
-        """There are counters for exactly these runs."""
+        """Whether there are counters for exactly these runs."""
         parts = (self.workflow_yaml_sha256, self.text, self.since, self.until)
         return not self.labels and all(part is None for part in parts)
 
@@ -97,7 +97,7 @@ def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int |
     ]
     if len(parts) == 1:
         return parts[0]
-    # Each value has a limit of its own: else PostgreSQL would rather sort all their rows than merge a few.
+    # Each value has its own limit: otherwise PostgreSQL would sort all their rows instead of merging a few.
     merged = union_all(*(select(part.subquery()) for part in parts)).subquery()
     return select(merged).order_by(merged.c.seq.desc()).limit(size)
 
@@ -118,8 +118,7 @@ def changes(wanted: RunFilter, position: Difference, *, until: float | None, siz
 
 def with_id_prefix(wanted: RunFilter, prefix: str) -> Select[Any]:
     """The runs whose id begins so, through the index of the ids: `seq`, and whether it `fits`."""
-    # Eight digits leave a handful of runs. A dash sorts differently from one collation to the next, hence the
-    # range is one of digits only.
+    # Eight digits match a handful of runs. Collations sort a dash differently, so the range has digits only.
     digits = prefix[:8]
     fits = and_(
         _runs.c.tenant_id == wanted.tenant_id, _runs.c.run_id.startswith(prefix), _fits(wanted, apart_from="text")
@@ -132,7 +131,7 @@ def with_id_prefix(wanted: RunFilter, prefix: str) -> Select[Any]:
 
 
 def latest_change(tenant_id: str) -> Select[Any]:
-    """The time of the latest change that can be seen."""
+    """The time of the latest committed change."""
     latest = select(_runs.c.changed_at).where(_runs.c.tenant_id == tenant_id)
     return latest.order_by(_runs.c.changed_at.desc(), _runs.c.seq.desc()).limit(1)
 
@@ -159,21 +158,21 @@ def total(wanted: RunFilter) -> Select[Any]:
 
 
 def lowest_seq(tenant_id: str, since: float) -> Select[Any]:
-    """No run submitted at `since` or later has a smaller number."""
+    """The smallest `seq` of the runs submitted at `since` or later."""
     near = select(_runs.c.seq).where(_runs.c.tenant_id == tenant_id, _runs.c.submitted_at >= since)
     rows = near.order_by(_runs.c.submitted_at).limit(_DISORDER_ROWS).subquery()
     return select(func.min(rows.c.seq))
 
 
 def highest_seq(tenant_id: str, until: float) -> Select[Any]:
-    """No run submitted at `until` or before has a larger number."""
+    """The largest `seq` of the runs submitted at `until` or before."""
     near = select(_runs.c.seq).where(_runs.c.tenant_id == tenant_id, _runs.c.submitted_at <= until)
     rows = near.order_by(_runs.c.submitted_at.desc()).limit(_DISORDER_ROWS).subquery()
     return select(func.max(rows.c.seq))
 
 
 def oldest_write() -> Select[Any]:
-    """PostgreSQL only: its clock, and for how long the oldest transaction that writes, in any process, is open."""
+    """PostgreSQL only: its clock, and the age of the oldest open transaction that writes, of any process."""
     return select(
         text(
             "extract(epoch FROM clock_timestamp())::float8 AS now, "
@@ -184,12 +183,12 @@ def oldest_write() -> Select[Any]:
 
 
 def breadth(wanted: RunFilter, guide: Guide) -> int:
-    """How many rows of the index are read for one row of the answer, at worst."""
+    """How many rows of the index are read for one row of the result, at most."""
     return len(_values(wanted, guide))
 
 
 def _values(wanted: RunFilter, guide: Guide) -> list[list[ColumnElement[bool]]]:
-    """One list of conditions per value of the guide: together they choose its rows, each through the index."""
+    """One list of conditions per value of the guide. Each selects rows through the index."""
     values: dict[Guide, Sequence[Any]] = {
         "status": wanted.statuses,
         "flow_name": wanted.flows,

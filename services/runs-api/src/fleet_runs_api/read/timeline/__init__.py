@@ -1,1 +1,1 @@
-"""What a run did and said: its events and the output of its tasks."""
+"""The timeline of a run: its events and the output of its tasks."""

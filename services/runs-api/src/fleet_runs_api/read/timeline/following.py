@@ -1,4 +1,4 @@
-"""Following the output of a run: told of new output at once, read from the stream at the follower's own pace."""
+"""Follows the output of a run: notified of new output at once, and reading it at the follower's own pace."""
 
 import asyncio
 import logging
@@ -24,11 +24,12 @@ from .timeline import Entry, LogFilter, Timeline, TimelineReader
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 10.0
-# New output may be told before the stream has stored it: the follower looks again soon, and then ever less often.
+# A notification may come before the stream has stored the output: the follower reads again soon, then less and less
+# often.
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
 _OUTAGE_PAUSE_SECONDS = 0.5
-# How long the last output of a run that has ended may still be on its way; some runs end without a last word.
+# How long to wait for the last output after the end of a run; some runs end without an event that says so.
 _LAST_WORDS_SECONDS = 1.0
 
 
@@ -41,19 +42,19 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    # The stream that the entries' positions are places in.
+    # The stream to which the entries' positions belong.
     store: str
     entries: list[Entry]
 
 
 @dataclass(slots=True, eq=False)
 class _Follower:
-    """What a follower is told: that there may be something to read, and how the run ended."""
+    """The notifications of a follower: that there may be new output, and how the run ended."""
 
     bell: asyncio.Event = field(default_factory=asyncio.Event)
     ended: RunSnapshot | None = None
     ended_at: float = 0.0
-    # Nobody tells it any more when the run ends.
+    # Watching failed, so the follower would miss the end of the run.
     is_lost: bool = False
 
     async def wait(self, seconds: float) -> bool:
@@ -70,7 +71,7 @@ class _Follower:
 
 
 class Following:
-    """Listens to the subject of every run that is followed, only to ring; nothing that it hears is kept."""
+    """Subscribes to the events of every followed run, only to wake followers; the messages are not kept."""
 
     def __init__(self, *, link: NatsLink, names: WireNames, timeline: Timeline, watching: Watching) -> None:
         self._link = link
@@ -96,7 +97,7 @@ class Following:
     ) -> AsyncGenerator[Output | End | None]:
         """The run's output after a position, as it comes; RunNotFound and NatsUnavailable come before the first.
 
-        None is a sign of life. The last one is the end of the run, once all of its output was read.
+        None is a heartbeat. The last item is the end of the run, once all of its output was read.
         """
         states = await self._watching.open(run_id, tenant_id=tenant_id, seconds=math.inf)
         reconnects = self._link.reconnects
@@ -122,7 +123,7 @@ class Following:
         try:
             while not follower.is_lost:
                 follower.bell.clear()
-                # Looked at before reading: what is read afterwards is everything that the run has said.
+                # Checked before reading, so that the read includes all output of an ended run.
                 ended = follower.ended
                 try:
                     if reconnects != self._link.reconnects:
@@ -172,11 +173,11 @@ class Following:
         followers.discard(follower)
         if not followers:
             del self._followers[run_id]
-        # In a task of its own: whoever leaves may be in the middle of being cancelled.
+        # In a separate task, because the leaving follower's task may be being cancelled.
         self._spawn(self._listen_or_not(run_id))
 
     async def _listen_or_not(self, run_id: str) -> None:
-        """Listen to a run exactly while somebody follows it. Without it followers hear of output later."""
+        """Subscribe to a run while it has followers. Without the subscription they see new output later."""
 
         async def ring(_: Msg) -> None:
             for follower in self._followers.get(run_id, ()):

@@ -1,10 +1,10 @@
-"""The output of a run as text for people: lines stay whole although tasks talk at the same time."""
+"""Formats the output of a run as text: lines stay whole although tasks write at the same time."""
 
 from typing import NamedTuple
 
 from .timeline import Entry
 
-# So much of unfinished lines is held back; then they are told as far as they have come.
+# How much of incomplete lines is buffered; beyond that they are returned as they are.
 _HELD_CHARACTERS = 64 * 1024
 
 
@@ -15,7 +15,7 @@ class Speaker(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """`[greet] `, `[greet stderr] `, `[greet attempt 2] `; `[-] ` for what no task has said."""
+        """`[greet] `, `[greet stderr] `, `[greet attempt 2] `; `[-] ` for output that belongs to no task."""
         words = [self.task or "-"]
         if self.attempt > 1:
             words.append(f"attempt {self.attempt}")
@@ -25,15 +25,15 @@ class Speaker(NamedTuple):
 
 
 class LogText:
-    """Add entries, and tell at once what each call returns. One speaker alone is told character by character."""
+    """Merges entries into text; write out what each call returns. A single speaker's output keeps every character."""
 
     def __init__(self, *, prefixed: bool) -> None:
         self._prefixed = prefixed
         self._attempt: int | None = None
-        # The beginnings of lines, by who has begun them.
+        # Incomplete lines, by speaker.
         self._held: dict[Speaker, str] = {}
         self._held_characters = 0
-        # Who was told last, if that was no whole line.
+        # The speaker of the last text, if that was not a whole line.
         self._mid_line: Speaker | None = None
 
     def add(self, entry: Entry) -> str:
@@ -54,7 +54,7 @@ class LogText:
         return said
 
     def finish(self) -> str:
-        """What is left; with prefixes the last line is a whole one."""
+        """The remaining text; with prefixes it ends with a newline."""
         said = self._release()
         return said + "\n" if self._prefixed and self._mid_line else said
 

@@ -1,4 +1,4 @@
-"""The timeline of a run: what happened in it and what its tasks said, read page by page from the events stream."""
+"""The timeline of a run: its events and the output of its tasks, read page by page from the events stream."""
 
 import asyncio
 import logging
@@ -20,25 +20,25 @@ from ..views import RunViews, Writer
 
 logger = logging.getLogger(__name__)
 
-# What a reader holds at a time; the message that reaches it may be larger, up to NATS's maximum payload.
+# How much a reader fetches at a time. The message that reaches the limit may be larger, up to NATS's maximum payload.
 _READ_MESSAGES = 64
 _READ_BYTES = 128 * 1024
-# What one page of events may say in all.
+# The limit for all texts on one page of events.
 _PAGE_CHARACTERS = 1024 * 1024
 # A position is the sequence of a batch in the stream and, in the lower bits, how many of its events were read. A
 # worker's batch (256 KiB) has far fewer events than fit, and all of it fits into the integers of JavaScript.
 _INDEX_BITS = 16
-# How long a text that has begun waits for NATS to come back.
+# How long a response that was begun waits for NATS to come back.
 _PATIENCE_SECONDS = 30.0
 _RETRY_SECONDS = 0.5
 
-# Of these writers, and perhaps others, those that have executed the run.
+# Given writers, returns those that have executed the run, and perhaps more.
 FindWriters = Callable[[Set[Writer]], Awaitable[Set[Writer]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    # Where to go on after this entry.
+    # Where to continue after this entry.
     position: int
     attempt: int
     worker_id: str | None
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which output is wanted; None: any."""
+    """A filter for output; None matches any."""
 
     task: str | None = None
     stream: str | None = None
@@ -67,21 +67,21 @@ class LogFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventsPage:
-    # The stream that the positions are places in.
+    # The stream to which the positions belong.
     store: str
     entries: list[Entry]
-    # Where to go on; None if there is nothing more now.
+    # Where to continue; None if there are no more events now.
     next: int | None
-    # The stream no longer holds the beginning.
+    # The stream no longer has the beginning.
     truncated: bool
-    # Batches that were lost on their way, as far as this page shows it.
+    # How many batches were lost before they were stored, as far as this page shows.
     missing_batches: int
 
 
 class TimelineReader:
-    """Goes through a run's timeline from a position on and keeps nothing of what it has read.
+    """Reads a run's timeline from a position on, without keeping what it has read.
 
-    Any worker may write events of any run under its own name: those of workers that have not executed the run are
+    Any worker may write events of any run under its own name. Events of workers that have not executed the run are
     left out.
     """
 
@@ -96,10 +96,10 @@ class TimelineReader:
         self._stream = names.events_stream
         self._subject = names.events_subject("*", run_id)
         self._begun_at, self._read_before = divmod(position, 1 << _INDEX_BITS)
-        # The batch at the position is read again: for its other events, and to tell a repeat or a gap after it.
+        # The batch at the position is read again: for its other events, and to detect a repeat or a gap after it.
         self._sequence = max(self._begun_at - 1, 0)
         self._last_batch: dict[tuple[int, str], int] = {}
-        # The stream may be another one than that of the position: its messages were lost and it counts anew.
+        # The position may be from a stream that was lost and created again, so that its sequences start again.
         self._is_doubtful = position > 0
         self._reconnects = link.reconnects
         self.missing_batches = 0
@@ -110,7 +110,7 @@ class TimelineReader:
         return TimelineReader(self._link, self._names, self._run_id, find_writers=self._find_writers)
 
     async def read(self) -> list[Entry]:
-        """The next entries; empty if there are no more now. NatsUnavailable leaves the reader where it is."""
+        """The next entries; empty if there are no more now. After NatsUnavailable the position is unchanged."""
         while True:
             self._link.require()
             messages = await messages_of(
@@ -132,7 +132,7 @@ class TimelineReader:
                 return entries
 
     async def _starts_over(self) -> bool:
-        """Back to the beginning if the stream is shorter than what was read of it."""
+        """Go back to the beginning if the stream ends before the position; True if so."""
         if self._reconnects == self._link.reconnects and not self._is_doubtful:
             return False
         reconnects = self._link.reconnects
@@ -157,7 +157,7 @@ class TimelineReader:
                 yield Entry(position, batch.attempt, batch.worker_id, event)
 
     def _is_repeat(self, batch: RunEvents) -> bool:
-        """Workers number their batches; a gap in the numbers is counted."""
+        """Whether the batch was read before. Workers number their batches; missing numbers are counted."""
         if batch.worker_id is None:
             return False
         writer = (batch.attempt, batch.worker_id)
@@ -170,7 +170,7 @@ class TimelineReader:
 
 
 def _decoded(message: StoredMessage, names: WireNames) -> RunEvents | None:
-    """Who wrote the events only their subject says, which NATS has checked."""
+    """Decode a batch. Its writer is taken from the subject, which NATS has checked."""
     try:
         batch = RunEvents.decode(message.data)
         return batch.model_copy(update={"worker_id": names.writer_of_events(message.subject)})
@@ -195,13 +195,13 @@ class Timeline:
         )
 
     async def identify(self) -> str:
-        """The stream of events, as positions name it."""
+        """The identity of the events stream, to which positions belong."""
         return await stream_identity(self._link, self._names.events_stream)
 
     async def page(
         self, run_id: str, *, tenant_id: str, attempt: int | None, after: EventId | int, limit: int
     ) -> EventsPage:
-        """The events after a position, of one attempt or all. A position in a lost stream is the beginning."""
+        """The events after a position, of one attempt or all. A position in a lost stream counts as the beginning."""
         snapshot = await self._views.find(run_id, tenant_id=tenant_id)
         truncated = await self._has_lost_its_beginning(snapshot)
         store = await self.identify()
@@ -220,7 +220,7 @@ class Timeline:
         return EventsPage(store, entries, None, truncated, reader.missing_batches)
 
     async def log(self, run_id: str, *, tenant_id: str, wanted: LogFilter) -> AsyncIterator[list[Entry]]:
-        """The run's output as far as there is any; RunNotFound and NatsUnavailable come before the first of it."""
+        """The run's output so far; RunNotFound and NatsUnavailable are raised before the first page."""
         await self._views.find(run_id, tenant_id=tenant_id)
         reader = self.reader(run_id, tenant_id=tenant_id)
         return self._rest_of_log(reader, await reader.read(), wanted)
@@ -234,7 +234,7 @@ class Timeline:
             read = await self._read_patiently(reader)
 
     async def _read_patiently(self, reader: TimelineReader) -> list[Entry]:
-        """An answer that has begun cannot become an error: better late than cut off."""
+        """Retry while NATS is unavailable: a response that was begun cannot become an error, only be cut off."""
         give_up_at = time.monotonic() + _PATIENCE_SECONDS
         while True:
             try:
