@@ -1,4 +1,4 @@
-"""What can go wrong with runs."""
+"""The errors of the runs service. The docstring of each class is its message to callers."""
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError

@@ -54,7 +54,7 @@ class FleetGauges:
         self._asked_at = float("-inf")
 
     async def show_fleet(self) -> None:
-        """Bring the spec's series up to date; NatsUnavailable or LedgerUnavailable if one of them is away."""
+        """Update the spec's series; NatsUnavailable or LedgerUnavailable if one of the sources is unavailable."""
         self._link.require()
         await self._show_totals()
         await self._show_streams()

@@ -1,1 +1,1 @@
-"""Accepting what callers ask for: submits, workflows, cancels."""
+"""Accepts requests of callers: submits, workflow files, cancels."""

@@ -24,7 +24,7 @@ class KeyUse:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What was accepted under the key before."""
+    """An earlier submit with the same key."""
 
     fingerprint: str
     run_ids: tuple[str, ...]

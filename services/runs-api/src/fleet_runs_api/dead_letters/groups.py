@@ -18,7 +18,7 @@ class GroupKey(NamedTuple):
 
 @dataclass(slots=True)
 class _Change:
-    """What one transaction does to one group."""
+    """The changes of one transaction to one group."""
 
     entered: int = 0
     left: int = 0

@@ -15,7 +15,7 @@ from .tables import flow_counts as _flow_counts
 
 
 class Kind(NamedTuple):
-    """What runs are counted by, besides their status."""
+    """The fields by which runs are counted, besides their status."""
 
     tenant_id: str
     flow_name: str

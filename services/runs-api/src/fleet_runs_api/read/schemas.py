@@ -55,11 +55,11 @@ class RunPage(BaseModel):
     """A page of a walk or of a difference."""
 
     items: list[RunSummary | RunInFull]
-    # Ask for the next page with it; null: this was the last one.
+    # The cursor of the next page; null: this is the last one.
     next_cursor: str | None
     # How many runs match the filter; null if there are no counters for it.
     total: int | None
-    # Of a difference: ask for the next one with `updated_after` set to it.
+    # Of a difference: the `updated_after` of the next one.
     updated_until: float | None
 
 

@@ -31,7 +31,7 @@ _SETTLING_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a caller asks for. An empty cursor begins a walk through everything; None is a plain list."""
+    """A request for a page. An empty cursor begins a walk through all runs; None is a plain list."""
 
     wanted: RunFilter
     limit: int
@@ -117,7 +117,7 @@ class Listing:
         return [rows[seq] for seq in found.seqs if seq in rows], found.following
 
     def _settled_until(self, connection: Connection) -> float:
-        """A time before which no uncommitted change, of this process or a replica, can lie."""
+        """A time that is earlier than every uncommitted change, of this process or a replica."""
         settled = self._commits.settled_until()
         if not self._database.is_sqlite:
             oldest = connection.execute(list_reads.oldest_write()).one()
