@@ -50,7 +50,7 @@ class ErrorCode(StrEnum):
 class LogEvent(StrEnum):
     # A plain sentence without an event type.
     LOG = "log"
-    # The table of the contracts document.
+    # Events of the contracts document.
     REQUEST = "request"
     SERVICE_CALL = "service.call"
     INTEGRATION_CALL = "integration_call"

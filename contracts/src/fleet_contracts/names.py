@@ -1,4 +1,4 @@
-"""Names on the wire: streams, subjects, buckets, durables and headers. No other module spells them."""
+"""Names on the wire: streams, subjects, buckets, durables and headers. All are spelled here only."""
 
 import base64
 import re
@@ -96,7 +96,7 @@ class WireNames(BaseModel):
 
 
 class ConsumerDefaults(BaseModel):
-    """How a tag's durable consumer is made when it does not exist yet (appendix E)."""
+    """Settings with which a tag's missing durable consumer is created (appendix E)."""
 
     consumer_ack_wait_sec: float = Field(30.0, gt=0)
     consumer_max_deliver: int = Field(20, ge=1)

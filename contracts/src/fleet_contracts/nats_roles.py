@@ -12,7 +12,7 @@ _API = "$JS.API"
 FLEET_ACCOUNT = "FLEET"
 # The prefix of JetStream's API in a worker's account, where the usual prefix answers that there is no JetStream.
 WORKER_API = f"$JS.{FLEET_ACCOUNT}.API"
-# A user's public key, as nkeys spell it.
+# A NATS user's public nkey.
 _PUBLIC_KEY = re.compile(r"U[A-Z2-7]{55}")
 # It is part of a route's URL.
 _CLUSTER_PASSWORD = re.compile(r"[A-Za-z0-9_-]{16,256}")

@@ -18,7 +18,7 @@ _ATTEMPTS_KEPT = 10
 _LONGEST_ATTEMPT_ERROR = 500
 
 
-# Of attempts, failures and the like: as much as a ledger's column holds.
+# A count of attempts, failures and the like, limited by the ledger's integer column.
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 

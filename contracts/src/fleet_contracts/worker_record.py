@@ -1,4 +1,4 @@
-"""The worker registry record, and what its state means at a given moment (appendices F and G)."""
+"""The worker registry record, and the effective state of a worker at a given time (appendices F and G)."""
 
 from enum import StrEnum
 from typing import Any

@@ -18,7 +18,7 @@ from .names import LINE_PATTERN
 
 
 def _empty_if_null(kind: type) -> BeforeValidator:
-    """`inputs:` with nothing behind it means none."""
+    """Accept null for an empty value: `inputs:` without a value."""
     return BeforeValidator(lambda value: kind() if value is None else value)
 
 

@@ -1,4 +1,4 @@
-"""Typed settings from the environment and .env, read once, refused with a sentence that says what to fix."""
+"""Typed settings from the environment and .env, read once; the error for an invalid one says how to fix it."""
 
 import ipaddress
 import os
@@ -36,7 +36,7 @@ class EnvSettings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Read the settings; `overrides` (command line options) win over the environment, that wins over .env."""
+        """Read the settings. Precedence: `overrides` (command line options), the environment, .env."""
         given = {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls(_env_file=_env_file(), **given)
@@ -136,7 +136,7 @@ class GatewaySecret(BaseModel):
     """The secret that the gateway and the services share; settings classes inherit it."""
 
     gateway_secret: SecretStr | None = None
-    # The same in a file that others may not read.
+    # The same, read from a file that other users cannot access.
     gateway_secret_file: Path | None = None
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ _MIB = 1024 * 1024
 
 
 class DiskLimits(BaseModel):
-    """How full the data disk may get; settings classes inherit it."""
+    """Limits of free space on the data disk; settings classes inherit them."""
 
     # Below this no run is accepted: the accepted ones need the space to finish.
     disk_free_min_bytes: int = Field(64 * _MIB, ge=0)

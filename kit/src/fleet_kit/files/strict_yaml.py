@@ -27,7 +27,7 @@ Path = Sequence[str | int]
 
 
 class BadYaml(ValueError):
-    """The text cannot be read; the message says what is wrong, `line` where."""
+    """The text is not accepted; the message gives the reason, `line` the place."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ class YamlDocument:
         return _line(place)
 
     def _find(self, path: Path) -> tuple[Node, Node]:
-        """The node that marks the place (a key), and the value there."""
+        """The node that marks the place (a key), and the node of its value."""
         place = node = self._root
         for part in path:
             found = _child(node, part)
@@ -88,7 +88,7 @@ def read_yaml(text: str) -> YamlDocument:
 
 
 def shown_path(path: Path) -> str:
-    """`tasks.fetch.outputs[0]`"""
+    """The path as text, such as `tasks.fetch.outputs[0]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" for part in path).lstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""The FastAPI application every service is built on: request ids, error envelopes, request lines, readiness."""
+"""The FastAPI application of every service: request ids, error envelopes, request logging, readiness."""
 
 import asyncio
 import logging
@@ -107,7 +107,7 @@ def create_app(
         response = error_response(request, status=error.status_code, message=str(error.detail))
         response.headers.update(error.headers or {})
         if error.status_code == 405:
-            # The framework names the methods of the first route of this path only.
+            # The framework lists the methods of the first route of this path only.
             response.headers["allow"] = ", ".join(_methods_of(all_routers, request.url.path))
         return response
 
@@ -203,7 +203,7 @@ def sse_event(kind: str, data: bytes, *, event_id: int | str | None = None) -> b
 
 
 def answers_invalid_requests_with(problem: Problem) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a route whose bad input has a problem id of its own."""
+    """Decorate a route whose invalid input has its own problem id."""
 
     def mark(endpoint: Callable[..., Any]) -> Callable[..., Any]:
         endpoint.invalid_request = problem  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ class GatewayOnly:
             await self._refusal(scope, receive, send)
 
     def _is_from_gateway(self, scope: Scope) -> bool:
-        # Of two such headers neither is trusted.
+        # A repeated header is refused.
         given = [value for name, value in scope["headers"] if name == _HEADER]
         return len(given) == 1 and hmac.compare_digest(given[0], self._secret)
 

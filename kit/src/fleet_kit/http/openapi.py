@@ -30,7 +30,7 @@ class ErrorBody(BaseModel):
     detail: str
 
 
-# Instead of the framework's own error body, which no service sends.
+# Replaces the framework's own error body, which no service sends.
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     422: {"model": ErrorBody, "description": "The request cannot be understood"},
     "default": {"model": ErrorBody, "description": "A problem; `meta` names it"},

@@ -8,7 +8,7 @@ _LONGEST_NAME = 64
 
 
 def about_unknown(kind: str, unknown: Sequence[str], known: Collection[str]) -> str:
-    """A sentence of bounded length, however many names and however long they are."""
+    """A sentence of bounded length, whatever the number and length of the names."""
     named = ", ".join(_named(name, known) for name in unknown[:_MOST_NAMED])
     more = f" and {len(unknown) - _MOST_NAMED:,} more" if len(unknown) > _MOST_NAMED else ""
     what = f"unknown {kind}{'' if len(unknown) == 1 else 's'} {named}{more}"

@@ -11,7 +11,7 @@ _REPEAT_SECONDS = 30.0
 
 
 class RateLimitedLog:
-    """The log of one loop, whose dependency may be away for minutes while the loop tries several times a second."""
+    """Rate limit of one loop, whose dependency may be down for minutes while it retries several times a second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 # The idle heartbeat of push consumers. Such a consumer lives on one server of a cluster: after two missed heartbeats
-# it is created anew on another one.
+# it is recreated on another one.
 _SIGN_OF_LIFE_SECONDS = 1.0
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"', re.IGNORECASE)
 

@@ -44,7 +44,7 @@ class Bucket:
         return entry
 
     async def create(self, key: str, value: bytes) -> int:
-        """Write a key that must not exist (a deleted one may be made anew)."""
+        """Write a key that must not exist; a deleted key counts as missing."""
         try:
             return await self.update(key, value, revision=0)
         except WrongRevision:
@@ -129,7 +129,7 @@ class Mirror:
         return self._values
 
     async def restart(self) -> None:
-        """Load the whole bucket, then follow it. Register this as a hook of the link."""
+        """Load the whole bucket, then watch it. Register this as a hook of the link."""
         await self.stop()
         bucket = await self._link.jetstream.key_value(self._bucket)
         watcher = await bucket.watchall(inactive_threshold=60.0)

@@ -1,4 +1,4 @@
-"""The connection to NATS: reconnects for ever, knows why it is down, pipelines JetStream publishes."""
+"""The connection to NATS: reconnects for ever, reports why it is down, pipelines JetStream publishes."""
 
 import asyncio
 import itertools
@@ -139,7 +139,7 @@ class NatsLink:
         return self._client.max_payload
 
     def require(self) -> None:
-        """Refuse at once, without waiting for a timeout, when NATS is known to be away."""
+        """Raise NatsUnavailable at once, without waiting for a timeout, when the link is known to be down."""
         if (reason := self.down_because) is not None:
             raise NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
 

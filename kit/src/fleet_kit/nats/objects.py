@@ -55,7 +55,7 @@ class ObjectMeta(Document):
 
     @property
     def sha256_hex(self) -> str | None:
-        """None if the digest is missing or of another kind."""
+        """The digest in hex; None if it is missing or of another kind."""
         kind, _, text = (self.digest or "").partition("=")
         if kind.upper() != "SHA-256":
             return None
@@ -106,7 +106,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All objects of a store at one moment, the longest unchanged first."""
+    """All objects of a store at one moment, ordered by their latest change, oldest first."""
 
     objects: list[StoredObject]
     # Tombstones of deleted objects.

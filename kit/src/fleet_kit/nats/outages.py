@@ -34,7 +34,7 @@ class NoSpaceLeft(NatsUnavailable):
 
 
 class StorageFull:
-    """Whether JetStream refused the latest write for want of space."""
+    """Whether JetStream refused the latest write because its disk is full."""
 
     def __init__(self) -> None:
         self._until = float("-inf")

@@ -1,4 +1,4 @@
-"""Pull from one or several durable consumers at once; all answers arrive on one inbox, so one wait serves all."""
+"""Pulls from one or several durable consumers; all answers arrive on one inbox, so one wait serves all."""
 
 import asyncio
 import itertools
@@ -60,13 +60,13 @@ class Puller:
         self._stops = 0
 
     async def start(self) -> None:
-        """(Re)subscribe; requests that were open are forgotten. Register this as a hook of the link."""
+        """(Re)subscribe and drop open requests. Register this as a hook of the link."""
         await self._listen()
         self._requests.clear()
         self._changed.set()
 
     async def stop(self) -> None:
-        """Cancel all requests and give back messages not taken yet; the next `take` begins anew.
+        """Cancel all requests and give back messages not taken yet; the next `take` subscribes again.
 
         A `take` that is under way, or waits for its turn, returns nothing more.
 
@@ -174,7 +174,7 @@ class Puller:
             asked = {request.durable for request in self._requests.values()}
             for durable in self._durables:
                 if durable not in asked:
-                    # One each: of several durables that answer at once, at most one message too many.
+                    # One each, so that durables that answer at once deliver at most one message each.
                     await self._ask(durable, count if len(self._durables) == 1 else 1, no_wait=False)
             # None are open any more if `start` or `stop` came in between.
             expiry = min((r.expires_at for r in self._requests.values()), default=0.0) - time.monotonic()
@@ -230,7 +230,7 @@ class Puller:
         if request.no_wait or status in ("404", "408"):
             del self._requests[token]
         else:
-            # 503: no such consumer; 409: it is full, moving or gone. Ask again, but not in a hot loop.
+            # 503: no such consumer; 409: it is at its limit, moving or gone. Ask again, but not in a busy loop.
             request.open = 0
             request.expires_at = time.monotonic() + _RETRY_AFTER_SECONDS
         self._changed.set()
@@ -248,7 +248,7 @@ class Puller:
 
 
 def nak(delay_seconds: float) -> bytes:
-    """The answer that gives a message back, to be delivered again after the delay."""
+    """The negative acknowledgement of a message: it is delivered again after the delay."""
     return b"-NAK " + orjson.dumps({"delay": int(delay_seconds * 1e9)}) if delay_seconds > 0 else b"-NAK"
 
 
@@ -270,7 +270,7 @@ class AckNumbers:
 
     delivered: int
     stream_sequence: int
-    # Messages that the consumer had not handed out yet.
+    # Messages that the consumer had not delivered yet.
     pending: int
 
 
@@ -280,7 +280,7 @@ def ack_numbers_of(msg: Msg) -> AckNumbers:
 
 
 def stream_sequence_of(msg: Msg) -> int:
-    """The message's place in its stream; the library's own `metadata` computes much more than that."""
+    """The message's stream sequence; the library's own `metadata` computes much more than that."""
     return int(ack_tokens(msg.reply)[3])
 
 

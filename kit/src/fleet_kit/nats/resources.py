@@ -1,4 +1,4 @@
-"""Make sure that streams, buckets and consumers exist; what exists already is respected (REQ-0007)."""
+"""Creates missing streams, buckets and consumers; existing ones are kept as they are (REQ-0007)."""
 
 import dataclasses
 import logging

@@ -1,10 +1,10 @@
-"""How much the streams that grow with the runs may hold; settings classes inherit it."""
+"""Limits of the streams that grow with the runs; settings classes inherit them."""
 
 from pydantic import BaseModel, Field
 
 
 class DlqLimits(BaseModel):
-    """How much the dead letter stream keeps."""
+    """Limits of the dead letter stream."""
 
     dlq_max_age_sec: float = Field(604800.0, gt=0)
     dlq_max_msgs: int = Field(100_000, ge=1)
@@ -12,7 +12,7 @@ class DlqLimits(BaseModel):
 
 
 class EventsLimits(BaseModel):
-    """How much the stream of run events keeps."""
+    """Limits of the stream of run events."""
 
     events_max_age_sec: float = Field(604800.0, gt=0)
     events_max_bytes: int = Field(1024 * 1024 * 1024, ge=1)

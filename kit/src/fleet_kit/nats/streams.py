@@ -1,4 +1,4 @@
-"""How the streams and consumers on the wire are made when they do not exist yet (appendix E)."""
+"""The configurations with which missing streams and consumers are created (appendix E)."""
 
 from nats.js import api
 
@@ -12,7 +12,7 @@ def work_stream_config(names: WireNames) -> api.StreamConfig:
         name=names.work_stream,
         subjects=[f"{names.work_subject_prefix}.>"],
         retention=api.RetentionPolicy.WORK_QUEUE,
-        # A single job can be looked up by its sequence without going through the stream's leader.
+        # A single job can be read by its sequence without the stream's leader.
         allow_direct=True,
     )
 

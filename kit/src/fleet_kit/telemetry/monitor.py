@@ -25,7 +25,7 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class MonitorUnusable(Exception):
-    """The port cannot be listened on; the message says what to do."""
+    """The monitor cannot listen on its port; the message names the remedy."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def _known_hosts(host: str, address: str) -> frozenset[str]:
 
 
 def _name_of(host: str) -> str | None:
-    """Without the port."""
+    """The host name without the port."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

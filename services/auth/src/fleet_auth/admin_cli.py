@@ -53,7 +53,7 @@ def administer() -> None:
 
 
 class BadArguments(Exception):
-    """The command line cannot be used."""
+    """The command line arguments are invalid."""
 
 
 NatsUrl = Annotated[str | None, typer.Option(help="NATS server; default: that of the data dir.", metavar="URL")]

@@ -1,4 +1,4 @@
-"""Backup and restore of what only NATS has: keys, wheels, their history, records of workers, events of runs."""
+"""Backup and restore of data that only NATS has: keys, wheels, their history, worker records, run events."""
 
 import asyncio
 import io
@@ -20,11 +20,11 @@ _END = "end.json"
 
 
 class BadBackup(Exception):
-    """The archive cannot be used; the message says why."""
+    """The archive is not a usable backup; the message gives the reason."""
 
 
 class NotEmpty(Exception):
-    """There is something where a backup would go; the message says what."""
+    """NATS has streams that the restore would overwrite; the message names them."""
 
 
 @dataclass(frozen=True, slots=True)

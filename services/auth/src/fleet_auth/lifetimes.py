@@ -8,11 +8,11 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 class BadLifetime(ValueError):
-    """Not a time that a key can live."""
+    """The text is no valid lifetime of a key."""
 
 
 def end_of_life(text: str, *, now: float) -> float:
-    """The moment a key expires, in unix seconds. A date without a zone is one of UTC."""
+    """When a key expires, in unix seconds. A date without a time zone is in UTC."""
     if found := _SPAN.fullmatch(text.strip()):
         end = now + int(found["number"]) * _SECONDS[found["unit"]]
     else:

@@ -13,7 +13,7 @@ class Pepper(BaseModel):
 
     # Mixed into the hash of every key: keys cannot be tried against the bucket alone.
     auth_pepper: SecretStr | None = None
-    # The same in a file that others may not read.
+    # The same, read from a file that other users cannot access.
     auth_pepper_file: Path | None = None
 
     @model_validator(mode="after")
