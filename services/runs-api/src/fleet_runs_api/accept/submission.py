@@ -105,7 +105,7 @@ class Submission:
         idempotency_key: str | None = None,
         is_large: bool = False,
     ) -> Receipt:
-        """Accept a run and send its job. If NATS is unavailable, the run is refused and not stored."""
+        """Accept a run and send its job. If NATS is unavailable, the run is refused or withdrawn."""
         # At DEBUG, since there may be thousands: the gateway logs each request, and the ledger has the outcome.
         with service_call(logger, "runs", "submit", level=logging.DEBUG) as told:
             self._link.require()

@@ -71,7 +71,7 @@ class QueuedJobs:
         return int(found) == sequence if sequence is not None else await self.has(run_id, int(found))
 
     async def remove_of_ended(self, run_id: str) -> None:
-        """Remove the job of an ended run, so that it does not wait for a worker. One that remains, a worker drops."""
+        """Remove the job of an ended run, so that it does not wait for a worker, which would only drop it."""
         if (sequence := await self.place_of(run_id)) is not None:
             await self.remove(sequence)
 

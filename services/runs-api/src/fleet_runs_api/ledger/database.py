@@ -46,7 +46,7 @@ _READER_OPTIONS = (
     # The reader has given up by then.
     f"-c statement_timeout={_READ_SECONDS:.0f}s"
 )
-# Migrations need the server's defaults instead.
+# Settings for migrations, instead of those of the writer.
 _PLAIN = {
     "enable_seqscan": "on",
     "enable_hashjoin": "on",

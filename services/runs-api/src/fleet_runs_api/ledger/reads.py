@@ -92,7 +92,7 @@ def due_longest() -> Select[Any]:
 
 
 def heard_of_longest_ago() -> Select[Any]:
-    """The oldest time of a latest change among held runs, by the ledger's own clock."""
+    """The time of the latest change of the held run that changed longest ago, by the ledger's own clock."""
     return select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1)
 
 

@@ -52,7 +52,7 @@ class _Waiting(Generic[I, R]):
 
 @dataclass(frozen=True, slots=True)
 class _Nudge:
-    """Wakes the thread: the first patient item was added at this time."""
+    """Wakes the thread, because a patient item was added at this time."""
 
     at: float
 
