@@ -1,4 +1,4 @@
-"""The errors of the runs service. The docstring of each class is its message to callers."""
+"""The errors of the runs service. The docstring of each class is its default message to callers."""
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError
