@@ -40,11 +40,17 @@ def test_a_broken_file_is_reported_and_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(FLOW.format(task="a", name="good"))
     (tmp_path / "twice.py").write_text(FLOW.format(task="a", name="good"))
     (tmp_path / "typo.py").write_text("\nflow = Flow(\n")
+    # Its own cause, and a chain of causes that no recursion gets through.
+    (tmp_path / "knot.py").write_text("error = ValueError()\nraise error from error\n")
+    chain = "error = ValueError()\nfor n in range(5000):\n    later = ValueError(n)\n    later.__cause__ = error\n"
+    (tmp_path / "chain.py").write_text(f"{chain}    error = later\nraise error\n")
     flows = load_flows(None, str(tmp_path))
     assert flows.names == ["good"]
     assert flows.broken[str(tmp_path / "typo.py")].exc_origin == f"{tmp_path}/typo.py:2"
     assert flows.broken[str(tmp_path / "bad.py")].exc_type == "SystemExit"
     assert "bad.py" in flows.broken[str(tmp_path / "bad.py")].exc_traceback
+    assert flows.broken[str(tmp_path / "knot.py")].exc_type == "ValueError"
+    assert flows.broken[str(tmp_path / "chain.py")].exc_frames.count("and then") == 49
     assert "already offers a flow named 'good'" in flows.broken[str(tmp_path / "twice.py")].exc_message
 
 

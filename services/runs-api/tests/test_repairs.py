@@ -84,7 +84,6 @@ async def test_a_run_in_mid_air_keeps_its_attempts_after_a_wipe(
     assert (await service.snapshot(run_id)).attempt > 1
 
 
-@pytest.mark.own_nats
 async def test_an_attempt_that_is_told_after_the_end_is_listed_and_changes_nothing_else(
     service: RunsUnderTest,
 ) -> None:
@@ -112,6 +111,7 @@ async def test_an_attempt_that_is_told_after_the_end_is_listed_and_changes_nothi
     assert await service.listed(run_id) == before
 
 
+@pytest.mark.own_nats
 async def test_an_attempt_that_the_ledger_never_heard_of_keeps_its_number_for_itself(
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,7 +147,10 @@ class OpenFleet(ComposedFleet):
             yield name, said.encode()
         for service, folder in (("nats", "/data"), ("postgres", "/var/lib/postgresql/data")):
             copied = subprocess.run(
-                ["docker", "cp", f"{self._container(service)}:{folder}", "-"], capture_output=True, timeout=_SECONDS
+                ["docker", "cp", f"{self._container(service)}:{folder}", "-"],
+                capture_output=True,
+                timeout=_SECONDS,
+                check=True,
             )
             yield f"{service}:{folder}", copied.stdout
 

@@ -120,4 +120,4 @@ class ForeignLines(asyncio.Protocol):
 def _service_of(part: str) -> str:
     if part == "nats":
         return SERVICE_LAUNCHER
-    return SERVICE_WORKER if part.startswith("worker") else SERVICE_HTTP
+    return SERVICE_WORKER if part.startswith("worker-") else SERVICE_HTTP

@@ -184,7 +184,7 @@ async def reach_nats(url: str) -> None:
 
 def _examples() -> Path | None:
     """The folder of the example flows: in the current directory, else in the repository."""
-    for folder in (Path("examples"), Path(__file__).parents[3] / "examples"):
+    for folder in (Path("examples"), Path(__file__).parents[4] / "examples"):
         if folder.is_dir():
             return folder.absolute()
     return None

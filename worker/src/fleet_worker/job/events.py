@@ -39,22 +39,24 @@ class RunEventBatches:
 
     async def flush(self) -> None:
         async with self._lock:
+            most = len(self._events)
             while self._events:
-                events = self._events
-                self._events = []
+                payload, count = self._next_batch(most)
                 try:
-                    await self._send(events)
+                    await self._link.send(self._subject, payload)
                 except NatsUnavailable:
                     logger.debug("events of run %s wait for NATS", self._head["run_id"], exc_info=True)
-                    self._events = events + self._events
                     return
+                self._batch += 1
+                most = 2 * count
+                # Only what was sent leaves; more may have been added meanwhile.
+                del self._events[:count]
 
-    async def _send(self, events: list[dict[str, Any]]) -> None:
-        payload = orjson.dumps({**self._head, "batch": self._batch, "events": events})
-        if len(payload) > _MAX_BATCH_BYTES and len(events) > 1:
-            middle = len(events) // 2
-            await self._send(events[:middle])
-            await self._send(events[middle:])
-            return
-        await self._link.send(self._subject, payload)
-        self._batch += 1
+    def _next_batch(self, most: int) -> tuple[bytes, int]:
+        """Up to `most` of the oldest events, as far as they fit, but at least one; and how many they are."""
+        count = most
+        while True:
+            payload = orjson.dumps({**self._head, "batch": self._batch, "events": self._events[:count]})
+            if len(payload) <= _MAX_BATCH_BYTES or count == 1:
+                return payload, min(count, len(self._events))
+            count //= 2

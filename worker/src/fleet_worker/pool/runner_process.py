@@ -82,6 +82,10 @@ class RunnerProcess:
                 **self._start.options(os.environ, runs_dir=Path(self._setup.runs_dir)),
             )
             strays.started(self._process.pid)
+        except OSError:
+            ours.close()
+            os.close(output)
+            raise
         finally:
             theirs.close()
             os.close(output_end)

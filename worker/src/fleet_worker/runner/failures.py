@@ -9,6 +9,7 @@ from ..boundary.frames import Failure
 
 # Endless recursion has a thousand frames, of which the last ones are enough.
 _MOST_FRAMES = 50
+_MOST_CAUSES = 50
 # Limits of one log line, so that people and log collectors can handle it whatever a flow raises.
 _MOST_MESSAGE_CHARACTERS = 8 * 1024
 _MOST_TRACEBACK_CHARACTERS = 64 * 1024
@@ -18,7 +19,7 @@ def describe_failure(error: BaseException) -> Failure:
     return Failure(
         exc_type=type(error).__name__,
         exc_message=_shortened(describe(error, str), _MOST_MESSAGE_CHARACTERS),
-        exc_traceback=_shortened("".join(traceback.format_exception(error)), _MOST_TRACEBACK_CHARACTERS),
+        exc_traceback=_shortened(_whole_text_of(error), _MOST_TRACEBACK_CHARACTERS),
         exc_origin=_origin_of(error),
         exc_frames="".join(_frames_of(error)),
     )
@@ -33,13 +34,32 @@ def _origin_of(error: BaseException) -> str:
 
 def _frames_of(error: BaseException) -> Iterator[str]:
     """Tracebacks without messages: those of the causes first, that of the exception last."""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None:
-        yield from _frames_of(before)
-        yield "\nand then:\n\n"
-    yield "Traceback (most recent call last):\n"
-    yield from traceback.format_tb(error.__traceback__, limit=-_MOST_FRAMES)
-    yield f"{type(error).__name__}\n"
+    for number, one in enumerate(reversed(_chain_of(error))):
+        if number:
+            yield "\nand then:\n\n"
+        yield "Traceback (most recent call last):\n"
+        yield from traceback.format_tb(one.__traceback__, limit=-_MOST_FRAMES)
+        yield f"{type(one).__name__}\n"
+
+
+def _chain_of(error: BaseException) -> list[BaseException]:
+    """The exception and its causes, the latest first. A flow may make the chain endless or link it to itself."""
+    chain = [error]
+    while len(chain) < _MOST_CAUSES:
+        last = chain[-1]
+        before = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if before is None or any(before is one for one in chain):
+            break
+        chain.append(before)
+    return chain
+
+
+def _whole_text_of(error: BaseException) -> str:
+    """The library recurses over causes: a chain that is too long for that is shortened to its frames."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except RecursionError:
+        return "".join(_frames_of(error))
 
 
 def _shortened(text: str, characters: int) -> str:
