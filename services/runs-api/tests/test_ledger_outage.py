@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 from sqlalchemy import make_url
 
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
+from fleet_runs_api.main import build
+from fleet_testkit.apps import running, until_ready
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -71,3 +74,20 @@ async def test_every_loop_tells_of_an_outage_once_and_without_a_traceback(
             assert [record.levelno for record in told].count(logging.WARNING) == 1, loop
             assert told[0].__dict__["meta"]["provider"] == "ledger"
             assert "is not currently accepting connections" in told[0].getMessage()
+
+
+async def test_opening_the_ledger_is_tried_again_whatever_kept_it_from_opening(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    settings = runs_settings(nats_server, tmp_path, runs_database_url=f"sqlite:///{folder}/ledger/runs.db")
+    (folder / "ledger").write_text("a file where a folder is to be")
+    async with running(build(settings)) as client:
+        await eventually(lambda: says(client, "FileExistsError"), what="the reason in /ready")
+        (folder / "ledger").unlink()
+        await until_ready(client)
+
+
+async def says(client: httpx.AsyncClient, reason: str) -> bool:
+    return reason in (await client.get("/ready")).text

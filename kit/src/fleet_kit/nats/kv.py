@@ -133,16 +133,11 @@ class Mirror:
         await self.stop()
         bucket = await self._link.jetstream.key_value(self._bucket)
         watcher = await bucket.watchall(inactive_threshold=60.0)
-        fresh: dict[str, bytes] = {}
-        revision = 0
-        loaded = False
-        while not loaded:
-            entry = await watcher.updates(timeout=_LOAD_TIMEOUT_SECONDS)  # type: ignore[no-untyped-call]
-            if entry is None:
-                loaded = True
-            else:
-                self._apply(fresh, entry.key, entry.value, entry.operation)
-                revision = max(revision, entry.revision or 0)
+        try:
+            fresh, revision = await self._load(watcher)
+        except BaseException:
+            await self._end(watcher)
+            raise
         gone = self._values.keys() - fresh.keys()
         self._values, self.revision = fresh, revision
         if self._on_change is not None:
@@ -151,6 +146,15 @@ class Mirror:
             for key, value in fresh.items():
                 self._on_change(key, value)
         self._task = asyncio.create_task(self._follow(watcher))
+
+    async def _load(self, watcher: KeyValue.KeyWatcher) -> tuple[dict[str, bytes], int]:
+        """All values of the bucket, and the revision that they have together."""
+        values: dict[str, bytes] = {}
+        revision = 0
+        while (entry := await watcher.updates(timeout=_LOAD_TIMEOUT_SECONDS)) is not None:  # type: ignore[no-untyped-call]
+            self._apply(values, entry.key, entry.value, entry.operation)
+            revision = max(revision, entry.revision or 0)
+        return values, revision
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -170,10 +174,13 @@ class Mirror:
         except (nats.errors.Error, nats.js.errors.Error):
             logger.warning("the watch of %s broke off", self._bucket, exc_info=True)
         finally:
-            try:
-                await watcher.stop()  # type: ignore[no-untyped-call]
-            except (nats.errors.Error, nats.js.errors.Error):
-                logger.debug("the watch of %s was already gone", self._bucket)
+            await self._end(watcher)
+
+    async def _end(self, watcher: KeyValue.KeyWatcher) -> None:
+        try:
+            await watcher.stop()  # type: ignore[no-untyped-call]
+        except (nats.errors.Error, nats.js.errors.Error):
+            logger.debug("the watch of %s was already gone", self._bucket)
 
     @staticmethod
     def _apply(values: dict[str, bytes], key: str, value: bytes | None, operation: str | None) -> bytes | None:

@@ -1,6 +1,7 @@
 """The commands `pyoco-server-admin backup` and `restore`, with the operator's NATS user."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -9,7 +10,7 @@ from typing import IO, Annotated, TypeVar
 
 import typer
 
-from fleet_kit.errors import NatsUnavailable
+from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 
 from .admin_settings import AdminSettings
@@ -40,8 +41,13 @@ def backup(
         raise typer.BadParameter("it would fill your terminal; give --out FILE or redirect the output")
     settings = _settings(nats_url, data_dir, nkey_file)
     streams = kept_streams(settings, with_events=events)
-    with nullcontext(sys.stdout.buffer) if out is None else _new_file(out) as file:
-        _tell("copied", _connected(settings, lambda link: back_up(link, streams, file)))
+    try:
+        with nullcontext(sys.stdout.buffer) if out is None else _new_file(out) as file:
+            _tell("copied", _connected(settings, lambda link: back_up(link, streams, file)))
+    except FleetError:
+        if out is not None:
+            out.unlink()  # half a backup is none, and the next try may use the name
+        raise
 
 
 def restore_backup(
@@ -65,9 +71,7 @@ def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | Non
 
 def _new_file(path: Path) -> IO[bytes]:
     """Create the file with mode 600, because it will hold hashes of keys. An existing file is not overwritten."""
-    file = path.open("xb")
-    path.chmod(0o600)
-    return file
+    return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
 def _connected(settings: AdminSettings, work: Callable[[NatsLink], Awaitable[T]]) -> T:

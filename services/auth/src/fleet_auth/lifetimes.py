@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 
 _SPAN = re.compile(r"(?P<number>[0-9]{1,6})(?P<unit>[smhdw])")
+_LONGEST_SECONDS = 100 * 365 * 86400.0
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
@@ -25,6 +26,8 @@ def end_of_life(text: str, *, now: float) -> float:
         end = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if end <= now:
         raise BadLifetime(f"{text!r} has passed already")
+    if end - now > _LONGEST_SECONDS:
+        raise BadLifetime(f"{text!r} is more than a hundred years; leave it out for a key that does not expire")
     return end
 
 

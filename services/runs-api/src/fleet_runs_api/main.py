@@ -259,22 +259,22 @@ class RunsService:
 
     async def _open_ledger(self) -> None:
         failures = RateLimitedLog()
-        while True:
+        while self._ledger_missing is not None:
             try:
                 await asyncio.to_thread(self._database.migrate)
                 secret = await self._cursor_secret()
                 self.listing.sign_with(secret)
                 self.dead_letters.sign_with(secret)
-                break
-            except LedgerUnavailable as error:
-                self._ledger_missing = str(error.meta.get("reason", error))
+                self._commits.start()
+                if self._database.is_sqlite:
+                    # No other process writes this file, so the outbox rows were left by a process that has ended.
+                    await self._commits.write(outbox.hasten_outbox, time.time())
+                self._ledger_missing = None
+            except Exception as error:  # noqa: BLE001 - logged; without a ledger nothing else can be done
+                reason = error.meta.get("reason", error) if isinstance(error, LedgerUnavailable) else None
+                self._ledger_missing = str(reason or type(error).__name__)
                 failures.log(logger, "the ledger cannot be opened yet", error)
                 await asyncio.sleep(_LEDGER_RETRY_SECONDS)
-        self._commits.start()
-        if self._database.is_sqlite:
-            # No other process writes this file, so the outbox rows were left by a process that has ended.
-            await self._commits.write(outbox.hasten_outbox, time.time())
-        self._ledger_missing = None
 
     async def _cursor_secret(self) -> str:
         if (given := self._settings.cursor_secret) is not None:

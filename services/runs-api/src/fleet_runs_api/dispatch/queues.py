@@ -82,6 +82,7 @@ class Queues:
                 self._made.clear()
             self._news.clear()
             if await self._make_missing():
+                self._complaint = ""
                 delay = _FIRST_RETRY_SECONDS
                 continue
             await asyncio.sleep(delay)

@@ -83,8 +83,9 @@ class GroupCommit:
         self._begun_at: float | None = None
 
     def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._thread.start()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._thread.start()
 
     async def stop(self) -> None:
         """Write all waiting items, then end the thread."""

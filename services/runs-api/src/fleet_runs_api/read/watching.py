@@ -15,7 +15,7 @@ from nats.js import JetStreamContext, api
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import kv_key, kv_stream, kv_subject
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stream_identity
@@ -112,7 +112,7 @@ class Watching:
                         await self.resume()
                     self._warn(await self._views.ended_among(list(self._watchers)))
                     self._failures.recovered()
-            except FleetError as error:
+            except Exception as error:  # noqa: BLE001 - logged; the next round tries again
                 self._failures.log(logger, "whether watched runs have ended is looked up later", error)
 
     async def stop(self) -> None:
