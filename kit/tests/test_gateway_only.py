@@ -8,12 +8,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from pydantic import SecretStr
 
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 from fleet_kit.files.secrets import SecretFileError, read_secret, write_secret
-from fleet_kit.http.app import create_app
+from fleet_kit.http.app import create_app, new_router
 from fleet_kit.http.gateway_only import GatewayOnly
 from fleet_kit.http.identity import RunsReader
 from fleet_kit.settings import HttpSettings, SettingsError
@@ -25,7 +25,7 @@ FROM_GATEWAY = {HEADER_FROM_GATEWAY: SECRET}
 
 
 def build(*, with_metrics: bool = True) -> FastAPI:
-    router = APIRouter()
+    router = new_router()
 
     @router.get("/who")
     async def who(caller: RunsReader) -> str:

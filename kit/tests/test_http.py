@@ -7,16 +7,16 @@ from typing import Annotated
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, HTTPException, Query
+from fastapi import FastAPI, HTTPException, Query
 
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import FleetError, NatsUnavailable, code_of_status
-from fleet_kit.http.app import answers_invalid_requests_with, create_app, listen_when_ready
+from fleet_kit.http.app import answers_invalid_requests_with, create_app, listen_when_ready, new_router
 from fleet_kit.http.identity import RunsReader
 from fleet_kit.telemetry.metrics import new_registry
 from fleet_testkit.apps import running
 
-router = APIRouter()
+router = new_router()
 
 
 class TeapotEmpty(FleetError):

@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 from prometheus_client import CollectorRegistry
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.http.app import create_app
+from fleet_kit.http.app import create_app, new_router
 from fleet_kit.telemetry.metrics import new_registry
 from fleet_testkit.apps import running
 from fleet_testkit.waiting import eventually
 
-router = APIRouter()
+router = new_router()
 
 
 @router.get("/things/{name}")

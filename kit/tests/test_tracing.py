@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.http.app import create_app
+from fleet_kit.http.app import create_app, new_router
 from fleet_kit.logs.setup import JsonFormatter
 from fleet_kit.settings import FleetSettings
 from fleet_kit.telemetry.tracing import Kind, current, is_recording, span
@@ -132,7 +132,7 @@ def test_a_line_logged_inside_carries_the_ids_and_one_outside_does_not() -> None
     assert (line["trace_id"], line["span_id"]) == (TRACE, PARENT)
 
 
-router = APIRouter()
+router = new_router()
 
 
 @router.get("/things/{name}")

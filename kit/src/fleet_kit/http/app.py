@@ -56,6 +56,11 @@ Express = Callable[[Request], Awaitable[Response]]
 Refresh = Callable[[], Awaitable[None]]
 
 
+def new_router(prefix: str = "") -> APIRouter:
+    """A router for `create_app`: its routes refuse unknown query parameters, and document the error envelope."""
+    return APIRouter(prefix=prefix, dependencies=[Depends(refuse_unknown_parameters)], responses=ERROR_RESPONSES)
+
+
 def create_app(
     *,
     component: str,
@@ -78,14 +83,15 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        responses=ERROR_RESPONSES,
         # The framework's own spans would duplicate ours, and trace every probe.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.readiness = readiness
     all_routers = [*routers, _health_routes(readiness), *([] if registry is None else [_scraping(registry, refresh)])]
     for router in all_routers:
-        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+        assert any(one.dependency is refuse_unknown_parameters for one in router.dependencies), "made by new_router"
+        # `include_router` would build every route once more, for a quarter of a second of CPU time.
+        app.router.routes.extend(router.routes)
 
     async def on_invalid_request(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -365,7 +371,7 @@ def _entity_id(scope: Scope) -> str:
 
 
 def _health_routes(readiness: Readiness) -> APIRouter:
-    router = APIRouter()
+    router = new_router()
 
     @router.get("/health")
     async def health() -> dict[str, Any]:
@@ -385,7 +391,7 @@ def _health_routes(readiness: Readiness) -> APIRouter:
 
 
 def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter:
-    router = APIRouter()
+    router = new_router()
 
     @router.get("/metrics")
     async def metrics() -> Response:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.http.app import Express, JsonResponse, request_id_of
+from fleet_kit.http.app import Express, JsonResponse, new_router, request_id_of
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import Admin, Identity
 from fleet_kit.http.openapi import json_body
@@ -28,7 +28,7 @@ def verify_routes(
     authenticator: Authenticator, metrics: AuthMetrics, *, api_key_header: str
 ) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
     """The /verify route and its handler past the framework: the gateway waits for it in every request."""
-    router = APIRouter()
+    router = new_router()
 
     @router.get("/verify", status_code=204)
     async def verify(request: Request) -> Response:
@@ -69,7 +69,7 @@ Operator = Annotated[Identity, Depends(_operator)]
 
 
 def key_routes(keys: Keys, office: KeyIssuer) -> APIRouter:
-    router = APIRouter(prefix="/auth/keys")
+    router = new_router("/auth/keys")
 
     @router.post("", status_code=201, response_model=NewKeyView, openapi_extra=json_body(NewKey))
     async def issue_key(operator: Operator, request: Request, response: Response) -> NewKeyView:

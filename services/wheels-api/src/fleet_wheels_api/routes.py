@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from fleet_contracts.wheel import WheelActor, WheelEvent, WheelSource
+from fleet_kit.http.app import new_router
 from fleet_kit.http.identity import Identity, WheelsReader, WheelsWriter
 from fleet_kit.http.openapi import ErrorBody, form_body
 from fleet_kit.nats.link import NatsLink
@@ -52,7 +53,7 @@ def wheels_routes(
     most_bytes: int,
     upload_dir: Path | None,
 ) -> APIRouter:
-    router = APIRouter()
+    router = new_router()
 
     @router.get("/wheels")
     async def list_wheels(caller: WheelsReader) -> list[Wheel]:

@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from fleet_kit.http.app import sse_event
+from fleet_kit.http.app import new_router, sse_event
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import WorkersReader, WorkersWriter
 from fleet_kit.http.openapi import json_body
@@ -32,7 +32,7 @@ from .watching import Changed, Everything, Gone, News, Watching
 def workers_routes(
     registry: Registry, operators: Operators, watching: Watching, *, disconnect_timeout_sec: float
 ) -> APIRouter:
-    router = APIRouter()
+    router = new_router()
 
     @router.get("/workers", response_model=list[Worker])
     async def list_workers(_: WorkersReader, query: Annotated[WorkersQuery, Query()]) -> Response:

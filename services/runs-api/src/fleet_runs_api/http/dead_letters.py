@@ -3,11 +3,11 @@
 import re
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from sqlalchemy import Row
 
 from fleet_contracts.problems import Problem
-from fleet_kit.http.app import answers_invalid_requests_with
+from fleet_kit.http.app import answers_invalid_requests_with, new_router
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import RunsReader, RunsWriter
 from fleet_kit.http.openapi import json_body
@@ -36,7 +36,7 @@ from .dead_letter_schemas import (
 )
 from .dependencies import Service
 
-router = APIRouter()
+router = new_router()
 
 _LETTER_ID = re.compile(r"[0-9]{1,18}")
 _STATES = {

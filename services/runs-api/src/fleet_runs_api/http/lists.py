@@ -2,14 +2,14 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import Response
 from pydantic import BeforeValidator
 
 from fleet_contracts.names import Tag
 from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
-from fleet_kit.http.app import answers_invalid_requests_with
+from fleet_kit.http.app import answers_invalid_requests_with, new_router
 from fleet_kit.http.identity import RunsReader
 from fleet_kit.http.query_parameters import Moment
 
@@ -20,7 +20,7 @@ from ..read.schemas import Include, RunInFull, RunPage, RunSummary
 from .bodies import json_answer
 from .dependencies import Service
 
-router = APIRouter()
+router = new_router()
 
 _MOST_VALUES = 20
 

@@ -4,10 +4,10 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from fleet_kit.http.app import sse_event
+from fleet_kit.http.app import new_router, sse_event
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import MetricsReader, RunsReader, RunsWriter
 from fleet_kit.http.openapi import json_body
@@ -20,7 +20,7 @@ from ..read.schemas import Attempts, Include, RunInFull
 from .bodies import json_answer
 from .dependencies import Service
 
-router = APIRouter()
+router = new_router()
 
 Includes = Annotated[list[Include], Query(description="records, full or all: with the task records")]
 

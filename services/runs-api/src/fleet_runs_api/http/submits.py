@@ -1,10 +1,11 @@
 """HTTP routes that submit runs: one, a batch, or a rerun."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from fleet_contracts.scopes import Scope
 from fleet_contracts.status import RunStatus
+from fleet_kit.http.app import new_router
 from fleet_kit.http.bodies import LARGE_BYTES, read
 from fleet_kit.http.identity import RunsWriter, identity_of
 from fleet_kit.http.openapi import json_body
@@ -14,7 +15,7 @@ from ..accept.submission import Receipt
 from .bodies import idempotency_key_of, json_answer
 from .dependencies import Service, service_of
 
-router = APIRouter()
+router = new_router()
 
 _REPLAYED = {"Idempotency-Replayed": "true"}
 

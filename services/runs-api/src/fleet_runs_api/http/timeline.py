@@ -6,11 +6,11 @@ from contextlib import aclosing
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Header, Query
+from fastapi import Header, Query
 from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from pydantic_core import to_json
 
-from fleet_kit.http.app import JsonResponse, sse_event
+from fleet_kit.http.app import JsonResponse, new_router, sse_event
 from fleet_kit.http.identity import RunsReader
 
 from ..read.event_ids import EventId
@@ -20,7 +20,7 @@ from ..read.timeline.log_text import LogText
 from ..read.timeline.timeline import Entry, LogFilter
 from .dependencies import Service
 
-router = APIRouter()
+router = new_router()
 
 Attempt = Annotated[int | None, Query(ge=1)]
 

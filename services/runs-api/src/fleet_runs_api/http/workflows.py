@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from fleet_kit.http.app import new_router
 from fleet_kit.http.bodies import FORM, require_content_type
 from fleet_kit.http.identity import RunsWriter
 from fleet_kit.http.openapi import form_body
@@ -24,7 +25,7 @@ from .bodies import idempotency_key_of
 from .dependencies import Service
 from .submits import answer_one
 
-router = APIRouter()
+router = new_router()
 
 # Room for the form around the file: boundaries, headers of its parts, the other fields.
 _FORM_BYTES = 64 * 1024
