@@ -195,18 +195,17 @@ class Story:
         settings = self.settings[0]
         consumers = ConsumerDefaults(consumer_ack_wait_sec=1.0, consumer_max_deliver=MAX_DELIVER)
         await make_queues(self.link.jetstream, settings, tags=[self.tag], consumers=consumers)
-        try:
-            for hand in self.hands:
-                await hand.open()
-            await self.submit(0)
-            await eventually(self.all_accepted, what="the first run accepted")
-            for step in steps:
-                await asyncio.gather(*(self.act(act) for act in step))
-            await self.bring_to_rest()
-            await self.check()
-        finally:
-            for hand in self.hands:
-                await hand.close()
+        for hand in self.hands:
+            await hand.open()
+        await self.submit(0)
+        await eventually(self.all_accepted, what="the first run accepted")
+        for step in steps:
+            await asyncio.gather(*(self.act(act) for act in step))
+        await self.bring_to_rest()
+
+    async def close(self) -> None:
+        for hand in self.hands:
+            await hand.close()
 
     async def act(self, act: Act) -> None:
         hand = self.hands[act.hand]
@@ -416,8 +415,14 @@ class Story:
 
 async def play(world: World, stories: list[list[list[Act]]]) -> None:
     world.has_paused = False
+    played = [Story(world) for _ in stories]
     async with asyncio.timeout(STORY_SECONDS):
-        await asyncio.gather(*(Story(world).play(steps) for steps in stories))
+        try:
+            await asyncio.gather(*(story.play(steps) for story, steps in zip(played, stories, strict=True)))
+            # After all of them: a pause of one story is felt by the others.
+            await asyncio.gather(*(story.check() for story in played))
+        finally:
+            await asyncio.gather(*(story.close() for story in played))
 
 
 @pytest.fixture(params=["one service on SQLite", "two replicas on PostgreSQL"])
