@@ -1,5 +1,6 @@
 """`./fleet test`: the quick checks first, then the tests from the inside out."""
 
+import compileall
 import math
 import os
 import shutil
@@ -132,6 +133,13 @@ def _scratch() -> Iterator[dict[str, str]]:
         yield {**os.environ, "TMPDIR": folder}
 
 
+def _compile_sources() -> None:
+    """Compile our packages once: tests start hundreds of processes, and each saves 0.3 s of CPU time."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for source in (*Path().glob("*/src"), *Path().glob("services/*/src")):
+        compileall.compile_dir(source, quiet=2)
+
+
 def _has_room(folder: Path) -> bool:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         return False
@@ -197,6 +205,7 @@ def main() -> int:
 
     without_engine = why_no_engine() if any(step.in_containers for step in steps) else None
     begun = time.monotonic()
+    _compile_sources()
     with _scratch() as env, tempfile.TemporaryDirectory() as reports:
         failed, left_out = _run(steps, env, Path(reports), without_engine)
     took = time.monotonic() - begun
