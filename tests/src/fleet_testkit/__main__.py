@@ -88,7 +88,7 @@ CHECKS = (
 TESTS = (
     Step("packages, each alone with real parts", _side_by_side(*_PACKAGES), 270),
     Step("the whole stack through the gateway: acceptance, chaos, traces, docs", _side_by_side(*_STACK), 210),
-    Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_files_marked("alone")), 60),
+    Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_files_marked("alone")), 110),
     Step(
         "containers: images, compose, operations, acceptance",
         _composed("tests/containers", "tests/acceptance"),
