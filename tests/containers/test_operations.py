@@ -278,8 +278,12 @@ def test_what_a_run_without_a_worker_tells_to_type_keeps_layers_and_the_number_o
     layer.write_text("services: { worker: { environment: { LAYER: kept } } }\n")
     composed.layered(str(layer)).up("--scale", "worker=2")
     run_id = submit(composed.client, "hello", tag="gpu", name="tagged")
-    told = wait_until(lambda: composed.client.get(f"/runs/{run_id}").json()["waiting_detail"], what="why it waits")
-    command = told.partition(" with: ")[2]
+
+    def told() -> str:
+        """What it says once the workers that an earlier test has stopped are no longer taken for alive."""
+        return str(composed.client.get(f"/runs/{run_id}").json()["waiting_detail"]).partition(" with: ")[2]
+
+    command = wait_until(told, within=60, what="a command that starts a worker")
     assert command == "PYOCO_TAGS=default,gpu ops/up"
     typed = subprocess.run(
         ["sh", "-c", command], cwd=ROOT, env=composed.env, capture_output=True, text=True, timeout=300, check=False
