@@ -273,7 +273,7 @@ class Story:
         return not answer.is_success
 
     async def all_accepted(self) -> bool:
-        """Whoever was refused comes again with the same key, perhaps to another replica."""
+        """Refused submits are sent again with the same key, perhaps to another replica."""
         refused = [key for key, run_id in self.submits.items() if run_id is None]
         await asyncio.gather(*(self.submit_under(key, key) for key in refused))
         return None not in self.submits.values()

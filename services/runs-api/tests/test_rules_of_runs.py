@@ -267,7 +267,7 @@ async def test_a_run_that_nobody_takes_fails_at_its_deadline(service: RunsUnderT
 
 
 async def test_a_job_stays_until_the_letter_of_its_run_is_out(service: RunsUnderTest) -> None:
-    """Whoever gets it sees to the letter."""
+    """The worker that gets the job publishes a missing letter."""
     await service.link.jetstream.delete_stream("PYOCO_DLQ")
     run_id = await service.submit(timeout_sec=0.5)
     await service.until_listed(run_id, status="FAILED")
