@@ -58,7 +58,7 @@ def _side_by_side(*arguments: str) -> list[str]:
 
 
 def _composed(*arguments: str) -> list[str]:
-    return _module("pytest", "-n", "3", *arguments, "--fleet", "composed")
+    return _module("pytest", "-n", "2", *arguments, "--fleet", "composed")
 
 
 _PACKAGES = ("contracts", "kit", "services", "gateway-nginx", "worker", "launcher")

@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """In containers, with `-n`: tests of one compose project stay in one process."""
+    """In containers, with `-n 2`: tests of one compose project stay in one process."""
     if config.getoption("fleet") != "composed":
         return None
     from .compose_schedule import ComposeSchedule
