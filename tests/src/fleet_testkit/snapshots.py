@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats.link import WrongRevision
 
 
 async def read_snapshot(runs: Bucket, run_id: str) -> RunSnapshot:
@@ -13,7 +14,11 @@ async def read_snapshot(runs: Bucket, run_id: str) -> RunSnapshot:
 
 
 async def change_snapshot(runs: Bucket, run_id: str, change: Callable[[RunSnapshot], RunSnapshot]) -> int:
-    """Change the snapshot by compare-and-set; return its new revision."""
-    entry = await runs.get(run_id)
-    assert entry is not None
-    return await runs.update(run_id, change(RunSnapshot.decode(entry.value)).encode(), revision=entry.revision)
+    """Change the snapshot by compare-and-set, again if another writer was first; return its new revision."""
+    while True:
+        entry = await runs.get(run_id)
+        assert entry is not None
+        try:
+            return await runs.update(run_id, change(RunSnapshot.decode(entry.value)).encode(), revision=entry.revision)
+        except WrongRevision:
+            continue
