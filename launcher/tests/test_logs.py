@@ -50,6 +50,14 @@ def test_the_last_lines_leave_out_empty_ones(tmp_path: Path) -> None:
     assert last_lines(folder.log("none"), 5) == []
 
 
+def test_as_many_last_lines_are_found_as_were_asked_for(tmp_path: Path) -> None:
+    lines = [f"{number} " + "x" * 2000 for number in range(1000)]
+    folder = folder_with_logs(tmp_path, nats="\n".join(lines) + "\n")
+    assert last_lines(folder.log("nats"), 999) == lines[1:]
+    assert last_lines(folder.log("nats"), 5000) == lines
+    assert last_lines(folder.log("nats"), 0) == []
+
+
 def test_a_json_line_is_shown_by_its_message(tmp_path: Path) -> None:
     line = {"level": "ERROR", "message": "it broke", "exc_type": "ValueError", "exc_message": "no"}
     folder = folder_with_logs(tmp_path, auth=json.dumps(line) + "\n")

@@ -1,10 +1,12 @@
 """Reads the logs of the parts: last lines, and new lines across rotation and restarts."""
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from fleet_kit.logs.text import text_line, visible
 
@@ -19,13 +21,27 @@ _SHOWN_CHARACTERS = 500
 
 def last_lines(log: Path, count: int) -> list[str]:
     """The last lines that are not empty; none when there is no log."""
+    if count == 0:
+        return []
     try:
         with log.open("rb") as source:
-            source.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            text = source.read().decode(errors="replace")
+            return _last_lines(source, count)
     except OSError:
         return []
-    return [line for line in text.split("\n") if line.strip()][-count:] if count else []
+
+
+def _last_lines(source: BinaryIO, count: int) -> list[str]:
+    end = source.seek(0, os.SEEK_END)
+    tail_bytes = _TAIL_BYTES
+    while True:
+        start = source.seek(max(0, end - tail_bytes))
+        text = source.read(end - start).decode(errors="replace")
+        lines = text.split("\n")
+        # Unless it begins with the file, the first line of the tail may have lost its beginning.
+        found = [line for line in lines[1 if start else 0 :] if line.strip()]
+        if len(found) >= count or start == 0:
+            return found[-count:]
+        tail_bytes *= 4
 
 
 def last_line(log: Path) -> str:
