@@ -38,13 +38,25 @@ def test_a_port_for_metrics_that_is_taken_is_told_whichever_of_them_it_is() -> N
 
 def test_nats_keeps_its_port_while_it_is_free(tmp_path: Path) -> None:
     remembered = tmp_path / "nats.port"
-    first = nats_port(remembered, wanted=None)
-    assert nats_port(remembered, wanted=None) == first
+    first = nats_port(remembered, host="127.0.0.1", wanted=None)
+    assert nats_port(remembered, host="127.0.0.1", wanted=None) == first
     with socket.create_server(("127.0.0.1", first)):
-        second = nats_port(remembered, wanted=None)
+        second = nats_port(remembered, host="127.0.0.1", wanted=None)
         assert second != first
         with pytest.raises(LaunchError, match=f"port {first} for NATS is taken"):
-            nats_port(remembered, wanted=first)
-    assert nats_port(remembered, wanted=None) == second
+            nats_port(remembered, host="127.0.0.1", wanted=first)
+    assert nats_port(remembered, host="127.0.0.1", wanted=None) == second
     remembered.write_text("not a port")
-    assert nats_port(remembered, wanted=None) > 0
+    assert nats_port(remembered, host="127.0.0.1", wanted=None) > 0
+
+
+def test_the_port_of_nats_is_looked_for_on_its_own_host(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        assert nats_port(tmp_path / "port", host="127.0.0.1", wanted=taken) == taken
+        with pytest.raises(LaunchError, match="is taken"):
+            nats_port(tmp_path / "port", host="127.0.0.2", wanted=taken)
+    with pytest.raises(LaunchError, match="for NATS is not an address of this machine"):
+        nats_port(tmp_path / "port", host="203.0.113.7", wanted=None)

@@ -29,14 +29,20 @@ def check_metrics_ports(first: int, *, count: int) -> None:
             raise LaunchError(f"port {port} for metrics is taken; free it or choose another with --metrics-port")
 
 
-def nats_port(remembered: Path, *, wanted: int | None) -> int:
-    """The wanted port, else the one used last time, else any free one; kept for the next start."""
+def nats_port(remembered: Path, *, host: str, wanted: int | None) -> int:
+    """The wanted port of the host, else the one used last time, else any free one; kept for the next start."""
+    try:
+        _bind(host, 0)
+    except OSError as error:
+        raise LaunchError(
+            f"the host {host} for NATS is not an address of this machine; choose another with PYOCO_NATS_HOST"
+        ) from error
     if wanted is not None:
-        if not is_free(wanted):
+        if not is_free(wanted, host):
             raise LaunchError(f"port {wanted} for NATS is taken; free it or choose another with PYOCO_NATS_PORT")
         port = wanted
     else:
-        port = _last_port(remembered) or _any_port()
+        port = _last_port(remembered, host) or _any_port(host)
     remembered.write_text(f"{port}\n")
     return port
 
@@ -81,16 +87,16 @@ def _sentence(error: OSError, host: str, port: int) -> str:
             return f"cannot listen on {host} port {port} ({error.strerror}); choose others with --host and --port"
 
 
-def _last_port(remembered: Path) -> int | None:
+def _last_port(remembered: Path, host: str) -> int | None:
     try:
         port = int(remembered.read_text())
     except (OSError, ValueError):
         return None
-    return port if 0 < port <= 65535 and is_free(port) else None
+    return port if 0 < port <= 65535 and is_free(port, host) else None
 
 
-def _any_port() -> int:
+def _any_port(host: str) -> int:
     for port in random.sample(_OWN_PORTS, 200):
-        if is_free(port):
+        if is_free(port, host):
             return port
     raise LaunchError("found no free port for NATS; choose one with PYOCO_NATS_PORT")

@@ -60,7 +60,9 @@ class StackPlan:
         nats = []
         users = self._nats_users()
         if self.with_nats:
-            port = ports.nats_port(self.folder.nats_port, wanted=self.settings.nats_port)
+            port = ports.nats_port(
+                self.folder.nats_port, host=self.settings.nats_host, wanted=self.settings.nats_port
+            )
             nats = [nats_part(self.folder, self.settings, port)]
             write_nats_config(self.folder, self.settings, port, room=nats_room(self.folder))
             access = NatsAccess(nats[0].address, users)
