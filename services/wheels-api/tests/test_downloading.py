@@ -44,6 +44,9 @@ async def test_a_head_request_has_the_same_headers_and_no_body(service: httpx.As
         k: v for k, v in whole.headers.items() if k not in own
     }
     assert (head.status_code, head.content) == (200, b"")
+    for wanted in ("bytes=0-0", f"bytes={len(wheel)}-"):
+        ranged = await service.head(PATH, headers={"range": wanted})
+        assert (ranged.status_code, ranged.headers["content-length"]) == (200, str(len(wheel)))
 
 
 async def test_a_wheel_that_the_caller_has_is_not_sent_again(service: httpx.AsyncClient, wheel: bytes) -> None:

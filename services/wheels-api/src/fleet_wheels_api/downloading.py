@@ -83,7 +83,8 @@ def _is_among(listed: str, etag: str) -> bool:
 def _wanted_part(request: Request, size: int, etag: str) -> Part | None:
     """The requested range. None means the whole wheel, also if the header is invalid or has several ranges."""
     found = _RANGE.fullmatch(request.headers.get("range", "").strip())
-    if found is None or request.headers.get("if-range", etag).strip() != etag:
+    # A range is defined for GET only (RFC 9110, 14.2).
+    if request.method != "GET" or found is None or request.headers.get("if-range", etag).strip() != etag:
         return None
     first, last = found.groups()
     if first:
