@@ -26,9 +26,11 @@ class RouteProxy:
         self._thread.join(10)
 
     def cut(self) -> None:
-        """Abort open connections and refuse new ones."""
-        self._is_cut = True
-        self._loop.call_soon_threadsafe(self._drop_all)
+        """Abort open connections and refuse new ones; nothing passes any more when this returns."""
+        asyncio.run_coroutine_threadsafe(self._drop_all(), self._loop).result(10)
+
+    def is_cut(self) -> bool:
+        return self._is_cut
 
     def mend(self) -> None:
         self._is_cut = False
@@ -37,13 +39,17 @@ class RouteProxy:
         await asyncio.start_server(self._on_connection, "127.0.0.1", self._port)
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_cut:
+        if self.is_cut():
             writer.close()
             return
         try:
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
         except OSError:
             writer.close()
+            return
+        if self.is_cut():  # in the meantime
+            writer.close()
+            to_writer.close()
             return
         self._writers |= {writer, to_writer}
         await asyncio.gather(self._pass_on(reader, to_writer), self._pass_on(to_reader, writer))
@@ -56,6 +62,7 @@ class RouteProxy:
                 await writer.drain()
         writer.close()
 
-    def _drop_all(self) -> None:
+    async def _drop_all(self) -> None:
+        self._is_cut = True
         for writer in self._writers:
             writer.transport.abort()

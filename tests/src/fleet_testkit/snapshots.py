@@ -19,6 +19,8 @@ async def change_snapshot(runs: Bucket, run_id: str, change: Callable[[RunSnapsh
         entry = await runs.get(run_id)
         assert entry is not None
         try:
-            return await runs.update(run_id, change(RunSnapshot.decode(entry.value)).encode(), revision=entry.revision)
+            return await runs.update(
+                run_id, change(RunSnapshot.decode(entry.value)).encode(), revision=entry.revision
+            )
         except WrongRevision:
             continue
