@@ -103,8 +103,8 @@ def has_njs() -> bool:
     if not os.environ.get("PYOCO_NGINX_BIN"):
         return True
     command = [str(nginx_binary()), "-V"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the operator's
-    return re.search(r"--add-module=\S*njs", told.stderr) is not None
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603 - the operator's
+    return re.search(r"--add-module=\S*njs", answer.stderr) is not None
 
 
 def nginx_command(main: Path) -> list[str]:

@@ -380,7 +380,7 @@ def _health_routes(readiness: Readiness) -> APIRouter:
 
     @router.get("/ready")
     async def ready() -> Response:
-        """Ready to serve, for whoever starts and watches this process."""
+        """Ready to serve: the readiness probe for supervisors."""
         missing = await readiness()
         return JsonResponse(
             {"status": "waiting" if missing else "ready", "waiting_for": missing},

@@ -19,7 +19,7 @@ from .console import Console
 from .launch import clear_leftovers
 
 _LOOK_SECONDS = 0.1
-_PATIENCE_BEFORE_A_WORD_SECONDS = 1.0
+_ANNOUNCE_AFTER_SECONDS = 1.0
 # For the launcher's own work, on top of the parts' stop times.
 _SLACK_SECONDS = 10.0
 
@@ -63,15 +63,15 @@ def _stop_launcher(folder: DataFolder, state: StackState, console: Console) -> N
     with contextlib.suppress(ProcessLookupError):
         os.kill(state.launcher_pid, signal.SIGTERM)
     begun = time.monotonic()
-    told = False
+    announced = False
     while state.launcher_is_running:
         waited = time.monotonic() - begun
         if waited > state.stop_seconds + _SLACK_SECONDS:
             console.say(f"the launcher (pid {state.launcher_pid}) does not stop; killing it")
             with contextlib.suppress(ProcessLookupError):
                 os.kill(state.launcher_pid, signal.SIGKILL)
-        elif waited > _PATIENCE_BEFORE_A_WORD_SECONDS and not told:
-            told = True
+        elif waited > _ANNOUNCE_AFTER_SECONDS and not announced:
+            announced = True
             console.say(f"waiting for {_still_running(folder)} to stop")
         time.sleep(_LOOK_SECONDS)
 

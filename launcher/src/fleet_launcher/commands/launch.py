@@ -102,7 +102,7 @@ class _Launch:
             stack=self._state.stack,
             log_of=self._folder.log,
             log_settings=self._plan.settings,
-            tell=self._on_change,
+            observer=self._on_change,
         )
         # Shared with the supervisor, not copied: its changes are in the next write of the state file.
         self._state.parts = self._supervisor.states

@@ -41,9 +41,9 @@ def make_credentials(
     if out is not None and out.exists():
         raise LaunchError(f"{out} exists already; remove it or choose another file with --out")
     file = users.grant(worker_id, wanted, kind="added", out=out.absolute() if out else None)
-    told = _tell(folder, users)
+    effect = _reload(folder, users)
     url = without_password(nats_url(folder, settings))
-    console.say(f"worker {worker_id} may take jobs of {', '.join(wanted)}{told}; its secret is in {file}")
+    console.say(f"worker {worker_id} may take jobs of {', '.join(wanted)}{effect}; its secret is in {file}")
     console.say(
         f"start it with: pyoco-worker --nats-url {url} --nkey-file {file} --worker-id {worker_id} "
         f"--tags {','.join(wanted)}"
@@ -59,7 +59,7 @@ def list_credentials(folder: DataFolder, settings: LauncherSettings, console: Co
 def remove_credentials(folder: DataFolder, settings: LauncherSettings, console: Console, *, worker_id: str) -> None:
     users = _users(folder, settings)
     users.revoke(worker_id)
-    console.say(f"NATS does not let worker {worker_id} in any more{_tell(folder, users)}")
+    console.say(f"NATS does not let worker {worker_id} in any more{_reload(folder, users)}")
 
 
 def run_worker(
@@ -126,7 +126,7 @@ def _prepare(folder: DataFolder) -> None:
         typer.echo(closed, err=True)
 
 
-def _tell(folder: DataFolder, users: NatsUsers) -> str:
+def _reload(folder: DataFolder, users: NatsUsers) -> str:
     """Make a running NATS reload its users; return a phrase that says when the change takes effect."""
     if users.are_in_force:
         return "" if users.tell_running_nats() else " from the next start on"

@@ -31,7 +31,7 @@ def check_start(folder: DataFolder, settings: LauncherSettings) -> list[str]:
     """Refuse a start that drops the API keys or the ledger of the last one; describe changes that are intended."""
     before, now = _read(folder), LastStart.of(folder, settings)
     auth_is_said = "http_auth_mode" in settings.model_fields_set
-    told = []
+    changes = []
     if before is None and not auth_is_said and folder.has_kept(settings.auth_kv_bucket):
         # Last started by a version that did not keep this file.
         raise LaunchError(
@@ -44,7 +44,7 @@ def check_start(folder: DataFolder, settings: LauncherSettings) -> list[str]:
                 f"the stack in {folder.path} asked for API keys when it was started last; repeat --auth api_key, "
                 "or say --auth none to let in everybody who reaches it"
             )
-        told.append(
+        changes.append(
             "callers need an API key from now on (--auth api_key); at the last start they needed none"
             if now.http_auth_mode == "api_key"
             else "callers need no API key any more (--auth none); at the last start they needed one"
@@ -61,10 +61,10 @@ def check_start(folder: DataFolder, settings: LauncherSettings) -> list[str]:
                 f"the ledger of the stack in {folder.path} is {before.ledger}; set PYOCO_RUNS_DATABASE_URL to it "
                 f"again, or to {own} to go on with the ledger in the data dir, which does not know its runs"
             )
-        told.append(
+        changes.append(
             f"the ledger is now {now.ledger or own}; runs stay behind in {before.ledger or own}, the one before"
         )
-    return told
+    return changes
 
 
 def remember_start(folder: DataFolder, settings: LauncherSettings) -> None:

@@ -159,16 +159,16 @@ class NatsUsers:
 
     def _reload(self, pid: int) -> None:
         log = self._folder.log("nats")
-        told_before = log.stat().st_size
+        logged_before = log.stat().st_size
         os.kill(pid, signal.SIGHUP)
         deadline = time.monotonic() + _RELOAD_SECONDS
         while time.monotonic() < deadline:
             with log.open("rb") as file:
-                file.seek(told_before)
-                told = file.read()
-            if _RELOADED in told:
+                file.seek(logged_before)
+                logged = file.read()
+            if _RELOADED in logged:
                 return
-            if _NOT_RELOADED in told:
+            if _NOT_RELOADED in logged:
                 break
             time.sleep(_LOOK_SECONDS)
         raise LaunchError(f"NATS did not take its users anew; see {log}, and start the stack again")

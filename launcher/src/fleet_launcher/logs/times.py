@@ -42,9 +42,9 @@ def _time_of(line: str, *, near: float) -> float | None:
             return None
     if dated := _DATED.match(line):
         return datetime.strptime(dated[1], "%Y/%m/%d %H:%M:%S").astimezone().timestamp() + float(dated[2] or 0)
-    if told := _OF_A_DAY.match(line):
+    if found := _OF_A_DAY.match(line):
         midnight = datetime.fromtimestamp(near).astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
-        at = midnight.timestamp() + int(told[1]) * 3600 + int(told[2]) * 60 + float(told[3])
+        at = midnight.timestamp() + int(found[1]) * 3600 + int(found[2]) * 60 + float(found[3])
         # Lines are in order: one that would be later than the line after it is of the day before.
         return at if at - near < _DISORDER_SECONDS else at - _DAY_SECONDS
     return None

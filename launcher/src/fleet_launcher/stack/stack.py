@@ -44,13 +44,13 @@ class StackPlan:
 
     def check(self) -> list[str]:
         """Make the data dir; raise LaunchError for what would fail later or unnoticed, return warnings."""
-        told = [
+        warnings = [
             self.folder.prepare(),
             *check_start(self.folder, self.settings),
             check_disk(self.folder, self.settings),
             check_room(self.folder, self.settings) if self.with_nats else None,
         ]
-        return [sentence for sentence in told if sentence is not None]
+        return [warning for warning in warnings if warning is not None]
 
     async def build(self) -> list[Part]:
         """Check ports and NATS, write the configuration files, return the part table."""

@@ -51,7 +51,7 @@ class Backoff:
 class SupervisedPart:
     """One part over its whole life, across restarts of its process."""
 
-    def __init__(self, part: Part, *, stack: str, log: Path, log_settings: FleetSettings, tell: Observer) -> None:
+    def __init__(self, part: Part, *, stack: str, log: Path, log_settings: FleetSettings, observer: Observer) -> None:
         self.part = part
         self.state = PartState(
             name=part.name, address=part.address, log=str(log), data=str(part.data) if part.data else None
@@ -60,7 +60,7 @@ class SupervisedPart:
         self._stack = stack
         self._log = log
         self._log_settings = log_settings
-        self._tell = tell
+        self._on_change_of_state = observer
         self._stop_asked = asyncio.Event()
         self._hurry = asyncio.Event()
         self._healthy_since: float | None = None
@@ -158,7 +158,7 @@ class SupervisedPart:
         self.state.state, self.state.reason = phase, reason
         self.state.pid, self.state.started_at = pid, started_at
         if (phase, reason) != (before, reason_before):
-            self._tell(self.state, before)
+            self._on_change_of_state(self.state, before)
 
 
 class Supervisor:
@@ -169,12 +169,14 @@ class Supervisor:
         stack: str,
         log_of: Callable[[str], Path],
         log_settings: FleetSettings,
-        tell: Observer,
+        observer: Observer,
     ) -> None:
-        self._tell = tell
+        self._on_change_of_state = observer
         self._changed = asyncio.Event()
         self.parts = [
-            SupervisedPart(part, stack=stack, log=log_of(part.name), log_settings=log_settings, tell=self._on_change)
+            SupervisedPart(
+                part, stack=stack, log=log_of(part.name), log_settings=log_settings, observer=self._on_change
+            )
             for part in parts
         ]
 
@@ -212,7 +214,7 @@ class Supervisor:
 
     def _on_change(self, part: PartState, before: PartPhase) -> None:
         self._changed.set()
-        self._tell(part, before)
+        self._on_change_of_state(part, before)
 
 
 def stop_seconds(parts: Sequence[Part]) -> float:

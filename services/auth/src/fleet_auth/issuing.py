@@ -74,8 +74,8 @@ class KeyIssuer:
             expires_at=wish.expires_at,
             pepper=pepper_mark(self._pepper),
         )
-        with service_call(logger, "auth", "issue_key", entity_id=f"key:{key_id}") as told:
-            told["tenant_id"] = wish.tenant_id
+        with service_call(logger, "auth", "issue_key", entity_id=f"key:{key_id}") as call:
+            call["tenant_id"] = wish.tenant_id
             await self._bucket.create(key_id, record.encode())
         self._keys.note(record)
         return IssuedKey(api_key, record)

@@ -71,7 +71,7 @@ class Watcher:
         self.changed: set[str] = set()
         self.woken = asyncio.Event()
 
-    def tell(self, worker_id: str) -> None:
+    def notify(self, worker_id: str) -> None:
         self.changed.add(worker_id)
         self.woken.set()
 
@@ -206,7 +206,7 @@ class Watching:
 
     def _tell(self, worker_id: str) -> None:
         for watcher in self._watchers:
-            watcher.tell(worker_id)
+            watcher.notify(worker_id)
 
     def _state_of(self, record: WorkerRecord, now: float) -> WorkerState:
         return record.effective_state(now=now, disconnect_timeout_sec=self._disconnect_timeout_sec)

@@ -160,7 +160,7 @@ class Following:
                 if state is not None and state.snapshot.is_terminal:
                     follower.ended, follower.ended_at = state.snapshot, time.monotonic()
         except FleetError as error:
-            logger.warning("a run can no longer be watched; whoever follows it has to come back: %s", error)
+            logger.warning("a run can no longer be watched; its followers have to reconnect: %s", error)
             follower.is_lost = True
         follower.bell.set()
 
