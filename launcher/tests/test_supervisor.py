@@ -30,7 +30,7 @@ class Watched:
             stack="a-test",
             log_of=lambda name: folder / f"{name}.log",
             log_settings=FleetSettings(),
-            tell=self._note,
+            observer=self._note,
         )
 
     def _note(self, part: PartState, before: PartPhase) -> None:
