@@ -47,7 +47,7 @@ def test_the_door_stays_open_to_known_keys_for_a_while_and_then_closes(
 
 
 def _issue(nats_url: str, stack: Stack) -> str:
-    command = [sys.executable, "-m", "fleet_auth.admin_cli", "api-key", "create", "--tenant", "acme", "--json"]
+    command = [sys.executable, "-m", "fleet_auth.admin", "api-key", "create", "--tenant", "acme", "--json"]
     done = subprocess.run(
         [*command, "--nats-url", nats_url], env=stack.env, capture_output=True, text=True, timeout=60, check=True
     )

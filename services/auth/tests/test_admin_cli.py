@@ -26,7 +26,7 @@ DAY = 86400
 
 
 def run(*arguments: str, code: int = 0, **env: str) -> tuple[str, str]:
-    done = run_program(["fleet_auth.admin_cli:main", *arguments], env=environment(**env))
+    done = run_program(["fleet_auth.admin.cli:main", *arguments], env=environment(**env))
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout, done.stderr
@@ -156,7 +156,7 @@ def test_a_nats_that_is_away_is_one_sentence_within_seconds() -> None:
 
 
 def test_a_nats_that_does_not_answer_in_time_is_one_sentence() -> None:
-    late = "import fleet_auth.admin_cli as cli\ndef late(**_): raise TimeoutError\ncli.app = late\ncli.main()"
+    late = "import fleet_auth.admin.cli as cli\ndef late(**_): raise TimeoutError\ncli.app = late\ncli.main()"
     done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "NATS did not answer in time; try again" in done.stderr
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_it_with_130() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"nats://127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "fleet_auth.admin_cli", "api-key", "list", "--nats-url", url],
+            [sys.executable, "-m", "fleet_auth.admin", "api-key", "list", "--nats-url", url],
             env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,7 +15,7 @@ from fleet_testkit.programs import run_program
 
 
 def make(out: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    return run_program(["fleet_auth.container_secrets:main", "--out", str(out), *options], env=os.environ)
+    return run_program(["fleet_auth.admin.container_secrets:main", "--out", str(out), *options], env=os.environ)
 
 
 def contents(folder: Path) -> dict[str, str]:

@@ -18,8 +18,8 @@ import traceback
 from typing import Any, NoReturn
 
 PRELOADED = (
-    "fleet_auth.admin_cli",
-    "fleet_auth.container_secrets",
+    "fleet_auth.admin.cli",
+    "fleet_auth.admin.container_secrets",
     "fleet_auth.main",
     "fleet_launcher.cli",
     "fleet_runs_api.main",

@@ -130,7 +130,7 @@ class Stack:
         assert removed.returncode == 0, removed.stderr
 
     def admin(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return self._execute("fleet_auth.admin_cli:main", *arguments, "--data-dir", str(self.data_dir))
+        return self._execute("fleet_auth.admin.cli:main", *arguments, "--data-dir", str(self.data_dir))
 
     @property
     def nats_url(self) -> str:

@@ -91,5 +91,5 @@ def hash_key(api_key: str, pepper: SecretStr | None) -> str:
 
 
 def pepper_mark(pepper: SecretStr | None) -> str | None:
-    """A short fingerprint of the pepper: it tells a key of another pepper from a wrong key."""
+    """A short fingerprint of the pepper: it distinguishes a key of another pepper from a wrong key."""
     return None if pepper is None else hash_key("pyoco-fleet pepper", pepper)[:8]

@@ -42,7 +42,7 @@ class NewKey(Body):
 
 
 class KeyView(BaseModel):
-    """What is told of a key: neither the key nor its hash."""
+    """A key as it is shown: neither the key itself nor its hash."""
 
     key_id: str
     tenant_id: str

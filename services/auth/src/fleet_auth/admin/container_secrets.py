@@ -31,11 +31,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 class Names(EnvSettings, WireNames):
-    """What permissions are about: called as the services and the workers call it."""
+    """A JetStream context as the services and the workers make it: permissions name its subjects."""
 
 
 class Secrets:
-    """What is there stays as it is; what is missing is made."""
+    """Writes the files that are missing, and leaves the others as they are."""
 
     def __init__(self, folder: Path, *, owner: int | None) -> None:
         self._folder = folder
@@ -169,7 +169,7 @@ def _crew(workers: int) -> list[str]:
 
 
 def _tags(text: str) -> list[str]:
-    """Each once: what a fleet tells to type for one more tag may name one that it has."""
+    """Each tag once: the command that a fleet suggests for one more tag may name one that it has."""
     return list(dict.fromkeys(tag.strip() for tag in text.split(",") if tag.strip()))
 
 
@@ -192,7 +192,3 @@ def _say(sentence: str) -> None:
 def _fail(sentence: str) -> int:
     say_failure(sentence, program=_PROGRAM, service=SERVICE_HTTP, component=_COMPONENT)
     return 1
-
-
-if __name__ == "__main__":
-    main()

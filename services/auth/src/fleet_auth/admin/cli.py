@@ -21,16 +21,16 @@ from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import SettingsError
 
-from .admin_settings import AdminSettings
+from ..errors import KeyNotFound
+from ..issuing import IssuedKey, KeyIssuer, Wish
+from ..keys import Keys
+from ..lifetimes import BadLifetime, end_of_life, shown
+from ..listing import KeyQuery, select_keys
+from ..records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId, pepper_mark
+from ..schemas import KeyView, NewKeyView
+from .backup import BadBackup, NotEmpty
 from .backup_cli import backup, restore_backup
-from .errors import KeyNotFound
-from .fleet_backup import BadBackup, NotEmpty
-from .issuing import IssuedKey, KeyIssuer, Wish
-from .keys import Keys
-from .lifetimes import BadLifetime, end_of_life, shown
-from .listing import KeyQuery, select_keys
-from .records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId, pepper_mark
-from .schemas import KeyView, NewKeyView
+from .settings import AdminSettings
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ app.command("restore")(restore_backup)
 
 @app.callback()
 def administer() -> None:
-    """Administer a fleet. Works on NATS directly: whoever may use its credentials may do this."""
+    """Administer a fleet. Works on NATS directly: anyone with its credentials may do this."""
 
 
 class BadArguments(Exception):
@@ -264,7 +264,3 @@ def _print_json(value: object) -> None:
 
 def _say(sentence: str) -> None:
     typer.echo(f"{_PROGRAM}: {sentence}", err=True)
-
-
-if __name__ == "__main__":
-    main()

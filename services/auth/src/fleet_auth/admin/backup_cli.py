@@ -13,8 +13,8 @@ import typer
 from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 
-from .admin_settings import AdminSettings
-from .fleet_backup import Copied, back_up, kept_streams, restore
+from .backup import Copied, back_up, kept_streams, restore
+from .settings import AdminSettings
 
 T = TypeVar("T")
 
