@@ -30,6 +30,7 @@ from fleet_testkit.sse import Event, Feed
 from fleet_testkit.waiting import eventually
 
 NAMES = WireNames()
+_HEARD_WITHIN_SECONDS = 60.0
 
 
 def status(state: RunStatus) -> RunEvent:
@@ -71,6 +72,10 @@ class Bench:
             await change_snapshot(self.runs, run_id, _claimed)
         await publish(self.link, run_id, batch, *events, attempt=attempt)
 
+    async def is_listed(self, run_id: str, status: RunStatus) -> bool:
+        answer = await self.client.get("/runs", params={"status": status.value})
+        return any(run["run_id"] == run_id for run in answer.json())
+
     async def events(self, run_id: str, **query: Any) -> dict[str, Any]:
         answer = await self.client.get(f"/runs/{run_id}/events", params=query)
         assert answer.status_code == 200, answer.text
@@ -108,9 +113,10 @@ def _claimed(snapshot: RunSnapshot) -> RunSnapshot:
 
 async def heard(feed: Feed) -> Event:
     """The next event that is no heartbeat."""
-    event = await feed.next()
-    while event is not None and event["event"] == "heartbeat":
+    async with asyncio.timeout(_HEARD_WITHIN_SECONDS):
         event = await feed.next()
+        while event is not None and event["event"] == "heartbeat":
+            event = await feed.next()
     assert event is not None
     return event
 
@@ -330,6 +336,8 @@ async def test_a_follower_hears_only_what_it_wants_and_the_end_of_a_run_that_nev
 async def test_a_follower_goes_on_when_nats_is_back(own_bench: Bench, nats_server: NatsServer, wiped: bool) -> None:
     run_id = await own_bench.submit()
     await own_bench.claim(run_id)
+    # Events of a worker are shown if it is known to have claimed the run: after a wipe, only the ledger knows that.
+    await eventually(lambda: own_bench.is_listed(run_id, RunStatus.RUNNING), what="the claim in the ledger")
     async with own_bench.follow(run_id) as feed:
         for batch in range(5):
             await own_bench.publish(run_id, batch, said(f"{batch}"))
