@@ -1,4 +1,4 @@
-"""What docs/operations.md promises of a fleet in containers, with its very commands."""
+"""What the pages on containers in docs/how-to promise, with their very commands."""
 
 import json
 import subprocess

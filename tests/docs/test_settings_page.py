@@ -1,4 +1,4 @@
-"""docs/settings.md names every setting that some process honours, with its default, and no other."""
+"""docs/reference/settings.md names every setting that some process honours, with its default, and no other."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ _READ_DIRECTLY = re.compile(r"""environ(?:\.get\(|\[)["'](PYOCO_[A-Z0-9_]+)["']"
 
 def _page() -> dict[str, list[str]]:
     """The cells after the name, by the name of the variable."""
-    text = (ROOT / "docs/settings.md").read_text()
+    text = (ROOT / "docs/reference/settings.md").read_text()
     return {name: [cell.strip() for cell in cells.split("|")] for name, cells in _ROW.findall(text)}
 
 
