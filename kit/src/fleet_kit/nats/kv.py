@@ -40,7 +40,7 @@ class Bucket:
         self._link = link
 
     async def get(self, key: str, *, linearizable: bool = False) -> Entry | None:
-        entry, _ = await self._look_up(key, linearizable=linearizable)
+        entry, _ = await self.look_up(key, linearizable=linearizable)
         return entry
 
     async def create(self, key: str, value: bytes) -> int:
@@ -48,7 +48,7 @@ class Bucket:
         try:
             return await self.update(key, value, revision=0)
         except WrongRevision:
-            entry, marker_revision = await self._look_up(key)
+            entry, marker_revision = await self.look_up(key)
             if entry is not None or marker_revision == 0:
                 raise
             return await self.update(key, value, revision=marker_revision)
@@ -85,7 +85,7 @@ class Bucket:
         found: dict[str, int] = {}
         for subject in info.state.subjects or ():
             if (key := kv_key(self.name, subject)) not in besides:
-                entry, revision = await self._look_up(key)
+                entry, revision = await self.look_up(key)
                 if entry is None and revision:
                     found[key] = revision
         return found
@@ -97,7 +97,7 @@ class Bucket:
         if (error := answer.get("error")) is not None:
             raise NatsUnavailable(f"JetStream would not erase {key}: {error.get('description', 'no reason given')}")
 
-    async def _look_up(self, key: str, *, linearizable: bool = False) -> tuple[Entry | None, int]:
+    async def look_up(self, key: str, *, linearizable: bool = False) -> tuple[Entry | None, int]:
         """The entry, unless it is deleted, and the latest revision of the key, markers included (0: none)."""
         found = await last_message(
             self._link, kv_stream(self.name), kv_subject(self.name, key), linearizable=linearizable
