@@ -28,7 +28,7 @@ def write_screenshot(url: str) -> str:
         submit(client, "hello", tag="gpu")
         submit(client, "long", seconds=30)
     with running_chromium(program) as browser:
-        page = browser.new_page(viewport={"width": 1240, "height": 660}, locale="en", color_scheme="light")
+        page = browser.new_page(viewport={"width": 1240, "height": 770}, locale="en", color_scheme="light")
         page.goto(f"{url}/#/runs/{ended[-1]}")
         page.locator("#detail .task").nth(3).wait_for()
         page.locator("#runs .badge.running").first.wait_for()
