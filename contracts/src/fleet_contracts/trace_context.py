@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 # Headers over HTTP and on NATS alike.
 TRACEPARENT = "traceparent"
@@ -24,8 +24,6 @@ class TraceContext:
     is_sampled: bool = True
     # Vendor data, propagated unchanged.
     tracestate: str | None = None
-    # The recorder's own context, for a span of this process.
-    recorded: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
     def parse(cls, traceparent: str | None, tracestate: str | None = None) -> Self | None:

@@ -7,7 +7,6 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from fleet_kit.telemetry.recording import SpanRecorder
 from fleet_kit.telemetry.tracing import record_with
 
 
@@ -35,7 +34,7 @@ class RecordedSpans:
 @contextmanager
 def recorded_spans() -> Iterator[RecordedSpans]:
     recorded = RecordedSpans()
-    record_with(SpanRecorder(recorded.provider.get_tracer("test")))
+    record_with(recorded.provider.get_tracer("test"))
     try:
         yield recorded
     finally:

@@ -66,13 +66,11 @@ def _begin(component: str, exporter: "Callable[[], SpanExporter]") -> Tracing:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from .recording import HashedOnce, SpanRecorder
-
     _limit_exporter_log()
-    provider = TracerProvider(resource=HashedOnce(_resource(component)), shutdown_on_exit=False)
+    provider = TracerProvider(resource=_resource(component), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter()))
     trace.set_tracer_provider(provider)
-    record_with(SpanRecorder(provider.get_tracer(_NAMESPACE, release())))
+    record_with(provider.get_tracer(_NAMESPACE, release()))
     return Tracing(provider)
 
 
@@ -122,7 +120,7 @@ def _console() -> "SpanExporter":
 
 
 def _resource(component: str) -> "Resource":
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
     own = {
         "service.name": f"{_NAMESPACE}-{component}",
@@ -131,9 +129,7 @@ def _resource(component: str) -> "Resource":
         "service.instance.id": uuid.uuid4().hex,
     }
     # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence.
-    told = Resource.create()
-    said = {name for name, value in told.attributes.items() if not str(value).startswith("unknown_service")}
-    return told.merge(Resource({name: value for name, value in own.items() if name not in said}))
+    return Resource.create(own).merge(OTELResourceDetector().detect())
 
 
 def _limit_exporter_log() -> None:
