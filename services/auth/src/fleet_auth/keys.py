@@ -14,6 +14,7 @@ from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.kv import Mirror
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket
+from fleet_kit.waiting import is_set_within
 
 from .records import KeyRecord, key_id_of, pepper_mark
 
@@ -125,7 +126,7 @@ class Keys:
             self._seen, self._current_at = seen, asked_at
 
     async def _look_again_and_again(self) -> None:
-        while not await self._stops_within(min(_LOOK_INTERVAL_SECONDS, self._stale_sec / 4)):
+        while not await is_set_within(self._stop, min(_LOOK_INTERVAL_SECONDS, self._stale_sec / 4)):
             if self._link.down_because is not None:
                 continue
             try:
@@ -153,13 +154,6 @@ class Keys:
 
     async def _look_at_bucket(self) -> StreamInfo:
         return await ensure_bucket(self._link.jetstream, self._bucket, replicas=self._replicas)
-
-    async def _stops_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._stop.wait()
-        except TimeoutError:
-            return False
 
     def _apply(self, key: str, value: bytes | None) -> None:
         self._records.pop(key, None)

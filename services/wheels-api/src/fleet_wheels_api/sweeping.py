@@ -6,6 +6,7 @@ import logging
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.object_writing import ObjectWriter
+from fleet_kit.waiting import is_set_within
 
 from .metrics import Metrics
 from .registry import Registry
@@ -48,13 +49,8 @@ class Sweeper:
                 except Exception:
                     logger.exception("looking after the registry failed, trying again")
             soon = min(_SOON_SECONDS, self._interval_sec)
-            try:
-                async with asyncio.timeout(soon if self._registry.is_unfinished else self._interval_sec):
-                    await self._wanted.wait()
-            except TimeoutError:
-                continue
-            finally:
-                self._wanted.clear()
+            await is_set_within(self._wanted, soon if self._registry.is_unfinished else self._interval_sec)
+            self._wanted.clear()
 
     async def _sweep(self) -> None:
         await self._registry.reconcile()

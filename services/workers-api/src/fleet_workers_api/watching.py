@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.link import NatsLink
+from fleet_kit.waiting import is_set_within
 
 from .registry import Registry
 from .schemas import essence_json, summary_json
@@ -133,7 +134,7 @@ class Watching:
                 watcher.changed |= missed
                 watcher.woken.set()
             while (left := deadline - time.monotonic()) > 0:
-                if not await _is_set_within(watcher.woken, min(_HEARTBEAT_SECONDS, left)):
+                if not await is_set_within(watcher.woken, min(_HEARTBEAT_SECONDS, left)):
                     if left > _HEARTBEAT_SECONDS:
                         yield None
                     continue
@@ -191,7 +192,7 @@ class Watching:
                 self._gone[worker_id] = self._number
                 if len(self._gone) > _REMOVALS_KEPT:
                     self._forgotten = self._gone.popitem(last=False)[1]
-                self._tell(worker_id)
+                self._notify(worker_id)
             return
         self._records[worker_id] = record
         state = self._state_of(record, time.time())
@@ -202,20 +203,11 @@ class Watching:
         self._number += 1
         self._gone.pop(worker_id, None)
         self._shown[worker_id] = Shown(worker_id, self._number, state, record.hidden, essence)
-        self._tell(worker_id)
+        self._notify(worker_id)
 
-    def _tell(self, worker_id: str) -> None:
+    def _notify(self, worker_id: str) -> None:
         for watcher in self._watchers:
             watcher.notify(worker_id)
 
     def _state_of(self, record: WorkerRecord, now: float) -> WorkerState:
         return record.effective_state(now=now, disconnect_timeout_sec=self._disconnect_timeout_sec)
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
