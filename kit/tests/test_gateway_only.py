@@ -109,7 +109,7 @@ async def test_metrics_that_depend_on_who_asks_are_not_open() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "fleet.example"])
 def test_a_service_that_others_can_reach_does_not_start_without_the_secret(host: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=f"would listen on {host} and believe whoever reaches it; set PYOCO_GATE"):
+    with pytest.raises(SettingsError, match=f"would listen on {host} and believe every client; set PYOCO_GATE"):
         HttpSettings.load(host=host)
     HttpSettings.load(host=host, gateway_secret=SECRET)
     HttpSettings.load(host=host, uds=str(tmp_path / "s.sock"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 from pydantic import BaseModel, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from .files.secrets import read_secret
+from .files.secrets import secret_of
 
 if TYPE_CHECKING:
     from .files.nkeys import Nkey
@@ -141,12 +141,7 @@ class GatewaySecret(BaseModel):
 
     @model_validator(mode="after")
     def _read_gateway_secret(self) -> Self:
-        if self.gateway_secret_file is not None:
-            if self.gateway_secret is not None:
-                raise ValueError("PYOCO_GATEWAY_SECRET and PYOCO_GATEWAY_SECRET_FILE are both set; unset one of them")
-            self.gateway_secret = SecretStr(
-                read_secret(self.gateway_secret_file, setting="PYOCO_GATEWAY_SECRET_FILE")
-            )
+        self.gateway_secret = secret_of(self.gateway_secret, self.gateway_secret_file, setting="PYOCO_GATEWAY_SECRET")
         if self.gateway_secret is not None and not _GATEWAY_SECRET.fullmatch(self.gateway_secret.get_secret_value()):
             raise ValueError("the gateway secret must have 16 to 256 letters, digits, - and _")
         return self
@@ -166,7 +161,7 @@ class HttpSettings(FleetSettings, GatewaySecret):
     def _need_gateway_secret(self) -> Self:
         if self.gateway_secret is None and self.uds is None and not is_loopback(self.host):
             raise ValueError(
-                f"the service would listen on {self.host} and believe whoever reaches it; set PYOCO_GATEWAY_SECRET "
+                f"the service would listen on {self.host} and believe every client; set PYOCO_GATEWAY_SECRET "
                 "or PYOCO_GATEWAY_SECRET_FILE to the secret of the gateway, or PYOCO_HOST to 127.0.0.1"
             )
         return self

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet_auth.lifetimes import BadLifetime, end_of_life
+from fleet_auth.admin.lifetimes import BadLifetime, end_of_life
 from fleet_contracts.names import WireNames
 from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config
 from fleet_kit.files.nkeys import make_nkey

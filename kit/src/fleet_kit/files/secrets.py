@@ -5,6 +5,8 @@ import stat
 import tempfile
 from pathlib import Path
 
+from pydantic import SecretStr
+
 
 class SecretFileError(ValueError):
     """A file with a secret cannot be used."""
@@ -25,6 +27,15 @@ def read_secret(path: Path, *, setting: str) -> str:
     if not text:
         raise SecretFileError(f"{setting}: {path} is empty")
     return text
+
+
+def secret_of(given: SecretStr | None, file: Path | None, *, setting: str) -> SecretStr | None:
+    """The secret of a setting, or of the file that its setting with _FILE names; ValueError if both are set."""
+    if file is None:
+        return given
+    if given is not None:
+        raise ValueError(f"{setting} and {setting}_FILE are both set; unset one of them")
+    return SecretStr(read_secret(file, setting=f"{setting}_FILE"))
 
 
 def write_secret(path: Path, text: str) -> None:

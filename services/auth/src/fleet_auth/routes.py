@@ -68,14 +68,14 @@ async def _operator(caller: Admin) -> Identity:
 Operator = Annotated[Identity, Depends(_operator)]
 
 
-def key_routes(keys: Keys, office: KeyIssuer) -> APIRouter:
+def key_routes(keys: Keys, issuer: KeyIssuer) -> APIRouter:
     router = new_router("/auth/keys")
 
     @router.post("", status_code=201, response_model=NewKeyView, openapi_extra=json_body(NewKey))
     async def issue_key(operator: Operator, request: Request, response: Response) -> NewKeyView:
         """Issue a key for a tenant. The answer is the only place where it can be read."""
         wanted = await read(NewKey, request)
-        issued = await office.issue(wanted.wish(), created_by=operator.api_key_id)
+        issued = await issuer.issue(wanted.wish(), created_by=operator.api_key_id)
         response.headers.update(_NOT_KEPT)
         return NewKeyView.once(issued)
 
@@ -102,6 +102,6 @@ def key_routes(keys: Keys, office: KeyIssuer) -> APIRouter:
     @router.post("/{key_id}/revoke", response_model=KeyView)
     async def revoke_key(_: Operator, key_id: str) -> KeyView:
         """It opens nothing any more, within three seconds. Once more changes nothing."""
-        return KeyView.of(await office.revoke(key_id))
+        return KeyView.of(await issuer.revoke(key_id))
 
     return router

@@ -1,13 +1,27 @@
 """The settings of auth."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from fleet_contracts.names import WireNames
+from fleet_kit.files.secrets import secret_of
 from fleet_kit.settings import HttpSettings
 
-from .pepper import Pepper
+
+class Pepper(BaseModel):
+    """The pepper of the keys; settings classes inherit it."""
+
+    # Mixed into the hash of every key: keys cannot be tried against the bucket alone.
+    auth_pepper: SecretStr | None = None
+    # The same, read from a file that other users cannot access.
+    auth_pepper_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _read_pepper(self) -> Self:
+        self.auth_pepper = secret_of(self.auth_pepper, self.auth_pepper_file, setting="PYOCO_AUTH_PEPPER")
+        return self
 
 
 class Settings(HttpSettings, WireNames, Pepper):

@@ -6,23 +6,17 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, TypeVar
+from typing import IO, Annotated
 
 import typer
 
-from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.errors import FleetError
 from fleet_kit.nats.link import NatsLink
 
 from .backup import Copied, back_up, kept_streams, restore
+from .connecting import PROGRAM, DataDir, NatsUrl, connected, say
 from .settings import AdminSettings
 
-T = TypeVar("T")
-
-_PROGRAM = "pyoco-server-admin"
-_PATIENCE_SECONDS = 5.0
-
-NatsUrl = Annotated[str | None, typer.Option(help="NATS server; default: that of the data dir.", metavar="URL")]
-DataDir = Annotated[Path | None, typer.Option(help="Data dir of the embedded stack (.fleet).", metavar="DIR")]
 NkeyFile = Annotated[Path | None, typer.Option(help="Seed of the NATS user of the operator.", metavar="FILE")]
 
 
@@ -43,7 +37,7 @@ def backup(
     streams = kept_streams(settings, with_events=events)
     try:
         with nullcontext(sys.stdout.buffer) if out is None else _new_file(out) as file:
-            _tell("copied", _connected(settings, lambda link: back_up(link, streams, file)))
+            _run("copied", settings, lambda link: back_up(link, streams, file))
     except FleetError:
         if out is not None:
             out.unlink()  # half a backup is none, and the next try may use the name
@@ -62,7 +56,7 @@ def restore_backup(
     """Bring a backup into a NATS that has none of it; before the services start."""
     settings = _settings(nats_url, data_dir, nkey_file)
     with nullcontext(sys.stdin.buffer) if source is None else source.open("rb") as file:
-        _tell("restored", _connected(settings, lambda link: restore(link, file, replicas=replicas)))
+        _run("restored", settings, lambda link: restore(link, file, replicas=replicas))
 
 
 def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> AdminSettings:
@@ -74,22 +68,12 @@ def _new_file(path: Path) -> IO[bytes]:
     return open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
-def _connected(settings: AdminSettings, work: Callable[[NatsLink], Awaitable[T]]) -> T:
-    async def go() -> T:
-        async with NatsLink(settings, name=_PROGRAM) as link:
-            try:
-                async with asyncio.timeout(_PATIENCE_SECONDS):
-                    await link.wait_ready()
-            except TimeoutError as error:
-                raise NatsUnavailable(
-                    f"NATS is unavailable ({link.down_because}); say where it is with --data-dir or --nats-url, "
-                    "and whom it knows us as with --nkey-file"
-                ) from error
+def _run(what: str, settings: AdminSettings, work: Callable[[NatsLink], Awaitable[list[Copied]]]) -> None:
+    """Run `work` over a connection of its own, and report what it has copied."""
+
+    async def over_nats() -> list[Copied]:
+        async with connected(NatsLink(settings, name=PROGRAM), settings) as link:
             return await work(link)
 
-    return asyncio.run(go())
-
-
-def _tell(what: str, copied: list[Copied]) -> None:
-    for one in copied:
-        typer.echo(f"{_PROGRAM}: {what} {one.stream}: {one.messages} messages, {one.size_bytes} bytes", err=True)
+    for one in asyncio.run(over_nats()):
+        say(f"{what} {one.stream}: {one.messages} messages, {one.size_bytes} bytes")

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import orjson
 import typer
@@ -17,28 +17,26 @@ from rich.table import Table
 
 from fleet_contracts.problems import Problem
 from fleet_contracts.scopes import ALL_SCOPES, Scope
-from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.errors import FleetError
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import SettingsError
 
 from ..errors import KeyNotFound
 from ..issuing import IssuedKey, KeyIssuer, Wish
 from ..keys import Keys
-from ..lifetimes import BadLifetime, end_of_life, shown
 from ..listing import KeyQuery, select_keys
 from ..records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId, pepper_mark
 from ..schemas import KeyView, NewKeyView
 from .backup import BadBackup, NotEmpty
 from .backup_cli import backup, restore_backup
+from .connecting import PATIENCE_SECONDS, PROGRAM, DataDir, NatsUrl, connected, say
+from .lifetimes import BadLifetime, end_of_life, shown
 from .settings import AdminSettings
 
 T = TypeVar("T")
 
-_PROGRAM = "pyoco-server-admin"
-_EXAMPLE = f"{_PROGRAM} api-key create --tenant acme"
-_PATIENCE_SECONDS = 5.0
+_EXAMPLE = f"{PROGRAM} api-key create --tenant acme"
 _WIDTH_OF_A_PIPE = 400
-_AWAY = Problem.NATS_UNAVAILABLE
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 api_key = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Issue, list and revoke API keys.")
@@ -56,8 +54,6 @@ class BadArguments(Exception):
     """The command line arguments are invalid."""
 
 
-NatsUrl = Annotated[str | None, typer.Option(help="NATS server; default: that of the data dir.", metavar="URL")]
-DataDir = Annotated[Path | None, typer.Option(help="Data dir of the embedded stack (.fleet).", metavar="DIR")]
 NkeyFile = Annotated[Path | None, typer.Option(help="Seed of the NATS user of auth.", metavar="FILE")]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
@@ -79,20 +75,20 @@ def create(
     wish = _wish(tenant, scopes, expires, name)
     settings = _settings(nats_url, data_dir, nkey_file)
 
-    async def issue(keys: Keys, office: KeyIssuer) -> IssuedKey:
+    async def issue(keys: Keys, issuer: KeyIssuer) -> IssuedKey:
         _warn_of_other_peppers(keys.all(), settings)
-        return await office.issue(wish)
+        return await issuer.issue(wish)
 
     issued = _with_keys(settings, issue)
     if as_json:
         _print_json(NewKeyView.once(issued).model_dump(mode="json"))
         return
     record = issued.record
-    _say(
+    say(
         f"key {record.key_id} of tenant {record.tenant_id} for {', '.join(record.scopes)}; "
         f"{'it does not expire' if record.expires_at is None else f'it expires {shown(record.expires_at)}'}"
     )
-    _say("this is the only time that it is shown:")
+    say("this is the only time that it is shown:")
     typer.echo(issued.api_key)
 
 
@@ -118,7 +114,7 @@ def list_keys(
         # No wrapping in a file or a pipe.
         Console(width=None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE).print(_table(records))
     else:
-        _say(f"there are no keys; issue one with `{_EXAMPLE}`")
+        say(f"there are no keys; issue one with `{_EXAMPLE}`")
 
 
 @api_key.command()
@@ -131,14 +127,14 @@ def revoke(
 ) -> None:
     """Revoke a key; it opens nothing any more within three seconds. Once more changes nothing."""
 
-    async def end(_: Keys, office: KeyIssuer) -> KeyRecord:
-        return await office.revoke(key_id)
+    async def end(_: Keys, issuer: KeyIssuer) -> KeyRecord:
+        return await issuer.revoke(key_id)
 
     record = _with_keys(_settings(nats_url, data_dir, nkey_file), end)
     if as_json:
         _print_json(KeyView.of(record).model_dump(mode="json"))
     else:
-        _say(f"key {record.key_id} of tenant {record.tenant_id} is revoked since {shown(record.revoked_at)}")
+        say(f"key {record.key_id} of tenant {record.tenant_id} is revoked since {shown(record.revoked_at)}")
 
 
 def main() -> None:
@@ -151,13 +147,14 @@ def main() -> None:
         reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         code = _fail(f"{reason.rstrip('.')}; example: {_EXAMPLE}", Problem.INVALID_ARGUMENT)
     except KeyNotFound as error:
-        code = _fail(f"there is no key {error.meta['key_id']}; see `{_PROGRAM} api-key list --all`")
+        code = _fail(f"there is no key {error.meta['key_id']}; see `{PROGRAM} api-key list --all`")
     except (BadBackup, NotEmpty) as error:
         code = _fail(str(error))
     except TimeoutError:
         # Before OSError, its base class.
         code = _fail(
-            "NATS did not answer in time; try again: a cluster that has lost a server needs some seconds", _AWAY
+            "NATS did not answer in time; try again: a cluster that has lost a server needs some seconds",
+            Problem.NATS_UNAVAILABLE,
         )
     except OSError as error:
         code = _fail(f"{error.filename}: {error.strerror}")
@@ -169,19 +166,13 @@ def main() -> None:
 
 
 def _fail(sentence: str, problem: Problem | None = None) -> int:
-    _say(sentence + (f" ({problem.err_id})" if problem else ""))
+    say(sentence + (f" ({problem.err_id})" if problem else ""))
     return 1
 
 
 def _wish(tenant: str, scopes: str, expires: str | None, name: str | None) -> Wish:
-    try:
-        TypeAdapter(TenantId).validate_python(tenant)
-    except ValidationError as error:
-        raise BadArguments(f"--tenant {tenant!r}: {_reason(error)}") from error
-    try:
-        TypeAdapter(KeyName | None).validate_python(name)
-    except ValidationError as error:
-        raise BadArguments(f"--name {name!r}: {_reason(error)}") from error
+    _check("--tenant", tenant, TypeAdapter(TenantId))
+    _check("--name", name, TypeAdapter(KeyName | None))
     wanted = [word.strip() for word in scopes.split(",") if word.strip()]
     if unknown := sorted(set(wanted) - ALL_SCOPES):
         raise BadArguments(f"--scopes: {', '.join(unknown)} is not known; known are {', '.join(sorted(ALL_SCOPES))}")
@@ -194,8 +185,12 @@ def _wish(tenant: str, scopes: str, expires: str | None, name: str | None) -> Wi
     return Wish(tenant, tuple(Scope(word) for word in wanted), name=name, expires_at=expires_at)
 
 
-def _reason(error: ValidationError) -> str:
-    return error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+def _check(option: str, text: str | None, kind: TypeAdapter[Any]) -> None:
+    try:
+        kind.validate_python(text)
+    except ValidationError as error:
+        reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise BadArguments(f"{option} {text!r}: {reason}") from error
 
 
 def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> AdminSettings:
@@ -205,37 +200,24 @@ def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | Non
 def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyIssuer], Awaitable[T]]) -> T:
     """Run `work` with the keys as auth sees them, over a connection of its own."""
 
-    async def connected() -> T:
+    async def over_nats() -> T:
         bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
-        link = NatsLink(settings, name=_PROGRAM)
-        keys = Keys(link, bucket, pepper=pepper, stale_sec=_PATIENCE_SECONDS, replicas=settings.nats_replicas)
+        link = NatsLink(settings, name=PROGRAM)
+        keys = Keys(link, bucket, pepper=pepper, stale_sec=PATIENCE_SECONDS, replicas=settings.nats_replicas)
         link.after_connect(keys.load)
         try:
-            async with link:
-                await _ready(link, settings)
+            async with connected(link, settings):
                 return await work(keys, KeyIssuer(link, bucket, keys, pepper=pepper))
         finally:
             await keys.stop()
 
-    return asyncio.run(connected())
-
-
-async def _ready(link: NatsLink, settings: AdminSettings) -> None:
-    try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            await link.wait_ready()
-    except TimeoutError as error:
-        where = ", ".join(url.rpartition("@")[2].rpartition("/")[2] for url in settings.nats_url.split(","))
-        raise NatsUnavailable(
-            f"NATS at {where} is unavailable ({link.down_because}); start the stack, or say where it is "
-            "with --data-dir or --nats-url, and whom it knows us as with --nkey-file"
-        ) from error
+    return asyncio.run(over_nats())
 
 
 def _warn_of_other_peppers(records: Iterable[KeyRecord], settings: AdminSettings) -> None:
     ours = pepper_mark(settings.auth_pepper)
     if any(record.pepper != ours and record.revoked_at is None for record in records):
-        _say(
+        say(
             "warning: there are keys of another PYOCO_AUTH_PEPPER; this one only opens if auth has the same pepper "
             "as this command"
         )
@@ -260,7 +242,3 @@ def _table(records: Sequence[KeyRecord]) -> Table:
 
 def _print_json(value: object) -> None:
     typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
-
-
-def _say(sentence: str) -> None:
-    typer.echo(f"{_PROGRAM}: {sentence}", err=True)

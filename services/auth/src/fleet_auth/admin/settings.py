@@ -6,7 +6,7 @@ from typing import Any, Self
 from fleet_contracts.names import WireNames
 from fleet_kit.settings import FleetSettings, SettingsError
 
-from ..pepper import Pepper
+from ..settings import Pepper
 
 
 class AdminSettings(FleetSettings, WireNames, Pepper):
