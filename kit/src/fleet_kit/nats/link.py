@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import nats.errors
@@ -64,20 +64,26 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _Pending:
+    """A message that waits for its answer."""
+
     subject: str
-    ack: asyncio.Future[Ack]
+    future: asyncio.Future[Any]
+
+    def fail(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+            # Marks the exception as retrieved: there may be no waiter left.
+            self.future.exception()
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
-    subject: str
+class _Request(_Pending):
+    is_last: Callable[[Msg], bool]
     # Keeps waiting until its timeout when the connection is lost: NATS is often back by then, and a caller that
     # failed at once could not even report it.
-    is_patient: bool
-    messages: list[Msg]
-    is_last: Callable[[Msg], bool]
-    complete: asyncio.Future[None]
+    outlives_connection: bool
+    answers: list[Msg] = field(default_factory=list)
 
 
 class NatsLink:
@@ -100,10 +106,10 @@ class NatsLink:
         self._prepared = asyncio.Event()
         self._down_because: str | None = "not connected yet"
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sent: dict[str, _Sent] = {}
-        self._patience = RequestTimeouts(settings.nats_request_timeout_sec, self._end_waiting)
+        self._publishes: dict[str, _Pending] = {}
+        self._requests: dict[str, _Request] = {}
+        self._timeouts = RequestTimeouts(settings.nats_request_timeout_sec, self._time_out)
         self._silence = WriteSilence(settings.nats_request_timeout_sec)
-        self._answers: dict[str, _Answers] = {}
         self._tokens = itertools.count()
         self._reply_prefix = ""
         self._answers_prefix = ""
@@ -128,6 +134,10 @@ class NatsLink:
         if self._client.is_connected and self._prepared.is_set():
             return None
         return self._down_because or "preparing streams and buckets"
+
+    async def waiting_for(self) -> dict[str, str]:
+        """The readiness of a service that needs NATS only."""
+        return {} if (reason := self.down_because) is None else {"nats": reason}
 
     @property
     def full_because(self) -> str | None:
@@ -160,7 +170,7 @@ class NatsLink:
                 task.cancel()
             tasks = (await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_SECONDS))[1]
         self._fail_pending("the process is stopping")
-        self._patience.close()
+        self._timeouts.close()
         if self._client.is_connected:
             try:
                 async with asyncio.timeout(2):
@@ -184,28 +194,27 @@ class NatsLink:
             headers = {**(headers or {}), **trace.headers}
         token = str(next(self._tokens))
         future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        self._sent[token] = _Sent(subject, future)
+        self._publishes[token] = _Pending(subject, future)
         try:
             await self._client.publish(subject, payload, reply=self._reply_prefix + token, headers=headers)
         except OUTAGES as error:
-            del self._sent[token]
+            del self._publishes[token]
             raise self.unavailable(error) from error
-        self._patience.watch(token, future)
+        self._timeouts.watch(token, future)
         return future
 
     async def wait_ack(self, future: asyncio.Future[Ack]) -> Ack:
         """JetStream's ack; NatsSilent if it did not come in time."""
         return await future
 
-    def _end_waiting(self, token: str, since: float) -> None:
+    def _time_out(self, token: str, since: float) -> None:
         """Fail a publish or a request that has reached the request timeout."""
-        if (sent := self._sent.pop(token, None)) is not None and not sent.ack.done():
-            self._note_silence(since=since)
-            sent.ack.set_exception(NatsSilent())
-            # Marks the exception as retrieved: there may be no waiter left.
-            sent.ack.exception()
-        elif (answers := self._answers.get(token)) is not None and not answers.complete.done():
-            answers.complete.set_exception(TimeoutError())
+        if (publish := self._publishes.pop(token, None)) is not None:
+            if not publish.future.done():
+                self._note_silence(since=since)
+            publish.fail(NatsSilent())
+        elif (request := self._requests.get(token)) is not None:
+            request.fail(TimeoutError())
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""
@@ -218,7 +227,7 @@ class NatsLink:
 
     async def request(self, subject: str, payload: bytes = b"") -> Msg:
         try:
-            [answer] = await self._ask(subject, payload, is_last=lambda _: True, is_patient=True)
+            [answer] = await self._ask(subject, payload, is_last=lambda _: True, outlives_connection=True)
             if (answer.headers or {}).get("Status") == "503":
                 raise nats.errors.NoRespondersError
         except OUTAGES as error:
@@ -249,25 +258,25 @@ class NatsLink:
     async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
         """Send a request and collect its answers up to the one that `is_last`; all must arrive within the timeout."""
         try:
-            return await self._ask(subject, payload, is_last=is_last, is_patient=False)
+            return await self._ask(subject, payload, is_last=is_last, outlives_connection=False)
         except TimeoutError as error:
             raise NatsSilent() from error
         except OUTAGES as error:
             raise self.unavailable(error) from error
 
     async def _ask(
-        self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool], is_patient: bool
+        self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool], outlives_connection: bool
     ) -> list[Msg]:
         token = str(next(self._tokens))
-        answers = _Answers(subject, is_patient, [], is_last, asyncio.get_running_loop().create_future())
-        self._answers[token] = answers
+        request = _Request(subject, asyncio.get_running_loop().create_future(), is_last, outlives_connection)
+        self._requests[token] = request
         try:
             await self._client.publish(subject, payload, reply=self._answers_prefix + token)
-            self._patience.watch(token, answers.complete)
-            await answers.complete
+            self._timeouts.watch(token, request.future)
+            await request.future
         finally:
-            del self._answers[token]
-        return answers.messages
+            del self._requests[token]
+        return request.answers
 
     async def stream_info(self, stream: str) -> api.StreamInfo:
         try:
@@ -358,29 +367,29 @@ class NatsLink:
             await self._client.leave_server(reason)
 
     async def _on_ack(self, msg: Msg) -> None:
-        sent = self._sent.pop(msg.subject[len(self._reply_prefix) :], None)
-        if sent is None or sent.ack.done():
+        publish = self._publishes.pop(msg.subject[len(self._reply_prefix) :], None)
+        if publish is None or publish.future.done():
             return
         if msg.headers and msg.headers.get("Status") == "503":
             self._note_silence(since=asyncio.get_running_loop().time())
-            sent.ack.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
+            publish.future.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
             return
         self._silence.end()
         answer: dict[str, Any] = orjson.loads(msg.data)
         error = answer.get("error")
         self._fullness.note(is_full=error is not None and NoSpaceLeft.is_meant_by(error))
         if error is not None:
-            sent.ack.set_exception(_refusal(error))
+            publish.future.set_exception(_refusal(error))
         else:
-            sent.ack.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
+            publish.future.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
 
     async def _on_answer(self, msg: Msg) -> None:
-        answers = self._answers.get(msg.subject[len(self._answers_prefix) :])
-        if answers is None or answers.complete.done():
+        request = self._requests.get(msg.subject[len(self._answers_prefix) :])
+        if request is None or request.future.done():
             return
-        answers.messages.append(msg)
-        if answers.is_last(msg):
-            answers.complete.set_result(None)
+        request.answers.append(msg)
+        if request.is_last(msg):
+            request.future.set_result(None)
 
     async def _on_error(self, error: Exception) -> None:
         if (subject := denied_subject(error)) is not None:
@@ -400,7 +409,7 @@ class NatsLink:
         if not self._client.is_closed:
             self._down_because = self._down_because or "connection lost"
             logger.warning("disconnected from NATS", extra=problem_fields(Problem.NATS_UNAVAILABLE))
-        self._fail_pending(self._down_because or "connection closed", also_patient=False)
+        self._fail_pending(self._down_because or "connection closed", on_disconnect=True)
 
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
@@ -421,23 +430,17 @@ class NatsLink:
     def _deny(self, denied: str) -> None:
         """Fail all pending messages to a denied subject, because the server does not name one; some may be stored."""
         self._client.deny(denied)
-        for sent in self._sent.values():
-            if sent.subject.lower() == denied and not sent.ack.done():
-                sent.ack.set_exception(WriteDenied(f"NATS refused the write: {NotPermitted(sent.subject)}"))
-                sent.ack.exception()  # marks it as retrieved: there may be no waiter left
-        for answers in self._answers.values():
-            if answers.subject.lower() == denied and not answers.complete.done():
-                answers.complete.set_exception(NotPermitted(answers.subject))
-                answers.complete.exception()
+        for publish in self._publishes.values():
+            if publish.subject.lower() == denied:
+                publish.fail(WriteDenied(f"NATS refused the write: {NotPermitted(publish.subject)}"))
+        for request in self._requests.values():
+            if request.subject.lower() == denied:
+                request.fail(NotPermitted(request.subject))
 
-    def _fail_pending(self, reason: str, *, also_patient: bool = True) -> None:
-        waiting: list[asyncio.Future[Any]] = [sent.ack for sent in self._sent.values()]
-        waiting += [a.complete for a in self._answers.values() if also_patient or not a.is_patient]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
-                # Marks the exception as retrieved: there may be no waiter left.
-                future.exception()
+    def _fail_pending(self, reason: str, *, on_disconnect: bool = False) -> None:
+        requests = (r for r in self._requests.values() if not (on_disconnect and r.outlives_connection))
+        for pending in (*self._publishes.values(), *requests):
+            pending.fail(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
 
     def _server(self) -> str:
         url = self._client.connected_url

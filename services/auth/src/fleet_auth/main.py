@@ -46,14 +46,11 @@ def build(settings: Settings) -> FastAPI:
         finally:
             await keys.stop()
 
-    async def readiness() -> dict[str, str]:
-        return {"nats": reason} if (reason := link.down_because) is not None else {}
-
     return create_app(
         component=COMPONENT,
         routers=[verifying, key_routes(keys, KeyIssuer(link, bucket, keys, pepper=pepper))],
         lifespan=lifespan,
-        readiness=readiness,
+        readiness=link.waiting_for,
         registry=prometheus,
         express=express,
         # The gateway sends one for every request: they would outnumber all other traces.

@@ -53,9 +53,6 @@ def build(settings: Settings) -> FastAPI:
                 sweeper.stop()
                 await sweeping
 
-    async def readiness() -> dict[str, str]:
-        return {"nats": reason} if (reason := link.down_because) is not None else {}
-
     return create_app(
         component=COMPONENT,
         routers=[
@@ -70,7 +67,7 @@ def build(settings: Settings) -> FastAPI:
             )
         ],
         lifespan=lifespan,
-        readiness=readiness,
+        readiness=link.waiting_for,
         registry=prometheus,
         refresh=gauges.refresh,
     )

@@ -48,14 +48,11 @@ def build(settings: Settings) -> FastAPI:
             await asyncio.gather(*tasks, return_exceptions=True)
             await registry.stop()
 
-    async def readiness() -> dict[str, str]:
-        return {"nats": reason} if (reason := link.down_because) is not None else {}
-
     return create_app(
         component=COMPONENT,
         routers=[workers_routes(registry, operators, watching, disconnect_timeout_sec=timeout)],
         lifespan=lifespan,
-        readiness=readiness,
+        readiness=link.waiting_for,
         registry=prometheus,
         invalid_request=Problem.INVALID_WORKERS_REQUEST,
     )
