@@ -1,17 +1,14 @@
-"""The connection to NATS: reconnects for ever, reports why it is down, pipelines JetStream publishes."""
+"""The connection to NATS: reconnects for ever, reports why it is down, and has many publishes in flight."""
 
 import asyncio
-import itertools
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import nats.errors
 import nats.js.errors
-import orjson
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
@@ -24,9 +21,11 @@ from ..logs.rate_limit import RateLimitedLog
 from ..logs.setup import problem_fields
 from ..settings import FleetSettings
 from ..telemetry.tracing import current
-from .client import HeartbeatJetStream, NotPermitted, ReconnectingClient, denied_subject, explained
-from .outages import OUTAGES, NoSpaceLeft, StorageFull, WriteSilence
-from .timeouts import RequestTimeouts
+from .client import HeartbeatJetStream, ReconnectingClient, denied_subject, explained
+from .outages import OUTAGES
+from .replies import Ack, NatsSilent, Replies, WriteDenied, WriteRefused, WrongRevision
+
+__all__ = ["Ack", "NatsLink", "NatsSilent", "WriteDenied", "WriteRefused", "WrongRevision"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,55 +34,8 @@ _CANCEL_AGAIN_SECONDS = 0.25
 _PING_SECONDS = 2
 # In total longer than a reload of the users (1.5 ms measured); costs time only where the likeliest name is wrong.
 _API_NAME_PAUSES_SECONDS = (0.05, 0.15, 0.3)
-_WRONG_LAST_SEQUENCE = (10071, 10164)
 
 Hook = Callable[[], Awaitable[object]]
-
-
-class WrongRevision(Exception):
-    """The key has another revision than expected: it was written since it was read."""
-
-
-class NatsSilent(NatsUnavailable):
-    """NATS did not answer in time; try again."""
-
-
-class WriteRefused(NatsUnavailable):
-    """JetStream refused the write."""
-
-
-class WriteDenied(WriteRefused):
-    """NATS let a write to this subject not pass. It does not say which: this one may have been stored before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    stream: str
-    sequence: int
-    duplicate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    """A message that waits for its answer."""
-
-    subject: str
-    future: asyncio.Future[Any]
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-            # Marks the exception as retrieved: there may be no waiter left.
-            self.future.exception()
-
-
-@dataclass(frozen=True, slots=True)
-class _Request(_Pending):
-    is_last: Callable[[Msg], bool]
-    # Keeps waiting until its timeout when the connection is lost: NATS is often back by then, and a caller that
-    # failed at once could not even report it.
-    outlives_connection: bool
-    answers: list[Msg] = field(default_factory=list)
 
 
 class NatsLink:
@@ -106,15 +58,10 @@ class NatsLink:
         self._prepared = asyncio.Event()
         self._down_because: str | None = "not connected yet"
         self._tasks: set[asyncio.Task[None]] = set()
-        self._publishes: dict[str, _Pending] = {}
-        self._requests: dict[str, _Request] = {}
-        self._timeouts = RequestTimeouts(settings.nats_request_timeout_sec, self._time_out)
-        self._silence = WriteSilence(settings.nats_request_timeout_sec)
-        self._tokens = itertools.count()
-        self._reply_prefix = ""
-        self._answers_prefix = ""
+        self._replies = Replies(
+            self._client, timeout_seconds=settings.nats_request_timeout_sec, on_silence=self._leave_silent_server
+        )
         self._failures = RateLimitedLog()
-        self._fullness = StorageFull()
         self.reconnects = 0
 
     def after_connect(self, hook: Hook) -> None:
@@ -142,7 +89,7 @@ class NatsLink:
     @property
     def full_because(self) -> str | None:
         """Why writes are refused although the link is ready: NATS has no disk space. None if they are not."""
-        return "no space is left on the disk of NATS" if self._fullness.is_told else None
+        return "no space is left on the disk of NATS" if self._replies.fullness.is_noted else None
 
     @property
     def max_payload(self) -> int:
@@ -169,8 +116,7 @@ class NatsLink:
             for task in tasks:
                 task.cancel()
             tasks = (await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_SECONDS))[1]
-        self._fail_pending("the process is stopping")
-        self._timeouts.close()
+        self._replies.close()
         if self._client.is_connected:
             try:
                 async with asyncio.timeout(2):
@@ -192,29 +138,14 @@ class NatsLink:
         """
         if (trace := current()) is not None:
             headers = {**(headers or {}), **trace.headers}
-        token = str(next(self._tokens))
-        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        self._publishes[token] = _Pending(subject, future)
         try:
-            await self._client.publish(subject, payload, reply=self._reply_prefix + token, headers=headers)
+            return await self._replies.publish(subject, payload, headers)
         except OUTAGES as error:
-            del self._publishes[token]
             raise self.unavailable(error) from error
-        self._timeouts.watch(token, future)
-        return future
 
     async def wait_ack(self, future: asyncio.Future[Ack]) -> Ack:
         """JetStream's ack; NatsSilent if it did not come in time."""
         return await future
-
-    def _time_out(self, token: str, since: float) -> None:
-        """Fail a publish or a request that has reached the request timeout."""
-        if (publish := self._publishes.pop(token, None)) is not None:
-            if not publish.future.done():
-                self._note_silence(since=since)
-            publish.fail(NatsSilent())
-        elif (request := self._requests.get(token)) is not None:
-            request.fail(TimeoutError())
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""
@@ -227,7 +158,7 @@ class NatsLink:
 
     async def request(self, subject: str, payload: bytes = b"") -> Msg:
         try:
-            [answer] = await self._ask(subject, payload, is_last=lambda _: True, outlives_connection=True)
+            [answer] = await self._replies.ask(subject, payload, is_last=lambda _: True, outlives_connection=True)
             if (answer.headers or {}).get("Status") == "503":
                 raise nats.errors.NoRespondersError
         except OUTAGES as error:
@@ -258,25 +189,11 @@ class NatsLink:
     async def request_many(self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool]) -> list[Msg]:
         """Send a request and collect its answers up to the one that `is_last`; all must arrive within the timeout."""
         try:
-            return await self._ask(subject, payload, is_last=is_last, outlives_connection=False)
+            return await self._replies.ask(subject, payload, is_last=is_last, outlives_connection=False)
         except TimeoutError as error:
             raise NatsSilent() from error
         except OUTAGES as error:
             raise self.unavailable(error) from error
-
-    async def _ask(
-        self, subject: str, payload: bytes, *, is_last: Callable[[Msg], bool], outlives_connection: bool
-    ) -> list[Msg]:
-        token = str(next(self._tokens))
-        request = _Request(subject, asyncio.get_running_loop().create_future(), is_last, outlives_connection)
-        self._requests[token] = request
-        try:
-            await self._client.publish(subject, payload, reply=self._answers_prefix + token)
-            self._timeouts.watch(token, request.future)
-            await request.future
-        finally:
-            del self._requests[token]
-        return request.answers
 
     async def stream_info(self, stream: str) -> api.StreamInfo:
         try:
@@ -320,18 +237,10 @@ class NatsLink:
             tls_hostname=settings.nats_tls_hostname,
             **user,
         )
-        self._reply_prefix = await self._receive(self._on_ack)
-        # A subscription apart from the acks: many large answers at once must not push out the ack of a write.
-        self._answers_prefix = await self._receive(self._on_answer)
+        await self._replies.listen()
         self._down_because = None
         logger.info("connected to NATS", extra={"meta": {"server": self._server()}})
         self._spawn(self._prepare())
-
-    async def _receive(self, on_message: Callable[[Msg], Awaitable[None]]) -> str:
-        """Subscribe to a new inbox. Returns the prefix of its reply subjects; a token completes one."""
-        inbox = self._client.new_inbox()
-        await self._client.subscribe(f"{inbox}.*", cb=on_message)
-        return f"{inbox}."
 
     async def _prepare(self) -> None:
         """Run the hooks until all succeed; a newer connection starts its own round."""
@@ -356,9 +265,8 @@ class NatsLink:
             self._prepared.set()
             return
 
-    def _note_silence(self, *, since: float) -> None:
-        if self._silence.note(since=since, now=asyncio.get_running_loop().time()):
-            self._spawn(self._move_on("JetStream takes nothing at this server"))
+    def _leave_silent_server(self) -> None:
+        self._spawn(self._move_on("JetStream takes nothing at this server"))
 
     async def _move_on(self, reason: str) -> None:
         if self._client.is_connected and len(self._client.servers) > 1:
@@ -366,34 +274,10 @@ class NatsLink:
             self._down_because = reason
             await self._client.leave_server(reason)
 
-    async def _on_ack(self, msg: Msg) -> None:
-        publish = self._publishes.pop(msg.subject[len(self._reply_prefix) :], None)
-        if publish is None or publish.future.done():
-            return
-        if msg.headers and msg.headers.get("Status") == "503":
-            self._note_silence(since=asyncio.get_running_loop().time())
-            publish.future.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
-            return
-        self._silence.end()
-        answer: dict[str, Any] = orjson.loads(msg.data)
-        error = answer.get("error")
-        self._fullness.note(is_full=error is not None and NoSpaceLeft.is_meant_by(error))
-        if error is not None:
-            publish.future.set_exception(_refusal(error))
-        else:
-            publish.future.set_result(Ack(answer["stream"], answer["seq"], answer.get("duplicate", False)))
-
-    async def _on_answer(self, msg: Msg) -> None:
-        request = self._requests.get(msg.subject[len(self._answers_prefix) :])
-        if request is None or request.future.done():
-            return
-        request.answers.append(msg)
-        if request.is_last(msg):
-            request.future.set_result(None)
-
     async def _on_error(self, error: Exception) -> None:
         if (subject := denied_subject(error)) is not None:
-            self._deny(subject)
+            self._client.deny(subject)
+            self._replies.deny(subject)
         self._note_outage(error)
         text = explained(error)
         logger.log(
@@ -409,38 +293,23 @@ class NatsLink:
         if not self._client.is_closed:
             self._down_because = self._down_because or "connection lost"
             logger.warning("disconnected from NATS", extra=problem_fields(Problem.NATS_UNAVAILABLE))
-        self._fail_pending(self._down_because or "connection closed", on_disconnect=True)
+        self._replies.fail(self._down_because or "connection closed", on_disconnect=True)
 
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
         self._down_because = None
-        self._silence.end()
+        self._replies.silence.end()
         logger.info("reconnected to NATS", extra={"meta": {"server": self._server()}})
         self._spawn(self._prepare())
 
     async def _on_closed(self) -> None:
         self._prepared.clear()
         self._down_because = "connection closed"
-        self._fail_pending("connection closed")
+        self._replies.fail("connection closed")
 
     def _note_outage(self, error: Exception) -> None:
         if not self._client.is_connected:
             self._down_because = explained(error)
-
-    def _deny(self, denied: str) -> None:
-        """Fail all pending messages to a denied subject, because the server does not name one; some may be stored."""
-        self._client.deny(denied)
-        for publish in self._publishes.values():
-            if publish.subject.lower() == denied:
-                publish.fail(WriteDenied(f"NATS refused the write: {NotPermitted(publish.subject)}"))
-        for request in self._requests.values():
-            if request.subject.lower() == denied:
-                request.fail(NotPermitted(request.subject))
-
-    def _fail_pending(self, reason: str, *, on_disconnect: bool = False) -> None:
-        requests = (r for r in self._requests.values() if not (on_disconnect and r.outlives_connection))
-        for pending in (*self._publishes.values(), *requests):
-            pending.fail(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
 
     def _server(self) -> str:
         url = self._client.connected_url
@@ -456,11 +325,3 @@ class NatsLink:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._down_because = str(error) or type(error).__name__
             logger.error("a task of the NATS link failed", exc_info=error)
-
-
-def _refusal(error: dict[str, Any]) -> Exception:
-    if error.get("err_code") in _WRONG_LAST_SEQUENCE:
-        return WrongRevision(error.get("description", ""))
-    if NoSpaceLeft.is_meant_by(error):
-        return NoSpaceLeft()
-    return WriteRefused(f"JetStream refused the write: {error.get('description', 'no reason given')}")

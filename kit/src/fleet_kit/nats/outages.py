@@ -43,7 +43,7 @@ class StorageFull:
         self._until = time.monotonic() + _FULL_SECONDS if is_full else float("-inf")
 
     @property
-    def is_told(self) -> bool:
+    def is_noted(self) -> bool:
         return time.monotonic() < self._until
 
 

@@ -4,8 +4,8 @@ The layer over the API is thin, and there for three rules: nothing is computed f
 periodic work outside of any trace begins none, and an exception is a bounded status instead of an event.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Token
 from typing import Self
 
@@ -52,10 +52,13 @@ class Span:
             self.fail(type(error).__name__, str(error))
         self.end()
 
-    def active(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def active(self) -> Iterator[None]:
         if self.context is None:
-            return nullcontext()
-        return trace.use_span(self._span, record_exception=False, set_status_on_exception=False)
+            yield
+        else:
+            with trace.use_span(self._span, record_exception=False, set_status_on_exception=False):
+                yield
 
     def rename(self, name: str) -> None:
         """Set the name, if it is known only after the start."""
