@@ -1,4 +1,4 @@
-"""The schema of a log line is kept in a file, and knows a line that tells too little."""
+"""The schema of a log line is kept in a file, and refuses a line with too few fields."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the roles may do on NATS, read from the lists; the server's own word is in tests/acceptance."""
+"""The permissions of the roles on NATS, by the lists; tests/acceptance asks the server itself."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How a run's snapshot may change, and how it may not."""
+"""The allowed and the refused changes of a run's snapshot."""
 
 import pytest
 from hypothesis import given
@@ -73,9 +73,9 @@ def test_numbers_of_attempts_that_a_lost_store_may_have_known_are_not_used_again
     assert anew.skip_attempts(20).attempt_floor == 40
     assert claimed(claimed(PENDING).hand_back(now=3.0, interrupted=True).skip_attempts(5)).attempt == 7
 
-    told = again.with_lost_attempt(lost, now=6.0)
-    assert told.is_held_by("w2-1", 21)
-    [record] = told.earlier_attempts
+    changed = again.with_lost_attempt(lost, now=6.0)
+    assert changed.is_held_by("w2-1", 21)
+    [record] = changed.earlier_attempts
     assert (record.attempt, record.outcome, record.worker_id, record.start_time, record.end_time) == (
         1,
         AttemptOutcome.INTERRUPTED,
@@ -83,11 +83,11 @@ def test_numbers_of_attempts_that_a_lost_store_may_have_known_are_not_used_again
         2.0,
         6.0,
     )
-    assert told.with_lost_attempt(lost, now=7.0) is told
+    assert changed.with_lost_attempt(lost, now=7.0) is changed
     ended = again.finish(RunStatus.COMPLETED, now=7.0)
     assert ended.with_lost_attempt(ended, now=8.0) is ended
-    told = ended.with_lost_attempt(lost, now=8.0)
-    assert (told.status, told.end_time, told.earlier_attempts[0].attempt) == (RunStatus.COMPLETED, 7.0, 1)
+    changed = ended.with_lost_attempt(lost, now=8.0)
+    assert (changed.status, changed.end_time, changed.earlier_attempts[0].attempt) == (RunStatus.COMPLETED, 7.0, 1)
 
 
 def test_an_attempt_keeps_when_it_was_due_also_after_its_end() -> None:

@@ -1,4 +1,4 @@
-"""What the W3C says about reading a trace context, and what we carry on."""
+"""Trace contexts are read as the W3C says, and propagated."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a worker's record means at a given moment, also when an older worker wrote it."""
+"""The state of a worker at a given moment, by its record, also by one of an older worker."""
 
 import json
 from typing import Any

@@ -175,7 +175,7 @@ async def test_a_failure_without_a_problem_id_has_its_own_status(client: httpx.A
     assert (error["code"], error["message"], error["meta"]["cups"]) == ("CONFLICT", "The teapot is empty.", 0)
 
 
-async def test_a_bad_request_is_told_which_field_and_why(client: httpx.AsyncClient) -> None:
+async def test_the_answer_to_a_bad_request_names_the_field_and_the_reason(client: httpx.AsyncClient) -> None:
     answer = await client.get("/limited", params={"limit": "11"})
     assert answer.status_code == 422
     error = answer.json()["error"]
@@ -199,12 +199,12 @@ async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
     assert answer.json()["error"]["meta"] == {"request_id": answer.headers["x-request-id"], "retryable": False}
     assert "secret" not in answer.text
     assert "Traceback" not in answer.text
-    told = [record for record in caplog.records if record.exc_info]
-    assert [str(record.exc_info[1]) for record in told if record.exc_info] == ["a secret detail"]
+    logged = [record for record in caplog.records if record.exc_info]
+    assert [str(record.exc_info[1]) for record in logged if record.exc_info] == ["a secret detail"]
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("/limited?limit=hunter2", {"fields": ["query.limit"], "detail": "invalid request"}),
         ("/kettle", {"fields": ["water", "tea"], "detail": "invalid list query"}),
@@ -219,13 +219,13 @@ async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
     ],
 )
 async def test_a_failed_request_tells_in_its_line_what_the_taxonomy_asks_for(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, told: dict[str, object]
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, expected: dict[str, object]
 ) -> None:
     with caplog.at_level(logging.INFO, "fleet_kit.http.app"):
         answer = await client.get(path)
     asked = {"method": "GET", "path": path.partition("?")[0], "status_code": answer.status_code}
     meta = caplog.records[-1].__dict__["meta"]
-    assert meta == {**asked, "error_code": code_of_status(answer.status_code), **told}
+    assert meta == {**asked, "error_code": code_of_status(answer.status_code), **expected}
     assert "hunter2" not in str(meta)
 
 
@@ -235,10 +235,10 @@ async def test_what_is_away_is_logged_with_the_exception_but_without_its_traceba
     assert (await client.get("/outage")).status_code == 503
     away = next(record for record in caplog.records if record.levelno == logging.ERROR)
     assert away.exc_info is None
-    told = away.__dict__
-    assert (told["exc_type"], told["exc_message"]) == ("NatsUnavailable", away.getMessage())
-    assert told["exc_origin"].startswith(f"{__file__}:")
-    assert told["exc_origin"].endswith(" in outage")
+    line = away.__dict__
+    assert (line["exc_type"], line["exc_message"]) == ("NatsUnavailable", away.getMessage())
+    assert line["exc_origin"].startswith(f"{__file__}:")
+    assert line["exc_origin"].endswith(" in outage")
 
 
 @pytest.mark.parametrize(

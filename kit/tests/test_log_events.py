@@ -1,4 +1,4 @@
-"""The events of the contracts table: what they tell, and on whose behalf."""
+"""The events of the contracts table: their fields, and the source that they name."""
 
 import io
 import json
@@ -42,9 +42,9 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
 
 
 def test_a_use_case_tells_that_it_is_done(written: Written) -> None:
-    with service_call(logger, "runs", "submit") as told:
-        told["entity_id"] = "run:r1"
-        told["runs"] = 3
+    with service_call(logger, "runs", "submit") as call:
+        call["entity_id"] = "run:r1"
+        call["runs"] = 3
     [line] = written()
     assert (line["event"], line["status"], line["entity_id"]) == ("service.call", "completed", "run:r1")
     assert line["meta"] == {"service": "runs", "operation": "submit", "runs": 3}
@@ -74,8 +74,8 @@ def test_a_use_case_tells_what_was_not_there(written: Written, entity_id: str, r
 
 
 def test_a_quiet_use_case_says_nothing(written: Written) -> None:
-    with service_call(logger, "runs", "submit", level=logging.DEBUG) as told:
-        told["entity_id"] = "run:r1"
+    with service_call(logger, "runs", "submit", level=logging.DEBUG) as call:
+        call["entity_id"] = "run:r1"
     assert written() == []
 
 
@@ -104,7 +104,7 @@ def test_a_letter_of_no_flow_moves_as_well(written: Written) -> None:
     assert line["meta"] == {"job_type": "unknown", "reason": "invalid_job", "letter_id": 7}
 
 
-def test_switches_are_told_with_where_they_come_from(written: Written) -> None:
+def test_switches_are_logged_with_their_source(written: Written) -> None:
     log_feature_flags(logger, FleetSettings(log_utc=True), "log_utc", "log_format")
     first, second = written()
     assert first["meta"] == {"flag": "PYOCO_LOG_UTC", "value": True, "source": "settings"}

@@ -1,4 +1,4 @@
-"""The text format is for people: short, aligned, with what tells one run from another."""
+"""The text format is for people: short, aligned, with what distinguishes one run from another."""
 
 import io
 from typing import Any
@@ -74,9 +74,9 @@ ESCAPE, CLEAR, BELL = "\x1b[2J", "\x9b2J", "\x07"
     ],
 )
 def test_what_a_terminal_would_obey_is_shown_instead(changes: dict[str, Any], shown: str) -> None:
-    told = text_line({**LINE, **changes}, coloured=False)
-    assert shown in told
-    assert not [char for char in told if char != "\n" and (char < " " or "\x7f" <= char <= "\x9f")]
+    shown_line = text_line({**LINE, **changes}, coloured=False)
+    assert shown in shown_line
+    assert not [char for char in shown_line if char != "\n" and (char < " " or "\x7f" <= char <= "\x9f")]
 
 
 def test_colours_are_added_and_nothing_else() -> None:

@@ -203,7 +203,7 @@ def test_a_line_holds_no_character_that_a_terminal_would_obey(configure: Configu
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "logged"),
     [
         ("\udcff", "\\udcff"),
         (2**70, str(2**70)),
@@ -211,19 +211,19 @@ def test_a_line_holds_no_character_that_a_terminal_would_obey(configure: Configu
         ([Rude()], ["<Rude whose repr raised RuntimeError>"]),
     ],
 )
-def test_a_line_is_told_whatever_it_is_given(configure: Configure, value: object, told: object) -> None:
+def test_a_line_is_logged_for_any_value(configure: Configure, value: object, logged: object) -> None:
     lines = configure()
     logger.info("odd", extra={"meta": {"value": value}})
     with log_context(flow_name="\udcff"):
         logger.info("no \udcff text")
     check_log_lines(lines(), of="stdout")
     odd, text = map(json.loads, lines())
-    assert (odd["message"], odd["level"], odd["meta"]) == ("odd", "INFO", {"value": told})
+    assert (odd["message"], odd["level"], odd["meta"]) == ("odd", "INFO", {"value": logged})
     assert (text["message"], text["flow_name"]) == ("no \\udcff text", "\\udcff")
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
-def test_arguments_that_do_not_fit_are_told_beside_the_message(configure: Configure, log_format: str) -> None:
+def test_arguments_that_do_not_fit_are_logged_beside_the_message(configure: Configure, log_format: str) -> None:
     lines = configure(log_format=log_format)
     logger.info("%d runs of %s", "many")
     logger.info("hello %s", Rude())
@@ -232,13 +232,13 @@ def test_arguments_that_do_not_fit_are_told_beside_the_message(configure: Config
     assert "'hello %s' with <tuple whose repr raised RuntimeError>" in second
 
 
-def test_an_exception_without_words_is_told(written: Written) -> None:
+def test_an_exception_without_a_message_is_logged(written: Written) -> None:
     logger.error("it went wrong", exc_info=RudeError())
     [line] = written()
     assert (line["exc_type"], line["exc_message"]) == ("RudeError", "<RudeError whose str raised RuntimeError>")
 
 
-def test_a_line_that_cannot_be_told_at_all_is_replaced_by_one_that_says_so(written: Written) -> None:
+def test_a_line_that_cannot_be_formatted_is_replaced_by_a_report(written: Written) -> None:
     for _ in range(2):
         logger.error("not a word", extra={"meta": None})
     line, again = written()
@@ -247,7 +247,7 @@ def test_a_line_that_cannot_be_told_at_all_is_replaced_by_one_that_says_so(writt
     assert (line["pathname"], line["logger"]) == (__file__, logger.name)
 
 
-def test_a_failing_output_is_told_once_and_never_breaks_the_work(
+def test_a_failing_output_is_reported_once_and_never_breaks_the_work(
     configure: Configure, capfd: pytest.CaptureFixture[str]
 ) -> None:
     class Broken:
@@ -260,9 +260,9 @@ def test_a_failing_output_is_told_once_and_never_breaks_the_work(
     configure(Broken())
     logger.info("one")
     logger.info("two")
-    [told] = capfd.readouterr().err.splitlines()
-    check_log_lines([told], of="stderr")
-    line = json.loads(told)
+    [report] = capfd.readouterr().err.splitlines()
+    check_log_lines([report], of="stderr")
+    line = json.loads(report)
     assert (line["err_id"], line["msg_id"]) == ("ERR-PYOCO-0013", "MSG-PYOCO-0013")
     assert (line["exc_type"], line["exc_message"]) == ("OSError", "disk full")
 
@@ -323,7 +323,7 @@ def test_a_failure_tells_its_code_and_what_that_code_asks_for(written: Written) 
     assert broken["exception_type"] == "ValueError"
 
 
-def test_a_problem_is_a_failure_however_loudly_it_is_told(written: Written) -> None:
+def test_a_problem_is_a_failure_at_any_level(written: Written) -> None:
     logger.warning("away", extra=problem_fields(Problem.NATS_UNAVAILABLE))
     logger.info("no flow", extra={"run_id": "r1", **problem_fields(Problem.FLOW_NOT_FOUND)})
     logger.warning("too slow", extra={"status": LogStatus.TIMEOUT, **problem_fields(Problem.CANCEL_TIMED_OUT)})
@@ -373,7 +373,7 @@ def test_a_process_may_be_about_something_on_every_line(
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("text", "shown"),
     [
         ("the key pyoco_ab12_" + "x" * 40 + " is bad", "the key pyoco_ab12_(withheld) is bad"),
         ("GET /runs/pyoco%5Fab12%5f" + "x" * 40 + "?", "GET /runs/pyoco_ab12_(withheld)?"),
@@ -397,6 +397,6 @@ def test_a_process_may_be_about_something_on_every_line(
         ),
     ],
 )
-def test_what_looks_like_a_secret_is_withheld(written: Written, told: str, shown: str) -> None:
-    logger.info("%s", told)
+def test_what_looks_like_a_secret_is_withheld(written: Written, text: str, shown: str) -> None:
+    logger.info("%s", text)
     assert [line["message"] for line in written()] == [shown]

@@ -54,7 +54,7 @@ def test_when_it_is_over_nobody_listens() -> None:
         httpx.get(f"http://127.0.0.1:{port}/health")
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_that_is_taken_is_reported() -> None:
     port = free_port()
     with (
         monitored("127.0.0.1", port, new_registry("tested"), dict),
@@ -79,7 +79,7 @@ def test_a_caller_that_says_nothing_is_no_news(
     assert capfd.readouterr().err == ""
 
 
-def test_what_cannot_be_told_is_a_line_and_an_answer(
+def test_a_failing_check_is_a_line_and_an_answer(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def broken() -> dict[str, str]:

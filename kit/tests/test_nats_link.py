@@ -109,7 +109,7 @@ async def test_a_link_outlives_its_server_and_prepares_a_wiped_one_again(nats_se
         await mirror.stop()
 
 
-async def test_what_keeps_a_link_from_being_ready_is_told_once_for_a_while(
+async def test_the_reason_why_a_link_is_not_ready_is_logged_once_for_a_while(
     nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried: list[None] = []
@@ -123,9 +123,9 @@ async def test_what_keeps_a_link_from_being_ready_is_told_once_for_a_while(
         link.after_connect(prepare)
         async with asyncio.timeout(30):
             await link.wait_ready()
-    told = [record for record in caplog.records if "could not prepare" in record.message]
-    assert [record.levelname for record in told if record.levelno > logging.DEBUG] == ["WARNING"]
-    assert len([record for record in told if record.exc_info]) == 1
+    logged = [record for record in caplog.records if "could not prepare" in record.message]
+    assert [record.levelname for record in logged if record.levelno > logging.DEBUG] == ["WARNING"]
+    assert len([record for record in logged if record.exc_info]) == 1
 
 
 async def test_one_wait_serves_several_durables(nats_server: NatsServer) -> None:

@@ -116,7 +116,7 @@ async def test_a_server_whose_signer_is_named_is_trusted(server: NatsServer, aut
         await until_ready(FleetSettings(nats_url=url, nats_tls_ca_file=authority.file))
 
 
-async def test_a_server_of_another_signer_is_not_trusted_and_the_reason_is_told(
+async def test_a_server_of_another_signer_is_not_trusted_and_the_reason_is_logged(
     server: NatsServer, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger")

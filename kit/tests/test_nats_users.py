@@ -92,7 +92,7 @@ async def test_it_gets_its_answers_below_an_inbox_of_its_own(
         assert link.client.new_inbox().startswith(f"_INBOX.{nkey.public_key}.")
 
 
-async def test_what_it_may_not_do_is_told_at_once_with_the_subject(
+async def test_a_denied_publish_fails_at_once_and_names_the_subject(
     guarded: NatsServer, seed_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with connected(guarded, seed_file) as link:
@@ -136,7 +136,7 @@ async def test_it_may_not_listen_to_anybody_else(
         assert f'permissions violation for subscription to "{subject.lower()}"' in caplog.text
 
 
-async def test_a_user_that_the_server_does_not_know_is_told_and_tried_again(
+async def test_a_user_that_the_server_does_not_know_is_logged_and_tried_again(
     guarded: NatsServer, nkey: Nkey, tmp_path: Path
 ) -> None:
     stranger_file = tmp_path / "stranger.nk"
@@ -147,7 +147,7 @@ async def test_a_user_that_the_server_does_not_know_is_told_and_tried_again(
         async def is_refused() -> bool:
             return "does not accept this process's user" in (link.down_because or "")
 
-        await eventually(is_refused, what="the refusal told")
+        await eventually(is_refused, what="the refusal being logged")
         assert "check PYOCO_NATS_NKEY_FILE" in (link.down_because or "")
         guarded.more_config = users(nkey, stranger)
         guarded.reload()
@@ -167,7 +167,7 @@ async def test_a_user_that_was_removed_comes_back_when_it_is_known_again(
         async def is_refused() -> bool:
             return "does not accept this process's user" in (link.down_because or "")
 
-        await eventually(is_refused, what="the refusal told")
+        await eventually(is_refused, what="the refusal being logged")
         with pytest.raises(NatsUnavailable):
             link.require()
         guarded.more_config = users(nkey, other)

@@ -1,4 +1,4 @@
-"""What the link does while NATS is away or refuses: it says so, fails fast, and leaves nothing behind."""
+"""While NATS is away or refuses, the link reports it, fails fast, and leaves nothing behind."""
 
 import asyncio
 import logging
@@ -53,10 +53,10 @@ async def test_what_the_client_library_reports_is_logged_with_the_problems_ids(
     nats_server.stop()
     async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test"):
         await eventually(lambda: caplog.records)
-    told = caplog.records[0]
-    assert told.levelno == logging.WARNING
-    assert told.__dict__["err_id"] == "ERR-PYOCO-0003"
-    assert told.exc_info
+    line = caplog.records[0]
+    assert line.levelno == logging.WARNING
+    assert line.__dict__["err_id"] == "ERR-PYOCO-0003"
+    assert line.exc_info
 
 
 @pytest.mark.own_nats
@@ -201,21 +201,21 @@ async def test_a_link_is_not_ready_before_its_hooks_have_succeeded_and_says_what
 async def test_a_mirror_tells_every_change_also_those_that_happened_during_an_outage(
     link: NatsLink, nats_server: NatsServer
 ) -> None:
-    told: list[tuple[str, bytes | None]] = []
-    mirror = Mirror(link, "things", on_change=lambda key, value: told.append((key, value)))
+    changes: list[tuple[str, bytes | None]] = []
+    mirror = Mirror(link, "things", on_change=lambda key, value: changes.append((key, value)))
     link.after_connect(mirror.restart)
     await mirror.restart()
     bucket = Bucket(link, "things")
     await bucket.put("a", b"1")
     second = await bucket.put("b", b"2")
-    await eventually(lambda: told == [("a", b"1"), ("b", b"2")])
+    await eventually(lambda: changes == [("a", b"1"), ("b", b"2")])
     assert mirror.revision == second
     await bucket.delete("b")
-    await eventually(lambda: told[2:] == [("b", None)])
+    await eventually(lambda: changes[2:] == [("b", None)])
     nats_server.kill()
     await eventually(lambda: link.down_because is not None)
     nats_server.wipe()
     nats_server.start()
-    await eventually(lambda: told[3:] == [("a", None)], what="the wiped key being told")
+    await eventually(lambda: changes[3:] == [("a", None)], what="the change of the wiped key")
     assert (mirror.values, mirror.revision) == ({}, 0)
     await mirror.stop()

@@ -1,4 +1,4 @@
-"""What the health check of a container says of its process."""
+"""The health check of a container follows the readiness of its process."""
 
 import subprocess
 import sys

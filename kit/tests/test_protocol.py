@@ -40,9 +40,9 @@ async def test_a_request_that_the_parser_refuses_is_answered_with_an_envelope(
     status, _, rest = answer.partition(b"\r\n")
     lines, _, body = rest.partition(b"\r\n\r\n")
     headers = dict(line.split(": ", 1) for line in lines.decode().split("\r\n"))
-    told = json.loads(body)
+    error = json.loads(body)
     assert status == b"HTTP/1.1 400 Bad Request"
     assert (headers["content-type"], int(headers["content-length"])) == ("application/json", len(body))
-    assert headers["x-request-id"] == told["error"]["meta"]["request_id"]
+    assert headers["x-request-id"] == error["error"]["meta"]["request_id"]
     assert request_id in (headers["x-request-id"], None)
-    assert told == envelope(status=400, message="the request is malformed", request_id=headers["x-request-id"])
+    assert error == envelope(status=400, message="the request is malformed", request_id=headers["x-request-id"])

@@ -1,4 +1,4 @@
-"""What keeps failing is told at once and then now and then, and an outage without its traceback."""
+"""A repeated failure is logged at once and then now and then, and an outage without its traceback."""
 
 import logging
 
@@ -35,41 +35,45 @@ def failures(clock: Clock, caplog: pytest.LogCaptureFixture) -> RateLimitedLog:
     return RateLimitedLog(clock)
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+def levels_and_messages(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     found = [(record.levelno, record.getMessage()) for record in caplog.records]
     caplog.clear()
     return found
 
 
-def test_an_outage_is_told_at_once_and_then_now_and_then(
+def test_an_outage_is_logged_at_once_and_then_now_and_then(
     failures: RateLimitedLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sentence = "tidying was interrupted: The shelf is away. (stolen)"
     for _ in range(3):
         failures.log(logger, "tidying was interrupted", ShelfAway(reason="stolen"))
-    assert told(caplog) == [(logging.WARNING, sentence), (logging.DEBUG, sentence), (logging.DEBUG, sentence)]
+    assert levels_and_messages(caplog) == [
+        (logging.WARNING, sentence),
+        (logging.DEBUG, sentence),
+        (logging.DEBUG, sentence),
+    ]
     clock.now += 29.9
     failures.log(logger, "tidying was interrupted", ShelfAway(reason="stolen"))
-    assert told(caplog) == [(logging.DEBUG, sentence)]
+    assert levels_and_messages(caplog) == [(logging.DEBUG, sentence)]
     clock.now += 0.1
     failures.log(logger, "tidying was interrupted", ShelfAway(reason="stolen"))
-    assert told(caplog) == [(logging.WARNING, sentence)]
+    assert levels_and_messages(caplog) == [(logging.WARNING, sentence)]
 
 
-def test_two_outages_that_take_turns_are_each_told_once(
+def test_two_outages_that_take_turns_are_each_logged_once(
     failures: RateLimitedLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(5):
         failures.log(logger, "tidying was interrupted", ShelfAway(reason="stolen"))
         failures.log(logger, "tidying was interrupted", NatsUnavailable("NATS is away"))
-    assert [level for level, _ in told(caplog)] == [logging.WARNING] * 2 + [logging.DEBUG] * 8
+    assert [level for level, _ in levels_and_messages(caplog)] == [logging.WARNING] * 2 + [logging.DEBUG] * 8
 
 
 def test_the_next_outage_is_news(failures: RateLimitedLog, caplog: pytest.LogCaptureFixture) -> None:
     failures.log(logger, "tidying was interrupted", ShelfAway())
     failures.recovered()
     failures.log(logger, "tidying was interrupted", ShelfAway())
-    assert told(caplog) == [(logging.WARNING, "tidying was interrupted: The shelf is away.")] * 2
+    assert levels_and_messages(caplog) == [(logging.WARNING, "tidying was interrupted: The shelf is away.")] * 2
 
 
 def test_an_outage_tells_what_it_is_without_its_traceback(

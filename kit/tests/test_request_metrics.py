@@ -1,4 +1,4 @@
-"""What a service counts of its requests: by route template, with a bounded number of series."""
+"""Requests are counted by route template, with a bounded number of series."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -17,7 +17,7 @@ from fleet_kit.settings import HttpSettings
 run_service("test", HttpSettings, lambda settings: sys.exit(0))
 """
 
-# The status tells whether other processes of the same user may look into it (PR_GET_DUMPABLE).
+# The status shows whether other processes of the same user may look into it (PR_GET_DUMPABLE).
 DUMPABLE = """
 import ctypes, sys
 from fleet_kit.http.serve import run_service

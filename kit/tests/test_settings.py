@@ -95,7 +95,7 @@ def test_a_bad_value_in_the_env_file_is_refused_alike(folder: Path) -> None:
         HttpSettings.load()
 
 
-def test_every_bad_value_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bad_value_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYOCO_PORT", "http")
     monkeypatch.setenv("PYOCO_LOG_FORMAT", "xml")
     with pytest.raises(SettingsError) as refusal:

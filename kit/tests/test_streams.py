@@ -84,7 +84,7 @@ async def test_a_stream_that_is_not_there_is_unavailable(link: NatsLink) -> None
 
 
 @pytest.mark.own_nats
-async def test_a_silent_or_absent_server_is_told_as_such_and_reading_goes_on_afterwards(
+async def test_a_silent_or_absent_server_is_reported_as_such_and_reading_goes_on_afterwards(
     link: NatsLink, nats_server: NatsServer
 ) -> None:
     await publish_to_both_subjects(link, "DIRECT", 3)

@@ -1,4 +1,4 @@
-"""Which OTEL_* variables make a process export its spans, and what that costs when they do not."""
+"""OTEL_* variables decide whether a process exports spans; without them no SDK is loaded."""
 
 import json
 import os
@@ -105,18 +105,18 @@ print([name for name in sys.modules if name.startswith(costly)])
 
 
 def test_spans_say_which_process_of_which_release_made_them() -> None:
-    told, other = resource_with({}), resource_with({})
-    assert (told["service.name"], told["service.namespace"]) == ("pyoco-fleet-test", "pyoco-fleet")
-    assert told["service.version"][0].isdigit()
-    assert told["service.instance.id"] != other["service.instance.id"]
+    resource, other = resource_with({}), resource_with({})
+    assert (resource["service.name"], resource["service.namespace"]) == ("pyoco-fleet-test", "pyoco-fleet")
+    assert resource["service.version"][0].isdigit()
+    assert resource["service.instance.id"] != other["service.instance.id"]
 
 
 def test_the_environment_may_say_it_otherwise() -> None:
     named = "service.namespace=acme,deployment.environment.name=prod"
-    told = resource_with({"OTEL_SERVICE_NAME": "runs", "OTEL_RESOURCE_ATTRIBUTES": named})
-    assert (told["service.name"], told["service.namespace"]) == ("runs", "acme")
-    assert told["deployment.environment.name"] == "prod"
-    assert told["service.instance.id"]
+    resource = resource_with({"OTEL_SERVICE_NAME": "runs", "OTEL_RESOURCE_ATTRIBUTES": named})
+    assert (resource["service.name"], resource["service.namespace"]) == ("runs", "acme")
+    assert resource["deployment.environment.name"] == "prod"
+    assert resource["service.instance.id"]
 
 
 @pytest.mark.parametrize(("sampler", "is_sampled"), [("always_off", False), ("always_on", True)])

@@ -85,7 +85,7 @@ def test_a_link_says_how_another_span_is_related(spans: RecordedSpans) -> None:
     assert link.attributes == {"pyoco.queue.wait_ms": 12.5}
 
 
-def test_a_failure_is_told_by_its_type_and_a_bounded_message(spans: RecordedSpans) -> None:
+def test_a_failure_is_recorded_by_its_type_and_a_bounded_message(spans: RecordedSpans) -> None:
     def fail() -> None:
         with span("work", begins_trace=True):
             raise ValueError("x" * 10_000)

@@ -65,8 +65,8 @@ class FleetError(Exception):
     @property
     def field_names(self) -> list[str]:
         """Names of the invalid fields, never their values: those belong to the caller only."""
-        told = [str(fault["field"]).partition(".")[0] for fault in self.meta.get("fields", ())]
-        return list(dict.fromkeys(told or self.wrong_fields))
+        named = [str(fault["field"]).partition(".")[0] for fault in self.meta.get("fields", ())]
+        return list(dict.fromkeys(named or self.wrong_fields))
 
     def envelope(self, request_id: str | None) -> dict[str, Any]:
         return envelope(

@@ -134,7 +134,7 @@ def test_wrong_arguments_are_one_sentence_with_an_id_and_an_example(arguments: l
     assert line.endswith("; example: pyoco-server-admin api-key create --tenant acme (ERR-PYOCO-0018)")
 
 
-def test_an_unknown_key_is_told_with_what_to_do(admin: Admin) -> None:
+def test_an_unknown_key_is_reported_with_advice(admin: Admin) -> None:
     for key_id in ("nope", "a.b", ">", "*"):
         out, err = admin("revoke", "--key-id", key_id, code=1)
         assert (out, err) == (
@@ -197,7 +197,7 @@ def test_the_nats_of_the_data_dir_is_found(nats_server: NatsServer, tmp_path: Pa
 
 
 def test_it_is_the_nats_user_of_auth_by_an_option_or_by_the_data_dir(tmp_path: Path) -> None:
-    """With no more rights than auth has; without them it is told so."""
+    """With no more rights than auth has; without them it fails."""
     seed = tmp_path / "credentials" / "auth.nk"
     user = NatsUser("auth", make_nkey(seed).public_key, SERVICE_ROLES["auth"](WireNames()))
     server = NatsServer(tmp_path / "nats-server", more_config=accounts_config([user], []))

@@ -84,8 +84,8 @@ async def test_what_was_copied_is_there_again_message_by_message(
 ) -> None:
     await fill(nats_server)
     file = tmp_path / "streams.tar"
-    _, told = run("backup", "--out", str(file), "--nats-url", nats_server.url)
-    assert f"copied {KEYS}: 20 messages" in told
+    _, report = run("backup", "--out", str(file), "--nats-url", nats_server.url)
+    assert f"copied {KEYS}: 20 messages" in report
     assert file.stat().st_mode & 0o777 == 0o600
     run("restore", "--from", str(file), "--nats-url", empty.url)
     for stream in (KEYS, WHEELS, NAMES.events_stream):
@@ -107,12 +107,12 @@ async def test_nothing_is_overwritten(nats_server: NatsServer, tmp_path: Path) -
     with tarfile.open(file) as archive:
         assert not any(name.startswith(NAMES.events_stream) for name in archive.getnames())
     before = await content(nats_server, KEYS)
-    _, told = run("restore", "--from", str(file), "--nats-url", nats_server.url, code=1)
-    assert f"NATS has {KEYS}, " in told
-    assert "restore into an empty one" in told
+    _, report = run("restore", "--from", str(file), "--nats-url", nats_server.url, code=1)
+    assert f"NATS has {KEYS}, " in report
+    assert "restore into an empty one" in report
     assert await content(nats_server, KEYS) == before
-    _, told = run("backup", "--out", str(file), "--nats-url", nats_server.url, code=1)
-    assert "File exists" in told
+    _, report = run("backup", "--out", str(file), "--nats-url", nats_server.url, code=1)
+    assert "File exists" in report
 
 
 async def test_half_a_backup_is_refused_and_its_stream_does_not_appear(
@@ -124,8 +124,8 @@ async def test_half_a_backup_is_refused_and_its_stream_does_not_appear(
     with tarfile.open(whole) as archive:
         cut = next(member.offset_data for member in archive if member.name == f"{WHEELS}/00000002")
     half.write_bytes(whole.read_bytes()[: cut + 100])
-    _, told = run("restore", "--from", str(half), "--nats-url", empty.url, code=1)
-    assert "only a part of one" in told or "ends too early" in told
+    _, report = run("restore", "--from", str(half), "--nats-url", empty.url, code=1)
+    assert "only a part of one" in report or "ends too early" in report
     assert WHEELS not in await streams_of(empty)
     half.write_bytes(b"nothing of the kind" * 100)
     run("restore", "--from", str(half), "--nats-url", empty.url, code=1)

@@ -120,7 +120,7 @@ def test_in_a_container_everything_is_said_in_lines_of_the_log(
     assert json.loads(refused.stdout)["level"] == "CRITICAL"
 
 
-def test_what_cannot_be_done_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_refusal_is_one_sentence(tmp_path: Path) -> None:
     for options in (["--tags", "a b"], ["--workers", "-1"], ["--else"]):
         refused = make(tmp_path / "new", *options)
         assert refused.returncode == 1

@@ -1,4 +1,4 @@
-"""Keys over HTTP: issued, listed, revoked, by operators only; the key itself is told once."""
+"""Keys over HTTP: issued, listed, revoked, by operators only; the key itself is shown once."""
 
 import asyncio
 import time
@@ -34,7 +34,7 @@ async def issue(client: httpx.AsyncClient, **wanted: Any) -> dict[str, Any]:
     return body
 
 
-async def test_a_new_key_opens_at_once_and_is_told_this_once(client: httpx.AsyncClient, bucket: Bucket) -> None:
+async def test_a_new_key_opens_at_once_and_is_shown_this_once(client: httpx.AsyncClient, bucket: Bucket) -> None:
     answer = await client.post("/auth/keys", json={"tenant_id": "acme"})
     assert answer.status_code == 201
     assert answer.headers["cache-control"] == "no-store"
@@ -51,8 +51,8 @@ async def test_a_new_key_opens_at_once_and_is_told_this_once(client: httpx.Async
     secret = secret_of(key)
     shown = (await client.get(f"/auth/keys/{issued['key_id']}")).json()
     listed = (await client.get("/auth/keys")).json()
-    for told in (stored.value.decode(), str(shown), str(listed)):
-        assert secret not in told
+    for text in (stored.value.decode(), str(shown), str(listed)):
+        assert secret not in text
     assert "hash" not in str(shown) + str(listed) + str(issued)
     assert shown == {name: value for name, value in issued.items() if name != "api_key"}
     assert listed == {"items": [shown], "next_cursor": None}

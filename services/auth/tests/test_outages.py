@@ -136,7 +136,7 @@ async def test_a_wiped_bucket_means_that_all_keys_are_gone(nats_server: NatsServ
 
 
 @pytest.mark.own_nats
-async def test_a_key_that_was_lost_before_the_watch_told_of_it_is_gone_as_well(nats_server: NatsServer) -> None:
+async def test_a_key_that_was_lost_before_the_watch_delivered_it_is_gone_as_well(nats_server: NatsServer) -> None:
     client_of_nats = await nats.connect(nats_server.url)
     jetstream = client_of_nats.jetstream()
     async with auth(nats_server) as client:
@@ -154,7 +154,7 @@ async def test_a_key_that_was_lost_before_the_watch_told_of_it_is_gone_as_well(n
 async def test_a_bucket_that_is_emptied_behind_the_watch_closes_the_door_within_seconds(
     nats_server: NatsServer, bucket: Bucket
 ) -> None:
-    """A purge of the whole stream is nothing that a watch would tell, and neither is a bucket made anew."""
+    """A purge of the whole stream is not seen by a watch, and neither is a bucket made anew."""
     client_of_nats = await nats.connect(nats_server.url)
     jetstream = client_of_nats.jetstream()
     async with auth(nats_server) as client:

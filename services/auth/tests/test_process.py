@@ -1,4 +1,4 @@
-"""auth as a process: it starts on a unix socket, stops when told, and refuses bad settings."""
+"""auth as a process: it starts on a unix socket, stops at a signal, and refuses bad settings."""
 
 from pathlib import Path
 
@@ -12,8 +12,10 @@ async def test_it_serves_on_a_unix_socket_and_leaves_nothing_behind(nats_server:
 
 
 def test_an_invalid_setting_is_refused_at_start_with_its_name_its_value_and_what_is_allowed(tmp_path: Path) -> None:
-    told = ServiceProcess("fleet_auth", tmp_path, PYOCO_HTTP_AUTH_MODE="maybe", PYOCO_AUTH_PEPPER="hush").refusal()
-    assert told == "PYOCO_HTTP_AUTH_MODE='maybe' is not allowed: input should be 'none' or 'api_key'"
+    sentence = ServiceProcess(
+        "fleet_auth", tmp_path, PYOCO_HTTP_AUTH_MODE="maybe", PYOCO_AUTH_PEPPER="hush"
+    ).refusal()
+    assert sentence == "PYOCO_HTTP_AUTH_MODE='maybe' is not allowed: input should be 'none' or 'api_key'"
 
 
 async def test_the_pepper_is_never_logged(nats_server: NatsServer, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""GET /verify: what the gateway is told about a caller."""
+"""GET /verify: what the gateway learns about a caller."""
 
 import time
 
@@ -134,7 +134,7 @@ async def test_a_key_opens_nothing_from_the_moment_it_expires(nats_server: NatsS
         assert (await verify(client, KEY)).status_code == 204
         refused = await until_status(client, KEY, 403)
         unknown = await verify(client, f"pyoco_id9_{SECRET}")
-        # Nothing tells an expired key from one that never was.
+        # An expired key is answered like one that never existed.
         assert refused.json()["detail"] == unknown.json()["detail"]
 
 

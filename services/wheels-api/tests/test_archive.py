@@ -69,8 +69,8 @@ def test_wheels_of_all_kinds_are_taken(tmp_path: Path, good: bytes) -> None:
 def test_a_name_that_differs_from_the_metadata_is_refused_with_both(good: bytes) -> None:
     assert "package store, its METADATA says 'shop'" in refusal(good, "store-1.0-py3-none-any.whl")
     assert "version 2.0, its METADATA says '1.0'" in refusal(good, "shop-2.0-py3-none-any.whl")
-    told = refusal(good, "shop-1.0-cp311-cp311-win_amd64.whl")
-    assert "tags cp311-cp311-win_amd64, its WHEEL says py3-none-any" in told
+    reason = refusal(good, "shop-1.0-cp311-cp311-win_amd64.whl")
+    assert "tags cp311-cp311-win_amd64, its WHEEL says py3-none-any" in reason
 
 
 @pytest.mark.parametrize("missing", ["METADATA", "WHEEL", "RECORD"])
@@ -84,7 +84,7 @@ def test_what_every_wheel_has_must_be_there(good: bytes, missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "reason"),
     [
         ({f"{INFO}/METADATA": b"Name: shop\nName: other\nVersion: 1.0\n"}, "2 lines Name"),
         ({f"{INFO}/METADATA": b"Version: 1.0\n"}, "0 lines Name"),
@@ -98,8 +98,8 @@ def test_what_every_wheel_has_must_be_there(good: bytes, missing: str) -> None:
         ({"SHOP-1.0.DIST-INFO/METADATA": b"Name: shop\nVersion: 1.0\n"}, "one folder *.dist-info"),
     ],
 )
-def test_metadata_that_is_wrong_is_refused(tmp_path: Path, members: dict[str, bytes], told: str) -> None:
-    assert told in refusal(build_wheel(tmp_path, "shop", members=members).read_bytes())
+def test_metadata_that_is_wrong_is_refused(tmp_path: Path, members: dict[str, bytes], reason: str) -> None:
+    assert reason in refusal(build_wheel(tmp_path, "shop", members=members).read_bytes())
 
 
 def test_a_dist_info_folder_of_another_version_is_refused(tmp_path: Path) -> None:

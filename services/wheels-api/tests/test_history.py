@@ -21,7 +21,7 @@ from fleet_wheels_api.settings import Settings
 NAME = "shop-1.0-py3-none-any.whl"
 
 
-async def test_an_upload_and_a_delete_are_told_with_who_and_from_where(
+async def test_an_upload_and_a_delete_are_recorded_with_who_and_from_where(
     service: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     told_by_the_gateway = {

@@ -1,4 +1,4 @@
-"""Whatever breaks off an upload, the registry is as it was, and nothing of it is left anywhere."""
+"""An interrupted upload leaves the registry unchanged and no bytes behind."""
 
 import asyncio
 import os
@@ -240,7 +240,7 @@ async def test_a_store_that_takes_no_more_means_503_and_an_unchanged_registry(
         await peer.close()
 
 
-async def test_a_folder_for_uploads_that_cannot_be_used_is_told_with_its_reason(
+async def test_a_folder_for_uploads_that_cannot_be_used_is_reported_with_its_reason(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     settings = Settings(nats_url=nats_server.url, wheel_upload_dir=tmp_path / "nowhere")

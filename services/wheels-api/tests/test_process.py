@@ -1,4 +1,4 @@
-"""wheels-api as a process: it starts on a unix socket, stops when told, and refuses bad settings."""
+"""wheels-api as a process: it starts on a unix socket, stops at a signal, and refuses bad settings."""
 
 from pathlib import Path
 
@@ -12,5 +12,5 @@ async def test_it_serves_on_a_unix_socket_and_leaves_nothing_behind(nats_server:
 
 
 def test_an_invalid_setting_is_refused_at_start_with_its_name_its_value_and_what_is_allowed(tmp_path: Path) -> None:
-    told = ServiceProcess("fleet_wheels_api", tmp_path, PYOCO_WHEEL_MAX_BYTES="big").refusal()
-    assert told.startswith("PYOCO_WHEEL_MAX_BYTES='big' is not allowed: input should be a valid integer")
+    sentence = ServiceProcess("fleet_wheels_api", tmp_path, PYOCO_WHEEL_MAX_BYTES="big").refusal()
+    assert sentence.startswith("PYOCO_WHEEL_MAX_BYTES='big' is not allowed: input should be a valid integer")

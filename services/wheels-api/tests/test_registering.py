@@ -153,7 +153,7 @@ async def test_of_two_rising_versions_at_once_the_lower_one_never_comes_last(
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "reason"),
     [
         ({"tags": "two words"}, "tags: 'two words' is no tag"),
         ({"tags": "a.b"}, "tags: 'a.b' is no tag"),
@@ -167,14 +167,14 @@ async def test_of_two_rising_versions_at_once_the_lower_one_never_comes_last(
     ],
 )
 async def test_fields_that_are_wrong_are_refused(
-    service: httpx.AsyncClient, tmp_path: Path, fields: dict[str, str], told: str
+    service: httpx.AsyncClient, tmp_path: Path, fields: dict[str, str], reason: str
 ) -> None:
-    assert told in refused(await upload(service, build_wheel(tmp_path, "shop"), **fields), 422, "ERR-PYOCO-0002")
+    assert reason in refused(await upload(service, build_wheel(tmp_path, "shop"), **fields), 422, "ERR-PYOCO-0002")
     assert (await service.get("/wheels")).json() == []
 
 
 @pytest.mark.parametrize(
-    ("files", "data", "told"),
+    ("files", "data", "reason"),
     [
         (
             [("wheel", ("shop-1.0-py3-none-any.whl", b"x")), ("wheel", ("shop-1.0-py3-none-any.whl", b"x"))],
@@ -191,9 +191,9 @@ async def test_fields_that_are_wrong_are_refused(
     ],
 )
 async def test_files_that_are_wrong_are_refused(
-    service: httpx.AsyncClient, files: list[Any], data: dict[str, str], told: str
+    service: httpx.AsyncClient, files: list[Any], data: dict[str, str], reason: str
 ) -> None:
-    assert told in refused(await service.post("/wheels", files=files, data=data), 422, "ERR-PYOCO-0002")
+    assert reason in refused(await service.post("/wheels", files=files, data=data), 422, "ERR-PYOCO-0002")
 
 
 FORM = {"content-type": "multipart/form-data; boundary=b"}
@@ -246,8 +246,8 @@ async def test_fields_may_come_before_and_after_the_file(service: httpx.AsyncCli
 async def test_a_wheel_that_is_not_what_its_name_says_is_refused(service: httpx.AsyncClient, tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path, "shop", "1.0")
     renamed = wheel.rename(tmp_path / "shop-9.0-py3-none-any.whl")
-    told = refused(await upload(service, renamed), 422, "ERR-PYOCO-0002")
-    assert "the file name says version 9.0, its METADATA says '1.0'" in told
+    reason = refused(await upload(service, renamed), 422, "ERR-PYOCO-0002")
+    assert "the file name says version 9.0, its METADATA says '1.0'" in reason
     assert (await service.get("/wheels/history")).json() == []
 
 

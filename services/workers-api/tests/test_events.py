@@ -94,7 +94,7 @@ async def test_a_watcher_gets_all_workers_and_then_every_change(bench: Bench, bu
         assert (await feed.expect("removed"))["data"]["worker_id"] == "w2"
 
 
-async def test_the_hidden_are_told_to_those_who_ask_for_them(bench: Bench, bucket: Bucket) -> None:
+async def test_hidden_workers_are_sent_to_watchers_that_ask_for_them(bench: Bench, bucket: Bucket) -> None:
     await bucket.put("ghost", lasting("ghost", hidden=True))
     await until_listed(bench.client, "ghost")
     async with bench.watch(include_hidden="true") as feed, bench.watch() as plain:
@@ -107,7 +107,7 @@ async def test_the_hidden_are_told_to_those_who_ask_for_them(bench: Bench, bucke
         assert (await plain.worker())["worker_id"] == "w1"
 
 
-async def test_a_worker_that_falls_silent_is_told_although_nobody_writes_anything(
+async def test_a_worker_that_falls_silent_is_shown_although_nobody_writes_anything(
     bench: Bench, bucket: Bucket
 ) -> None:
     async with bench.watch() as feed:
@@ -206,7 +206,7 @@ async def test_a_watch_ends_when_its_time_is_up(bench: Bench) -> None:
 
 
 @pytest.mark.own_nats
-async def test_an_outage_disconnects_nobody_and_what_came_of_it_is_told(
+async def test_an_outage_disconnects_nobody_and_its_effects_are_shown(
     bench: Bench, bucket: Bucket, nats_server: NatsServer
 ) -> None:
     silent_at = time.time() + 4.0
@@ -251,9 +251,9 @@ async def test_a_restarted_server_changes_nothing_for_those_who_watch(
         nats_server.kill()
         nats_server.start()
         await eventually(lambda: can_write(bucket), what="NATS being back")
-        told = await feed.expect("worker")
-        assert told["data"]["worker"]["worker_id"] == "w3"
-        assert number_of(told) == number_of(first) + 1
+        event = await feed.expect("worker")
+        assert event["data"]["worker"]["worker_id"] == "w3"
+        assert number_of(event) == number_of(first) + 1
 
 
 async def test_watchers_that_read_nothing_cost_no_memory_and_the_others_no_time(bench: Bench, bucket: Bucket) -> None:

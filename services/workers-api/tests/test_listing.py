@@ -1,4 +1,4 @@
-"""Which workers are listed: rules without NATS and without a clock."""
+"""The rules of the list of workers, without NATS and without a clock."""
 
 import pytest
 

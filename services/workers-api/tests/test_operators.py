@@ -1,4 +1,4 @@
-"""What operators may say about a worker: hide it, drain it; and what they can see of it."""
+"""Operators hide and drain workers, and see the result."""
 
 import asyncio
 import random
@@ -129,13 +129,13 @@ async def test_heartbeats_and_operators_racing_for_the_record_lose_nothing(
     assert (await stored(bucket, "w1")).last_run_id == str(beats)
 
 
-async def test_draining_is_written_down_and_the_worker_is_told_to_look(
+async def test_draining_is_written_down_and_the_worker_gets_a_hint(
     service: httpx.AsyncClient, bucket: Bucket, worker_link: NatsLink
 ) -> None:
-    told: list[Control] = []
+    hints: list[Control] = []
 
     async def hear(msg: Msg) -> None:
-        told.append(Control.decode(msg.data))
+        hints.append(Control.decode(msg.data))
 
     await worker_link.client.subscribe("pyoco.control.w1", cb=hear)
     await bucket.put("w1", record("w1", state="RUNNING", current_run_ids=["r1"]))
@@ -146,13 +146,13 @@ async def test_draining_is_written_down_and_the_worker_is_told_to_look(
     [shown] = (await service.get("/workers")).json()
     assert shown == answer.json()
     assert (await stored(bucket, "w1")).draining
-    await eventually(lambda: [control.kind for control in told] == [ControlKind.RECORD], what="the hint")
+    await eventually(lambda: [control.kind for control in hints] == [ControlKind.RECORD], what="the hint")
     again = await service.post("/workers/w1/drain")
     assert (again.status_code, again.json()["draining"]) == (200, True)
     resumed = await service.post("/workers/w1/resume")
     assert (resumed.status_code, resumed.json()["draining"]) == (200, False)
     assert not (await stored(bucket, "w1")).draining
-    await eventually(lambda: len(told) == 3, what="a hint each time")
+    await eventually(lambda: len(hints) == 3, what="a hint each time")
 
 
 @pytest.mark.parametrize(

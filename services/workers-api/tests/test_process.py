@@ -1,4 +1,4 @@
-"""workers-api as a process: it starts on a unix socket, stops when told, and refuses bad settings."""
+"""workers-api as a process: it starts on a unix socket, stops at a signal, and refuses bad settings."""
 
 from pathlib import Path
 
@@ -12,5 +12,5 @@ async def test_it_serves_on_a_unix_socket_and_leaves_nothing_behind(nats_server:
 
 
 def test_an_invalid_setting_is_refused_at_start_with_its_name_its_value_and_what_is_allowed(tmp_path: Path) -> None:
-    told = ServiceProcess("fleet_workers_api", tmp_path, PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC="-3").refusal()
-    assert told == "PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC='-3' is not allowed: input should be greater than 0"
+    sentence = ServiceProcess("fleet_workers_api", tmp_path, PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC="-3").refusal()
+    assert sentence == "PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC='-3' is not allowed: input should be greater than 0"

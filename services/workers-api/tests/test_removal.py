@@ -125,8 +125,8 @@ async def test_records_are_kept_for_ever_if_that_is_wanted(worker_link: NatsLink
 
 
 def test_a_time_shorter_than_the_disconnect_timeout_is_refused(tmp_path: Path) -> None:
-    told = ServiceProcess("fleet_workers_api", tmp_path, PYOCO_WORKER_RECORD_TTL_SEC="20").refusal()
-    assert told == (
+    sentence = ServiceProcess("fleet_workers_api", tmp_path, PYOCO_WORKER_RECORD_TTL_SEC="20").refusal()
+    assert sentence == (
         "the setting PYOCO_WORKER_RECORD_TTL_SEC=20 must be greater than "
         "PYOCO_WORKER_DISCONNECT_TIMEOUT_SEC=20, or 0 to keep records"
     )

@@ -96,8 +96,10 @@ async def test_records_of_older_workers_are_listed_and_unreadable_ones_left_out_
     [worker] = (await service.get("/workers")).json()
     assert (worker["state"], worker["instance_id"], worker["tags"]) == ("IDLE", "", [])
     assert worker["last_seen_at"] == old["heartbeat_at"]
-    told = [getattr(line, "worker_id", None) for line in caplog.records if line.name.startswith("fleet_workers_api")]
-    assert told == ["broken", "stranger"]
+    logged = [
+        getattr(line, "worker_id", None) for line in caplog.records if line.name.startswith("fleet_workers_api")
+    ]
+    assert logged == ["broken", "stranger"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ async def test_records_of_older_workers_are_listed_and_unreadable_ones_left_out_
         ({"limit": "501"}, "query.limit: Input should be less than or equal to 500"),
     ],
 )
-async def test_a_bad_query_is_refused_and_told_what_is_allowed(
+async def test_the_refusal_of_a_bad_query_names_what_is_allowed(
     service: httpx.AsyncClient, query: dict[str, str], sentence: str
 ) -> None:
     answer = await service.get("/workers", params=query)
@@ -125,7 +127,7 @@ async def test_a_bad_query_is_refused_and_told_what_is_allowed(
     assert error["meta"]["msg_id"] == "MSG-PYOCO-0019"
 
 
-async def test_without_an_identity_nothing_is_told(service: httpx.AsyncClient) -> None:
+async def test_without_an_identity_nothing_is_answered(service: httpx.AsyncClient) -> None:
     for name in ANONYMOUS:
         del service.headers[name]
     answer = await service.get("/workers")
@@ -208,10 +210,10 @@ async def test_metrics_count_workers_by_state(
     nats_server.kill()
 
     async def is_unknown() -> bool:
-        told = Scrape((await service.get("/metrics")).text)
-        return told.value("pyoco_nats_up") == 0 and told.value("pyoco_workers") is None
+        scrape = Scrape((await service.get("/metrics")).text)
+        return scrape.value("pyoco_nats_up") == 0 and scrape.value("pyoco_workers") is None
 
-    await eventually(is_unknown, what="nothing being told while NATS is away")
+    await eventually(is_unknown, what="the gauges being empty while NATS is away")
 
 
 async def test_metrics_and_unknown_paths_have_their_form(service: httpx.AsyncClient) -> None:

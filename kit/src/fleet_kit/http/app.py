@@ -125,8 +125,8 @@ def create_app(
             ids = problem_fields(error.problem) if error.problem else {}
             # 503 is an outage: a traceback for every request would add nothing.
             is_news = error.http_status != 503
-            told = {**ids, **({} if is_news else exception_fields(error)), "meta": {**error.meta, **meta}}
-            logger.error("%s", error.message, exc_info=error if is_news else None, extra=told)
+            extra = {**ids, **({} if is_news else exception_fields(error)), "meta": {**error.meta, **meta}}
+            logger.error("%s", error.message, exc_info=error if is_news else None, extra=extra)
         return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
 
     app.add_exception_handler(RequestValidationError, on_invalid_request)
@@ -375,7 +375,7 @@ def _health_routes(readiness: Readiness) -> APIRouter:
 
     @router.get("/health")
     async def health() -> dict[str, Any]:
-        """The process is up; what it still waits for is told, but does not make it unhealthy."""
+        """The process is up, although it may still wait for what is listed."""
         return {"status": "ok", "waiting_for": await readiness()}
 
     @router.get("/ready")
@@ -395,7 +395,7 @@ def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        """What this process counts, for a Prometheus on the inside; it is answered whatever is away."""
+        """What this process counts, for a Prometheus on the inside; it is answered during outages, too."""
         if refresh is not None:
             await refresh()
         # In a thread: rendering a few thousand lines takes some milliseconds, and requests are served meanwhile.

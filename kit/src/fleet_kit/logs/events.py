@@ -57,12 +57,12 @@ def service_call(
         yield {}
         return
     begun = time.perf_counter()
-    told: dict[str, Any] = {}
+    call: dict[str, Any] = {}
     status, failure = LogStatus.COMPLETED, dict[str, Any]()
     try:
-        yield told
+        yield call
     except Exception as error:
-        about = told.get("entity_id", entity_id) or service
+        about = call.get("entity_id", entity_id) or service
         status, failure = LogStatus.FAILED, failure_meta(error, resource=about)
         raise
     finally:
@@ -75,8 +75,8 @@ def service_call(
                 "event": LogEvent.SERVICE_CALL,
                 "status": status,
                 "duration_ms": elapsed_ms(begun),
-                "entity_id": told.pop("entity_id", entity_id),
-                "meta": {"service": service, "operation": operation, **failure, **told},
+                "entity_id": call.pop("entity_id", entity_id),
+                "meta": {"service": service, "operation": operation, **failure, **call},
             },
             stacklevel=_CALLER_OF_CONTEXT,
         )

@@ -188,13 +188,13 @@ class TextFormatter(_Formatter):
 class _BestEffortHandler(logging.StreamHandler[Any]):
     """A log handler that never raises: a failing output is reported once, in a line on stderr (ERR-PYOCO-0013)."""
 
-    _told = False
+    _reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - name given by logging
         error = sys.exc_info()[1]
-        if self._told or error is None or sys.__stderr__ is None:
+        if self._reported or error is None or sys.__stderr__ is None:
             return
-        self._told = True
+        self._reported = True
         # stderr may be on the same full disk as stdout; then the report is dropped.
         with suppress(OSError, ValueError):
             sys.__stderr__.write(f"{self.format(_complaint(error, record))}\n")
@@ -242,7 +242,7 @@ def _log_uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
 def _log_unraisable(args: "sys.UnraisableHookArgs") -> None:
     if args.exc_value is not None:
         trace = args.exc_traceback
-        logger.error("nobody could be told of this", exc_info=(args.exc_type, args.exc_value, trace))
+        logger.error("an exception could not be raised", exc_info=(args.exc_type, args.exc_value, trace))
 
 
 def elapsed_ms(since: float) -> int:

@@ -184,7 +184,7 @@ class ObjectWriter(ObjectStore):
     async def sweep_orphans(self) -> int:
         """Purge drafts that a writer of this or another process has abandoned; returns their number.
 
-        A draft is written without a pause and named soon after, or never: the age of its last chunk tells whether it
+        A draft is written without a pause and named soon after, or never: the age of its last chunk shows whether it
         may still be in use. The limit is twice that of `name`.
         """
         now, nuids = await self._stored_nuids()

@@ -124,7 +124,7 @@ class ObjectStore:
         self._link = link
 
     async def list(self) -> Listing:
-        """Every object. A concurrent change is seen in its old or its new state; `sequence` tells which."""
+        """Every object. A concurrent change is seen in its old or its new state; `sequence` shows which."""
         found: dict[str, StoredObject] = {}
         sequence = 0
         subject = object_metas_subject(self.bucket)

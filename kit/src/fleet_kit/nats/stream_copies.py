@@ -101,10 +101,10 @@ async def _send(client: Client, subject: str, content: bytes) -> Description:
         answer = await client.request(subject, content, timeout=_SILENCE_SECONDS)
     except (TimeoutError, Error) as error:
         raise CopyFailed(f"NATS does not answer on {subject} ({error!r}); try again") from error
-    told: Description = orjson.loads(answer.data) if answer.data else {}
-    if "error" in told:
-        raise CopyFailed(f"NATS refuses: {cast('dict[str, Any]', told['error']).get('description')}")
-    return told
+    reply: Description = orjson.loads(answer.data) if answer.data else {}
+    if "error" in reply:
+        raise CopyFailed(f"NATS refuses: {cast('dict[str, Any]', reply['error']).get('description')}")
+    return reply
 
 
 def _refuse_early_end(last: Msg, stream: str) -> None:

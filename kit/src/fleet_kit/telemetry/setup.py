@@ -146,12 +146,12 @@ class _RateLimitedHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._suppressed: Counter[str] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
         now, part = time.monotonic(), record.name
-        if part in self._told_at and now - self._told_at[part] < _REPEAT_COMPLAINT_SECONDS:
+        if part in self._logged_at and now - self._logged_at[part] < _REPEAT_COMPLAINT_SECONDS:
             self._suppressed[part] += 1
             return
         logger.warning(
@@ -159,4 +159,4 @@ class _RateLimitedHandler(logging.Handler):
             record.getMessage(),
             extra={"meta": {"suppressed_lines": self._suppressed.pop(part, 0)}},
         )
-        self._told_at[part] = now
+        self._logged_at[part] = now

@@ -1,4 +1,4 @@
-"""The command `pyoco-fleet-secrets`: every secret of a fleet in containers, made once, in a folder for each."""
+"""The command `pyoco-fleet-secrets`: makes every secret of a fleet in containers once, in a folder per container."""
 
 import os
 import secrets
@@ -20,9 +20,9 @@ from fleet_kit.settings import EnvSettings, SettingsError
 _PROGRAM = "pyoco-fleet-secrets"
 _COMPONENT = "secrets"
 _SECRET_BYTES = 32
-# Workers of other names or tags than the fleet's own; the operator hands their seeds out.
+# Workers that were granted access one by one; the operator hands their seeds out.
 _GRANTS = "operator/workers"
-# Whether callers needed API keys when that was said last.
+# The last value of PYOCO_HTTP_AUTH_MODE that was given.
 _AUTH_MODE = "operator/http_auth_mode"
 # The NATS servers of compose.cluster.yaml.
 CLUSTER = ("nats", "nats-2", "nats-3")
@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions
 
 
 class Names(EnvSettings, WireNames):
-    """A JetStream context as the services and the workers make it: permissions name its subjects."""
+    """The names of subjects and buckets, which the permissions contain."""
 
 
 class Secrets:
@@ -42,7 +42,7 @@ class Secrets:
         self._owner = owner
 
     def share(self, *places: str) -> None:
-        """One random text, known in all these places."""
+        """Write the same random secret to all these places."""
         known = [file for file in self._files(places) if file.exists()]
         text = read_secret(known[0], setting="a secret") if known else secrets.token_urlsafe(_SECRET_BYTES)
         for file in self._files(places):
@@ -51,7 +51,7 @@ class Secrets:
             self._hand_over(file)
 
     def user(self, place: str) -> str:
-        """The public key of a NATS user whose seed is there."""
+        """The public key of the NATS user of that seed file, which is made if missing."""
         file = self._folder / place
         nkey = read_nkey(file, setting="a NATS user") if file.exists() else make_nkey(file)
         self._hand_over(file)
@@ -61,20 +61,20 @@ class Secrets:
         return read_secret(self._folder / place, setting="a secret")
 
     def keep(self, place: str, text: str) -> None:
-        """Made from other secrets, so written anew each time; for whom we are ourselves: NATS runs as root."""
+        """Write a file derived from other secrets, again each time. It stays with our user: NATS runs as root."""
         file = self._folder / place
         write_secret(file, text.rstrip("\n"))
         file.chmod(0o400)
 
     def publish(self, place: str, text: str) -> None:
-        """Nothing secret: anybody may read it."""
+        """Write a file that is not secret and that every user may read."""
         file = self._folder / place
         write_secret(file, text.rstrip("\n"))
         file.chmod(0o644)
         file.parent.chmod(0o755)
 
     def remember_auth(self, mode: str) -> None:
-        """A fleet that asked for keys is opened only by saying so: an empty mode is one that nobody has said."""
+        """Remember the mode. Only `none` switches authentication off; an empty mode was not given."""
         file = self._folder / _AUTH_MODE
         before = file.read_text().strip() if file.exists() else ""
         if mode not in ("", "none", "api_key"):
@@ -88,7 +88,7 @@ class Secrets:
             self.keep(_AUTH_MODE, mode)
 
     def granted(self) -> dict[str, str]:
-        """The seeds of workers that were let in one by one, and the tags of each."""
+        """The granted workers, each with its tags."""
         return {file.stem: file.read_text().strip() for file in sorted((self._folder / _GRANTS).glob("*.tags"))}
 
     def grant(self, worker_id: str, tags: list[str]) -> None:
@@ -97,7 +97,7 @@ class Secrets:
         self._hand_over(self._folder / place)
 
     def revoke(self, worker_id: str) -> None:
-        """Its seed goes, too: a later grant of the same name is another user."""
+        """Remove the seed, too: a later grant of the same name is another NATS user."""
         if worker_id not in self.granted():
             raise ValueError(f"no worker {worker_id} was granted anything; granted are {sorted(self.granted())}")
         for ending in ("tags", "nk"):
@@ -114,7 +114,7 @@ class Secrets:
 
 
 def make_all(made: Secrets, *, names: WireNames, workers: int, tags: list[str]) -> None:
-    """A folder per container; none of them holds what another one needs alone."""
+    """Make a folder per container, each with the secrets of that container only."""
     services = ("runs-api", "workers-api", "wheels-api", "auth")
     made.share("gateway/gateway.secret", *(f"{service}/gateway.secret" for service in services))
     made.share("postgres/password", "runs-api/postgres.password")
@@ -147,7 +147,7 @@ def make(
     ] = None,
     revoke: Annotated[list[str] | None, typer.Option(help="Take that back.", metavar="NAME")] = None,
 ) -> None:
-    """Make the secrets of a fleet in containers. Once more changes nothing but what was asked for anew."""
+    """Make the secrets of a fleet in containers. A repeated call changes only what its options change."""
     names, wanted = Names.load(), _tags(tags)
     made = Secrets(out, owner=owner)
     made.remember_auth(auth)
@@ -169,7 +169,7 @@ def _crew(workers: int) -> list[str]:
 
 
 def _tags(text: str) -> list[str]:
-    """Each tag once: the command that a fleet suggests for one more tag may name one that it has."""
+    """The tags without duplicates: a suggested command for one more tag may repeat an existing one."""
     return list(dict.fromkeys(tag.strip() for tag in text.split(",") if tag.strip()))
 
 
