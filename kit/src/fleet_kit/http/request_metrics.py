@@ -13,8 +13,6 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class RequestMetrics:
-    """Request counters and timers; labelled children are made on first use and then cached in dicts."""
-
     def __init__(self, registry: CollectorRegistry, *, component: str) -> None:
         self._component = component
         self._requests = Counter(
@@ -36,23 +34,14 @@ class RequestMetrics:
             ["component", "route"],
             registry=registry,
         )
-        self._counters: dict[tuple[str, str, int], Counter] = {}
-        self._timers: dict[tuple[str, str], Histogram] = {}
 
     def answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
-        method, route = scope["method"], route_of(scope)
-        counter = self._counters.get((method, route, status))
-        if counter is None:
-            labels = (self._component, _known(method), route, str(status))
-            counter = self._counters[_known(method), route, status] = self._requests.labels(*labels)
-        counter.inc()
-        if streamed:
-            return
-        timer = self._timers.get((method, route))
-        if timer is None:
-            timer = self._seconds.labels(self._component, _known(method), route)
-            self._timers[_known(method), route] = timer
-        timer.observe(seconds)
+        # Clients may send any method: the values of a label are bounded.
+        method = scope["method"] if scope["method"] in METHODS else _OTHER
+        labels = (self._component, method, route_of(scope))
+        self._requests.labels(*labels, str(status)).inc()
+        if not streamed:
+            self._seconds.labels(*labels).observe(seconds)
 
     def stream_opened(self, scope: Scope) -> None:
         self._streams.labels(self._component, route_of(scope)).inc()
@@ -69,8 +58,3 @@ def route_of(scope: Scope) -> str:
 def is_stream(start: Message) -> bool:
     """Whether the response is an event stream, which stays open as long as the client reads."""
     return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in start["headers"])
-
-
-def _known(method: str) -> str:
-    """Bounds the label values: clients may send any method."""
-    return method if method in METHODS else _OTHER
