@@ -2,7 +2,6 @@
 
 import hmac
 import logging
-import time
 
 from fastapi import FastAPI, Request
 from pydantic import SecretStr
@@ -11,12 +10,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 
 from ..errors import NotFromGateway
+from ..logs.rate_limit import RateLimitedLog
 from .app import JsonResponse, RequestMiddleware, open_paths_of, request_id_of, request_metrics_of
 
 logger = logging.getLogger(__name__)
 
 _HEADER = HEADER_FROM_GATEWAY.lower().encode()
-_REPEAT_COMPLAINT_SECONDS = 30.0
 
 
 class GatewayOnly:
@@ -31,7 +30,7 @@ class GatewayOnly:
         self._secret = secret.get_secret_value().encode()
         self._open_paths = open_paths_of(app)
         self._refusal: ASGIApp = RequestMiddleware(self._refuse, metrics=request_metrics_of(app))
-        self._complained_at = -_REPEAT_COMPLAINT_SECONDS
+        self._refusals = RateLimitedLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or scope["path"] in self._open_paths or self._is_from_gateway(scope):
@@ -45,11 +44,8 @@ class GatewayOnly:
         return len(given) == 1 and hmac.compare_digest(given[0], self._secret)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (now := time.monotonic()) - self._complained_at >= _REPEAT_COMPLAINT_SECONDS:
-            self._complained_at = now
-            logger.warning(
-                "refused a request that did not come through the gateway; if it did, they know different secrets"
-            )
+        sentence = "refused a request that did not come through the gateway; if it did, their secrets differ"
+        logger.log(self._refusals.level(sentence), sentence)
         error = NotFromGateway()
         response = JsonResponse(error.envelope(request_id_of(Request(scope))), status_code=error.http_status)
         await response(scope, receive, send)
