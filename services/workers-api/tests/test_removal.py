@@ -93,9 +93,9 @@ async def is_listed(client: httpx.AsyncClient, worker_id: str) -> bool:
 
 
 async def test_a_worker_that_comes_back_in_that_moment_is_not_removed(worker_link: NatsLink, bucket: Bucket) -> None:
-    registry = Registry(worker_link, "pyoco_workers")
+    registry = Registry(worker_link, "pyoco_workers", disconnect_timeout_sec=1.0)
     await registry.load()
-    removal = Removal(worker_link, registry, disconnect_timeout_sec=1.0, ttl_sec=2.0)
+    removal = Removal(worker_link, registry, ttl_sec=2.0)
     came_back = 0
     for number in range(30):
         name = f"w{number}"
@@ -118,10 +118,10 @@ async def test_a_worker_that_comes_back_in_that_moment_is_not_removed(worker_lin
 
 
 async def test_records_are_kept_for_ever_if_that_is_wanted(worker_link: NatsLink) -> None:
-    registry = Registry(worker_link, "pyoco_workers")
+    registry = Registry(worker_link, "pyoco_workers", disconnect_timeout_sec=1.0)
     async with asyncio.timeout(30):
         # It ends at once: there is nothing to look for.
-        await Removal(worker_link, registry, disconnect_timeout_sec=1.0, ttl_sec=0.0).run()
+        await Removal(worker_link, registry, ttl_sec=0.0).run()
 
 
 def test_a_time_shorter_than_the_disconnect_timeout_is_refused(tmp_path: Path) -> None:

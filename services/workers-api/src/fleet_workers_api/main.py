@@ -26,13 +26,17 @@ COMPONENT = "workers-api"
 
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
-    timeout = settings.worker_disconnect_timeout_sec
-    registry = Registry(link, settings.workers_kv_bucket, replicas=settings.nats_replicas)
+    registry = Registry(
+        link,
+        settings.workers_kv_bucket,
+        disconnect_timeout_sec=settings.worker_disconnect_timeout_sec,
+        replicas=settings.nats_replicas,
+    )
     operators = Operators(link, registry, settings)
-    watching = Watching(link, registry, disconnect_timeout_sec=timeout)
-    removal = Removal(link, registry, disconnect_timeout_sec=timeout, ttl_sec=settings.worker_record_ttl_sec)
+    watching = Watching(link, registry)
+    removal = Removal(link, registry, ttl_sec=settings.worker_record_ttl_sec)
     prometheus = new_registry(COMPONENT, revision=settings.revision)
-    WorkersMetrics(prometheus, registry, watching, disconnect_timeout_sec=timeout)
+    WorkersMetrics(prometheus, registry, watching)
     NatsMetrics(link, prometheus, component=COMPONENT)
     link.after_connect(registry.load)
 
@@ -50,7 +54,7 @@ def build(settings: Settings) -> FastAPI:
 
     return create_app(
         component=COMPONENT,
-        routers=[workers_routes(registry, operators, watching, disconnect_timeout_sec=timeout)],
+        routers=[workers_routes(registry, operators, watching)],
         lifespan=lifespan,
         readiness=link.waiting_for,
         registry=prometheus,

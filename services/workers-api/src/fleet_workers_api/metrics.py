@@ -1,6 +1,5 @@
 """Prometheus metrics of the workers, read from the in-memory registry at each scrape."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -9,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fleet_contracts.status import WorkerState
+from fleet_contracts.status import ACTIVE_WORKER_STATES, WorkerState
 from fleet_kit.errors import NatsUnavailable
 
 from .registry import Registry
@@ -17,17 +16,9 @@ from .watching import Watching
 
 
 class WorkersMetrics(Collector):
-    def __init__(
-        self,
-        prometheus: CollectorRegistry,
-        registry: Registry,
-        watching: Watching,
-        *,
-        disconnect_timeout_sec: float,
-    ) -> None:
+    def __init__(self, prometheus: CollectorRegistry, registry: Registry, watching: Watching) -> None:
         self._registry = registry
         self._watching = watching
-        self._disconnect_timeout_sec = disconnect_timeout_sec
         prometheus.register(self)
 
     def collect(self) -> Iterable[Metric]:
@@ -43,11 +34,10 @@ class WorkersMetrics(Collector):
         )
 
     def _show(self, workers: GaugeMetricFamily, draining: GaugeMetricFamily, slots: GaugeMetricFamily) -> None:
-        now, timeout = time.time(), self._disconnect_timeout_sec
-        records = self._registry.records()
-        states = Counter(record.effective_state(now=now, disconnect_timeout_sec=timeout) for record in records)
+        judged = [(record, self._registry.state_of(record)) for record in self._registry.records()]
+        states = Counter(state for _, state in judged)
         for state in WorkerState:
             workers.add_metric([state.value], states[state])
-        alive = [record for record in records if record.is_alive(now=now, disconnect_timeout_sec=timeout)]
+        alive = [record for record, state in judged if state in ACTIVE_WORKER_STATES]
         draining.add_metric([], sum(record.draining for record in alive))
         slots.add_metric([], sum(record.slots for record in alive))

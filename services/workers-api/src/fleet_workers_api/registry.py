@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.kv import Bucket, Mirror
@@ -24,7 +26,8 @@ Change = Callable[[WorkerRecord], WorkerRecord]
 
 
 class Registry:
-    def __init__(self, link: NatsLink, bucket: str, *, replicas: int = 1) -> None:
+    def __init__(self, link: NatsLink, bucket: str, *, disconnect_timeout_sec: float, replicas: int = 1) -> None:
+        self.disconnect_timeout_sec = disconnect_timeout_sec
         self._link = link
         self._replicas = replicas
         self._bucket = Bucket(link, bucket)
@@ -55,6 +58,10 @@ class Registry:
         if (record := self._records.get(worker_id)) is None:
             raise WorkerNotFound(worker_id=worker_id)
         return record
+
+    def state_of(self, record: WorkerRecord) -> WorkerState:
+        """The effective state now."""
+        return record.effective_state(now=time.time(), disconnect_timeout_sec=self.disconnect_timeout_sec)
 
     async def change(self, worker_id: str, change: Change) -> WorkerRecord:
         """Change the operators' fields by compare-and-set; concurrent writes of the worker are kept.

@@ -26,10 +26,9 @@ def is_long_gone(record: WorkerRecord, *, now: float, disconnect_timeout_sec: fl
 class Removal:
     """Runs in every replica. Removal is a compare-and-set: one replica wins, and a changed record stays."""
 
-    def __init__(self, link: NatsLink, registry: Registry, *, disconnect_timeout_sec: float, ttl_sec: float) -> None:
+    def __init__(self, link: NatsLink, registry: Registry, *, ttl_sec: float) -> None:
         self._link = link
         self._registry = registry
-        self._disconnect_timeout_sec = disconnect_timeout_sec
         self._ttl_sec = ttl_sec
         self._markers: dict[str, int] = {}
 
@@ -70,6 +69,6 @@ class Removal:
         return is_long_gone(
             record,
             now=time.time(),
-            disconnect_timeout_sec=self._disconnect_timeout_sec,
+            disconnect_timeout_sec=self._registry.disconnect_timeout_sec,
             ttl_sec=self._ttl_sec,
         )

@@ -29,9 +29,7 @@ from .schemas import (
 from .watching import Changed, Everything, Gone, News, Watching
 
 
-def workers_routes(
-    registry: Registry, operators: Operators, watching: Watching, *, disconnect_timeout_sec: float
-) -> APIRouter:
+def workers_routes(registry: Registry, operators: Operators, watching: Watching) -> APIRouter:
     router = new_router()
 
     @router.get("/workers", response_model=list[Worker])
@@ -40,7 +38,7 @@ def workers_routes(
             registry.records(),
             query.selection(),
             now=time.time(),
-            disconnect_timeout_sec=disconnect_timeout_sec,
+            disconnect_timeout_sec=registry.disconnect_timeout_sec,
         )
         return _json(b"[%b]" % b",".join(summary_json(record, state) for record, state in selected))
 
@@ -64,8 +62,7 @@ def workers_routes(
     @router.get("/workers/{worker_id}", response_model=WorkerDetail)
     async def read_worker(worker_id: str, _: WorkersReader) -> Response:
         record = registry.record(worker_id)
-        state = record.effective_state(now=time.time(), disconnect_timeout_sec=disconnect_timeout_sec)
-        return _json(detail_json(record, state))
+        return _json(detail_json(record, registry.state_of(record)))
 
     @router.patch("/workers/{worker_id}", openapi_extra=json_body(WorkerPatch))
     async def patch_worker(worker_id: str, request: Request, _: WorkersWriter) -> WorkerPatched:
@@ -85,8 +82,7 @@ def workers_routes(
 
     async def _drain(worker_id: str, *, wanted: bool) -> Response:
         record = await operators.drain(worker_id, wanted)
-        state = record.effective_state(now=time.time(), disconnect_timeout_sec=disconnect_timeout_sec)
-        return _json(summary_json(record, state))
+        return _json(summary_json(record, registry.state_of(record)))
 
     return router
 

@@ -78,10 +78,9 @@ class Watcher:
 
 
 class Watching:
-    def __init__(self, link: NatsLink, registry: Registry, *, disconnect_timeout_sec: float) -> None:
+    def __init__(self, link: NatsLink, registry: Registry) -> None:
         self._link = link
         self._registry = registry
-        self._disconnect_timeout_sec = disconnect_timeout_sec
         self._records: dict[str, WorkerRecord] = {}
         self._shown: dict[str, Shown] = {}
         # Current summaries with the latest heartbeats, encoded once for all watchers, when the first needs them.
@@ -109,7 +108,7 @@ class Watching:
             try:
                 # While NATS is unavailable no heartbeat can arrive.
                 if self._link.down_because is None:
-                    self._judge_all(time.time())
+                    self._judge_all()
             except Exception:
                 logger.exception("judging who is silent failed; the next round tries again")
 
@@ -150,10 +149,10 @@ class Watching:
         finally:
             self._watchers.discard(watcher)
 
-    def _judge_all(self, now: float) -> None:
+    def _judge_all(self) -> None:
         for record in self._registry.records():
             shown = self._shown.get(record.worker_id)
-            if shown is None or shown.state is not self._state_of(record, now):
+            if shown is None or shown.state is not self._registry.state_of(record):
                 self._on_change(record.worker_id, record)
 
     def _missed_since(self, last_event_id: str) -> set[str] | None:
@@ -195,7 +194,7 @@ class Watching:
                 self._notify(worker_id)
             return
         self._records[worker_id] = record
-        state = self._state_of(record, time.time())
+        state = self._registry.state_of(record)
         essence = essence_json(record, state)
         before = self._shown.get(worker_id)
         if before is not None and before.essence == essence:
@@ -208,6 +207,3 @@ class Watching:
     def _notify(self, worker_id: str) -> None:
         for watcher in self._watchers:
             watcher.notify(worker_id)
-
-    def _state_of(self, record: WorkerRecord, now: float) -> WorkerState:
-        return record.effective_state(now=now, disconnect_timeout_sec=self._disconnect_timeout_sec)
