@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -21,11 +22,10 @@ from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 from fleet_testkit.wheels import build_wheel, upload_of
 from fleet_wheels_api.history import History
-from fleet_wheels_api.main import build
+from fleet_wheels_api.main import build, make_stores
 from fleet_wheels_api.names import parse_name
 from fleet_wheels_api.registry import Registry
 from fleet_wheels_api.settings import Settings
-from fleet_wheels_api.storage import Storage
 from fleet_wheels_api.upload import Upload
 
 QUICK = {"PYOCO_NATS_REQUEST_TIMEOUT_SEC": "1", "PYOCO_WHEEL_SWEEP_INTERVAL_SEC": "0.3"}
@@ -269,7 +269,7 @@ async def test_a_wheel_whose_upload_was_answered_as_failed_and_arrived_all_the_s
 
     settings = Settings(nats_url=nats_server.url, nats_request_timeout_sec=1.0)
     link = NatsLink(settings, name="test")
-    link.after_connect(Storage(link, settings).ensure)
+    link.after_connect(partial(make_stores, link, settings))
     store = Store(link, "pyoco_wheels")
     history = History(link, "pyoco_wheel_history")
     registry = Registry(store, history, history_ttl_sec=3600, most_unpacked_bytes=10**9)

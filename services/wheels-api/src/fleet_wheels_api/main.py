@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
@@ -11,6 +12,7 @@ from fleet_kit.http.serve import run_service
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.metrics import NatsMetrics
 from fleet_kit.nats.object_writing import ObjectWriter
+from fleet_kit.nats.resources import ensure_bucket, ensure_object_store
 from fleet_kit.telemetry.metrics import new_registry
 
 from .history import History
@@ -18,7 +20,6 @@ from .metrics import Metrics, StoreGauges
 from .registry import Registry
 from .routes import wheels_routes
 from .settings import Settings
-from .storage import Storage
 from .sweeping import Sweeper
 
 COMPONENT = "wheels-api"
@@ -26,7 +27,6 @@ COMPONENT = "wheels-api"
 
 def build(settings: Settings) -> FastAPI:
     link = NatsLink(settings, name=COMPONENT)
-    storage = Storage(link, settings)
     prometheus = new_registry(COMPONENT, revision=settings.revision)
     metrics = Metrics(prometheus)
     NatsMetrics(link, prometheus, component=COMPONENT)
@@ -40,7 +40,7 @@ def build(settings: Settings) -> FastAPI:
     )
     sweeper = Sweeper(link, registry, store, metrics, interval_sec=settings.wheel_sweep_interval_sec)
     gauges = StoreGauges(link, registry, metrics, bucket=settings.wheel_object_store_bucket)
-    link.after_connect(storage.ensure)
+    link.after_connect(partial(make_stores, link, settings))
     link.after_connect(sweeper.wake)
 
     @asynccontextmanager
@@ -70,6 +70,15 @@ def build(settings: Settings) -> FastAPI:
         readiness=link.waiting_for,
         registry=prometheus,
         refresh=gauges.refresh,
+    )
+
+
+async def make_stores(link: NatsLink, settings: Settings) -> None:
+    """Create the object store and the bucket of the history if missing."""
+    js, replicas = link.jetstream, settings.nats_replicas
+    await ensure_object_store(js, settings.wheel_object_store_bucket, replicas=replicas)
+    await ensure_bucket(
+        js, settings.wheel_history_kv_bucket, ttl_sec=settings.wheel_history_ttl_sec, replicas=replicas
     )
 
 
