@@ -95,6 +95,7 @@ def key_routes(keys: Keys, issuer: KeyIssuer) -> APIRouter:
 
     @router.get("/{key_id}", response_model=KeyView)
     async def read_key(_: Operator, key_id: str) -> KeyView:
+        """One key, without the key itself."""
         if (record := keys.get(key_id)) is None:
             raise KeyNotFound(key_id=key_id)
         return KeyView.of(record)

@@ -34,6 +34,7 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
 
     @router.get("/workers", response_model=list[Worker])
     async def list_workers(_: WorkersReader, query: Annotated[WorkersQuery, Query()]) -> Response:
+        """Workers, the one seen last first."""
         selected = select_workers(
             registry.records(),
             query.selection(),
@@ -61,11 +62,13 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
 
     @router.get("/workers/{worker_id}", response_model=WorkerDetail)
     async def read_worker(worker_id: str, _: WorkersReader) -> Response:
+        """One worker with its flows and its machine."""
         record = registry.record(worker_id)
         return _json(detail_json(record, registry.state_of(record)))
 
     @router.patch("/workers/{worker_id}", openapi_extra=json_body(WorkerPatch))
     async def patch_worker(worker_id: str, request: Request, _: WorkersWriter) -> WorkerPatched:
+        """Hide a worker from lists, or show it again."""
         wanted = await read(WorkerPatch, request)
         record = await operators.hide(worker_id, wanted.hidden)
         return WorkerPatched(worker_id=worker_id, hidden=record.hidden, updated_at=time.time())

@@ -64,6 +64,7 @@ async def list_letters(caller: RunsReader, service: Service, query: Annotated[Le
 async def delete_letters(
     caller: RunsWriter, service: Service, query: Annotated[DeletionQuery, Query()]
 ) -> LettersDeleted:
+    """Delete many letters; without any criterion `all` must be true."""
     wanted = _filter(query, caller.tenant_id, query.state)
     done = await service.dead_letters.delete_all(wanted, caller, limit=query.limit, cursor=query.cursor)
     return LettersDeleted(deleted=done.deleted, more=done.next_cursor is not None, next_cursor=done.next_cursor)
@@ -112,6 +113,7 @@ async def requeue_letters(request: Request, caller: RunsWriter, service: Service
 
 @router.get("/dlq/{letter_id}", response_model=LetterInFull)
 async def read_letter(letter_id: str, caller: RunsReader, service: Service) -> LetterInFull:
+    """A letter, and the present state of its run."""
     row = await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
     return LetterInFull.model_validate({**row._mapping, "run": _run_now(row)})
 
@@ -128,6 +130,7 @@ async def requeue_letter(letter_id: str, caller: RunsWriter, service: Service) -
 
 @router.delete("/dlq/{letter_id}", response_model=LetterDeleted)
 async def delete_letter(letter_id: str, caller: RunsWriter, service: Service) -> LetterDeleted:
+    """Delete one letter; its run stays as it is."""
     number = _number(letter_id)
     await service.dead_letters.delete(number, caller)
     return LetterDeleted(id=number, deleted=True)

@@ -27,12 +27,14 @@ Includes = Annotated[list[Include], Query(description="records, full or all: wit
 
 @router.get("/runs/{run_id}", response_model=RunInFull)
 async def read_run(run_id: str, caller: RunsReader, service: Service, include: Includes = []) -> Response:  # noqa: B006
+    """The latest state of a run."""
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     return json_answer(service.views.public(snapshot, with_records=bool(include)))
 
 
 @router.get("/runs/{run_id}/tasks")
 async def read_tasks(run_id: str, caller: RunsReader, service: Service) -> Response:
+    """The tasks of a run with their records."""
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     shown = {"run_id", "flow_name", "status", "tasks", "task_records", "task_records_truncated", "attempt"}
     return json_answer(snapshot.model_dump_json(include=shown).encode())
@@ -87,7 +89,7 @@ async def watch_run(
 
 @router.get("/fleet/metrics")
 async def read_fleet_metrics(_: MetricsReader, service: Service) -> Response:
-    """The gateway's /metrics: what holds for the whole fleet, without a word of whose flows there are.
+    """The gateway's /metrics: series about the whole fleet, without names of flows or tags.
 
     Its cost does not depend on the number of runs.
     """
