@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.scopes import Scope
 from fleet_kit.logs.events import service_call
+from fleet_kit.nats.documents import Documents
 from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
 
@@ -54,7 +54,7 @@ class KeyIssuer:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._link = link
-        self._bucket = Bucket(link, bucket)
+        self._documents = Documents(Bucket(link, bucket), KeyRecord)
         self._keys = keys
         self._pepper = pepper
         self._clock = clock
@@ -76,33 +76,27 @@ class KeyIssuer:
         )
         with service_call(logger, "auth", "issue_key", entity_id=f"key:{key_id}") as call:
             call["tenant_id"] = wish.tenant_id
-            await self._bucket.create(key_id, record.encode())
+            await self._documents.bucket.create(key_id, record.encode())
         self._keys.note(record)
         return IssuedKey(api_key, record)
 
     async def revoke(self, key_id: str) -> KeyRecord:
         """Revoke a key; one that has been revoked already stays as it is."""
         with service_call(logger, "auth", "revoke_key", entity_id=f"key:{key_id}"):
-            return await self._revoke(key_id)
-
-    async def _revoke(self, key_id: str) -> KeyRecord:
-        if not is_key_id(key_id):
-            raise KeyNotFound(key_id=key_id)
-        self._link.require()
-        for _ in range(_MOST_TRIES):
-            entry = await self._bucket.get(key_id, linearizable=True)
-            if entry is None:
+            if not is_key_id(key_id):
                 raise KeyNotFound(key_id=key_id)
+            self._link.require()
             try:
-                record = KeyRecord.decode(entry.value)
-            except MalformedMessage as error:
-                raise KeyNotFound(key_id=key_id) from error
-            revoked = record.revoke(now=self._clock())
-            if revoked is not record:
-                try:
-                    await self._bucket.update(key_id, revoked.encode(), revision=entry.revision)
-                except WrongRevision:
-                    continue
-            self._keys.note(revoked)
-            return revoked
-        raise KeyContested(key_id=key_id)
+                stored = await self._documents.change(
+                    key_id,
+                    lambda record: None if record is None else record.revoke(now=self._clock()),
+                    linearizable=True,
+                    lenient=True,
+                    most_tries=_MOST_TRIES,
+                )
+            except WrongRevision as error:
+                raise KeyContested(key_id=key_id) from error
+            if stored is None:
+                raise KeyNotFound(key_id=key_id)
+            self._keys.note(stored.value)
+            return stored.value

@@ -9,6 +9,7 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats.documents import Documents
 from fleet_kit.nats.kv import Bucket, Mirror
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.resources import ensure_bucket
@@ -31,6 +32,7 @@ class Registry:
         self._link = link
         self._replicas = replicas
         self._bucket = Bucket(link, bucket)
+        self._documents = Documents(self._bucket, WorkerRecord)
         self._mirror = Mirror(link, bucket, on_change=self._apply)
         self._records: dict[str, WorkerRecord] = {}
         # Unreadable records that were logged: once each, not at every heartbeat.
@@ -69,32 +71,28 @@ class Registry:
         When this returns, this process serves the record as it was written.
         """
         self.record(worker_id)
-        for _ in range(_ATTEMPTS):
-            found = await self._read(worker_id)
-            if found is None or change(found[0]) == found[0]:
-                # Without a write no compare-and-set would refuse a stale read: read linearizably.
-                found = await self._read(worker_id, linearizable=True)
-            if found is None:
-                raise WorkerNotFound(worker_id=worker_id)
-            record, revision = found
-            changed = change(record)
-            if changed == record:
-                return record
-            try:
-                revision = await self._bucket.update(worker_id, changed.encode(), revision=revision)
-            except WrongRevision:
-                continue
-            await self._until_seen(revision)
-            return changed
-        raise RecordContended()
+        try:
+            stored = await self._documents.change(
+                worker_id,
+                lambda record: None if record is None else change(record),
+                lenient=True,
+                most_tries=_ATTEMPTS,
+            )
+        except WrongRevision as error:
+            raise RecordContended() from error
+        if stored is None:
+            raise WorkerNotFound(worker_id=worker_id)
+        if stored.is_new:
+            await self._until_seen(stored.revision)
+        return stored.value
 
     async def remove(self, worker_id: str, is_due: Callable[[WorkerRecord], bool]) -> bool:
         """Remove a record if it is still due; False if it was changed or removed meanwhile."""
-        found = await self._read(worker_id)
-        if found is None or not is_due(found[0]):
+        found = await self._documents.read(worker_id, lenient=True)
+        if found is None or not is_due(found.value):
             return False
         try:
-            await self._bucket.delete(worker_id, revision=found[1])
+            await self._bucket.delete(worker_id, revision=found.revision)
         except WrongRevision:
             return False
         return True
@@ -105,15 +103,6 @@ class Registry:
 
     async def erase(self, worker_id: str, *, up_to: int) -> None:
         await self._bucket.erase(worker_id, up_to=up_to)
-
-    async def _read(self, worker_id: str, *, linearizable: bool = False) -> tuple[WorkerRecord, int] | None:
-        entry = await self._bucket.get(worker_id, linearizable=linearizable)
-        if entry is None:
-            return None
-        try:
-            return WorkerRecord.decode(entry.value), entry.revision
-        except MalformedMessage:
-            return None
 
     async def _until_seen(self, revision: int) -> None:
         try:
