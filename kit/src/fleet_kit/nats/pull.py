@@ -242,7 +242,7 @@ class Puller:
 
     async def _give_back(self, msg: Msg) -> None:
         try:
-            await self._link.send(msg.reply, nak(give_back_pause_seconds(ack_numbers_of(msg).delivered)))
+            await self._link.send(msg.reply, nak(give_back_pause_seconds(msg.metadata.num_delivered)))
         except NatsUnavailable:
             logger.debug("could not give a message back; it will be redelivered", exc_info=True)
 
@@ -264,23 +264,8 @@ def give_back_pause_seconds(num_delivered: int) -> float:
     return min(_FIRST_PAUSE_SECONDS * 2.0**doublings, _MAX_PAUSE_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class AckNumbers:
-    """The numbers of a delivery, from its ack subject; the library's own `metadata` computes much more than that."""
-
-    delivered: int
-    stream_sequence: int
-    # Messages that the consumer had not delivered yet.
-    pending: int
-
-
-def ack_numbers_of(msg: Msg) -> AckNumbers:
-    _, _, delivered, stream_sequence, _, _, pending, *_ = ack_tokens(msg.reply)
-    return AckNumbers(int(delivered), int(stream_sequence), int(pending))
-
-
 def stream_sequence_of(msg: Msg) -> int:
-    """The message's stream sequence; the library's own `metadata` computes much more than that."""
+    """The message's stream sequence. The library's `metadata` computes more, and takes 3.5 µs instead of 0.3."""
     return int(ack_tokens(msg.reply)[3])
 
 

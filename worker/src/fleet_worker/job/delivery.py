@@ -6,7 +6,6 @@ from typing import Self
 from nats.aio.msg import Msg
 
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.nats.pull import ack_numbers_of, stored_at_of
 
 ACK = b"+ACK"
 TERM = b"+TERM"
@@ -31,14 +30,14 @@ class Delivery:
 
     @classmethod
     def of(cls, msg: Msg) -> Self:
-        numbers = ack_numbers_of(msg)
+        known = msg.metadata
         return cls(
             msg.reply,
             msg.subject,
             msg.data,
-            numbers.stream_sequence,
-            numbers.delivered,
-            numbers.pending,
-            stored_at_of(msg),
+            known.sequence.stream,
+            known.num_delivered,
+            known.num_pending,
+            known.timestamp.timestamp(),
             TraceContext.of_headers(msg.headers),
         )
