@@ -1,4 +1,7 @@
-"""Writes objects to a JetStream object store, names them by compare-and-set, and deletes them."""
+"""Writes objects to a JetStream object store, names them by compare-and-set, and deletes them.
+
+The library names an object without a condition, and leaves the chunks of an interrupted write: see ADR 13.
+"""
 
 import asyncio
 import base64

@@ -1,4 +1,7 @@
-"""Lists and reads the objects of a JetStream object store without a consumer."""
+"""Lists and reads the objects of a JetStream object store without a consumer.
+
+The library reads through a consumer, which the NATS users of workers may not make, and no ranges: see ADR 13.
+"""
 
 import base64
 import binascii

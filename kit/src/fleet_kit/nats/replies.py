@@ -2,6 +2,7 @@
 
 Many publishes may be in flight, as with the library's `publish_async`. There a publish without an ack keeps one of
 4,000 places for ever; here it fails after a timeout, or at once when the connection is lost or the subject denied.
+Figures are in ADR 13.
 """
 
 import asyncio
