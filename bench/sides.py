@@ -131,11 +131,11 @@ class Side(ABC):
 class Ours(Side):
     """The embedded stack, everything through its gateway."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
         # Where runs-api can be scraped past the gateway.
         self.metrics_port = free_port()
         ports = ["--metrics-port", str(self.metrics_port)]
-        self.stack = Stack(folder / "data", "--workers", "0", *ports, *options, with_worker=False)
+        self.stack = Stack(folder / "data", "--workers", "0", *ports, *options, with_worker=False, env=env)
         super().__init__(folder, self.stack.port)
 
     def __enter__(self) -> "Ours":

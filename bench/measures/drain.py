@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from nats.aio.client import Client
@@ -11,9 +12,9 @@ from fleet_contracts.names import WireNames, kv_stream
 from ..connection import submit_request
 from ..errors import BenchFailed
 from ..figures import Figure
-from ..load import hammer
+from ..load import LoadProcess, hammer
 from ..session import Session
-from ..sides import Side
+from ..sides import Process, Side
 
 _NAMES = WireNames()
 _LOOK_SECONDS = 0.02
@@ -49,15 +50,19 @@ def _drain(session: Session, side: Side, *, runs: int, workers: int) -> float:
     """Runs per second, from the first that is done to the last."""
     tag = session.new_tag()
     with ExitStack() as stack:
-        # Started first and held back until all runs are queued: what they need to start is not measured.
         started = [stack.enter_context(side.worker(tag)) for _ in range(workers)]
-        for worker in started:
-            worker.pause()
-        sent = submit_request("tiny", tag=tag)
-        session.load.call(hammer, side.port, sent, clients=16, seconds=_PATIENCE_SECONDS, count=runs)
-        for worker in started:
-            worker.resume()
-        return side.wire.use(lambda client: _watch_queue(client, tag, runs))
+        return drain(side, session.load, started, tag=tag, runs=runs)
+
+
+def drain(side: Side, load: LoadProcess, workers: Sequence[Process], *, tag: str, runs: int) -> float:
+    """Runs per second of workers that run already: they are held back until all runs are queued."""
+    for worker in workers:
+        worker.pause()
+    sent = submit_request("tiny", tag=tag)
+    load.call(hammer, side.port, sent, clients=16, seconds=_PATIENCE_SECONDS, count=runs)
+    for worker in workers:
+        worker.resume()
+    return side.wire.use(lambda client: _watch_queue(client, tag, runs))
 
 
 async def _watch_queue(client: Client, tag: str, runs: int) -> float:
