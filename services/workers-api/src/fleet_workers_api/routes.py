@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
-from fleet_kit.http.app import new_router, sse_event
+from fleet_kit.http.app import JsonResponse, new_router, sse_event
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import WorkersReader, WorkersWriter
 from fleet_kit.http.openapi import json_body
@@ -41,7 +41,7 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
             now=time.time(),
             disconnect_timeout_sec=registry.disconnect_timeout_sec,
         )
-        return _json(b"[%b]" % b",".join(summary_json(record, state) for record, state in selected))
+        return JsonResponse([orjson.Fragment(summary_json(record, state)) for record, state in selected])
 
     @router.get("/workers/events", response_class=StreamingResponse)
     async def watch_workers(
@@ -95,15 +95,14 @@ def _json(body: bytes) -> Response:
 
 
 def _event(item: News | None, watching: Watching) -> bytes:
-    ts = b'"ts":%f}' % time.time()
+    about: dict[str, object]
     match item:
         case None:
-            return sse_event("heartbeat", b"{" + ts)
+            return sse_event("heartbeat", orjson.dumps({"ts": time.time()}))
         case Everything(workers=workers):
-            data = b'{"workers":[%b],' % b",".join(workers) + ts
-            return sse_event("workers", data, event_id=watching.event_id(item))
+            kind, about = "workers", {"workers": [orjson.Fragment(worker) for worker in workers]}
         case Changed(worker=worker):
-            return sse_event("worker", b'{"worker":%b,' % worker + ts, event_id=watching.event_id(item))
+            kind, about = "worker", {"worker": orjson.Fragment(worker)}
         case Gone(worker_id=worker_id):
-            data = b'{"worker_id":%b,' % orjson.dumps(worker_id) + ts
-            return sse_event("removed", data, event_id=watching.event_id(item))
+            kind, about = "removed", {"worker_id": worker_id}
+    return sse_event(kind, orjson.dumps({**about, "ts": time.time()}), event_id=watching.event_id(item))

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import orjson
 from fastapi import Query
 from fastapi.responses import Response
 from pydantic import BeforeValidator
@@ -9,7 +10,7 @@ from pydantic import BeforeValidator
 from fleet_contracts.names import Tag
 from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
-from fleet_kit.http.app import answers_invalid_requests_with, new_router
+from fleet_kit.http.app import JsonResponse, answers_invalid_requests_with, new_router
 from fleet_kit.http.identity import RunsReader
 from fleet_kit.http.query_parameters import Moment
 
@@ -17,7 +18,6 @@ from ..accept.requests import LONGEST_LABEL, Label, Name
 from ..read.lists.listing import ListQuery, Page
 from ..read.lists.reads import RunFilter
 from ..read.schemas import Include, RunInFull, RunPage, RunSummary
-from .bodies import json_answer
 from .dependencies import Service
 
 router = new_router()
@@ -86,10 +86,10 @@ def _array(page: Page) -> Response:
         headers["X-Total-Count"] = str(page.total)
     if page.next_cursor is not None:
         headers["X-Next-Cursor"] = page.next_cursor
-    return json_answer(b"[%b]" % b",".join(page.items), headers)
+    return JsonResponse([orjson.Fragment(item) for item in page.items], headers=headers)
 
 
 def _page(page: Page) -> Response:
     rest = RunPage(items=[], next_cursor=page.next_cursor, total=page.total, updated_until=page.updated_until)
-    told = rest.model_dump_json(exclude={"items"}).encode()
-    return json_answer(b'{"items":[%b],%b' % (b",".join(page.items), told[1:]))
+    items = [orjson.Fragment(item) for item in page.items]
+    return JsonResponse({**rest.model_dump(), "items": items})

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
+import orjson
 from fastapi import Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
@@ -78,10 +79,10 @@ async def watch_run(
         async for state in states:
             now = time.time()
             if state is None:
-                yield sse_event("heartbeat", b'{"run_id":"%b","ts":%f}' % (run_id.encode(), now))
+                yield sse_event("heartbeat", orjson.dumps({"run_id": run_id, "ts": now}))
             else:
                 shown = service.views.public(state.snapshot, with_records=bool(include))
-                data = b'{"run_id":"%b","snapshot":%b,"ts":%f}' % (run_id.encode(), shown, now)
+                data = orjson.dumps({"run_id": run_id, "snapshot": orjson.Fragment(shown), "ts": now})
                 yield sse_event("snapshot", data, event_id=str(state.id))
 
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})

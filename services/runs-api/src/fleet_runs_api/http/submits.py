@@ -5,14 +5,14 @@ from fastapi.responses import Response
 
 from fleet_contracts.scopes import Scope
 from fleet_contracts.status import RunStatus
-from fleet_kit.http.app import new_router
+from fleet_kit.http.app import JsonResponse, new_router
 from fleet_kit.http.bodies import LARGE_BYTES, read
 from fleet_kit.http.identity import RunsWriter, identity_of
 from fleet_kit.http.openapi import json_body
 
 from ..accept.requests import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
 from ..accept.submission import Receipt
-from .bodies import idempotency_key_of, json_answer
+from .bodies import idempotency_key_of
 from .dependencies import Service, service_of
 
 router = new_router()
@@ -47,8 +47,8 @@ async def submit_batch(request: Request, caller: RunsWriter, service: Service) -
     wanted = await read(SubmitBatch, request)
     receipt = await service.submission.submit_batch(wanted.runs, caller, idempotency_key=idempotency_key_of(request))
     service.metrics.submitted.inc(0 if receipt.replayed else len(receipt.run_ids))
-    items = b",".join(_submitted(run_id) for run_id in receipt.run_ids)
-    return json_answer(b'{"runs":[%b]}' % items, _REPLAYED if receipt.replayed else None)
+    runs = [_submitted(run_id) for run_id in receipt.run_ids]
+    return JsonResponse({"runs": runs}, headers=_REPLAYED if receipt.replayed else None)
 
 
 @router.post("/runs/{run_id}/rerun", response_model=Submitted)
@@ -61,11 +61,11 @@ async def rerun(run_id: str, request: Request, caller: RunsWriter, service: Serv
 
 
 def answer_one(receipt: Receipt) -> Response:
-    return json_answer(_submitted(receipt.run_id), _REPLAYED if receipt.replayed else None)
+    return JsonResponse(_submitted(receipt.run_id), headers=_REPLAYED if receipt.replayed else None)
 
 
-def _submitted(run_id: str) -> bytes:
-    return b'{"run_id":"%b","status":"%b"}' % (run_id.encode(), RunStatus.PENDING.value.encode())
+def _submitted(run_id: str) -> dict[str, str]:
+    return {"run_id": run_id, "status": RunStatus.PENDING.value}
 
 
 # Routes that bypass the framework: half of its work is not needed for a submit, and there are thousands of submits.
