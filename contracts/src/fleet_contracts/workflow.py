@@ -23,7 +23,7 @@ def _empty_if_null(kind: type) -> BeforeValidator:
 
 
 def _one_line(name: str) -> str:
-    if re.search(LINE_PATTERN, name) is None:
+    if re.fullmatch(LINE_PATTERN, name) is None:
         raise ValueError("must be one line without control characters")
     return name
 

@@ -190,6 +190,7 @@ def test_expressions_that_flows_use_are_accepted() -> None:
         r'tasks: {a: {use: "x\e[2J/y"}}',
         r'tasks: {a: {callable: "m:a\e[2J"}}',
         r'tasks: {a: {callable: m:a, outputs: ["o\e[2J"]}}',
+        r'tasks: {a: {callable: m:a, outputs: ["o\n"]}}',
         r'pipes: {"p\e[2J": a}',
         r'"x\x9b2J": 1',
         r'flow: {graph: "a >> \e[2J"}',
