@@ -69,6 +69,8 @@ def test_what_is_in_texts_is_neither_a_value_nor_a_number(text: str) -> None:
 
 def test_unknown_keys_are_one_fault_that_names_a_few_of_them() -> None:
     assert refusal(b'{"sise": 1}') == 'unknown key "sise" (did you mean "size"?); known: labels, saucer, size'
+    said = refusal(b'{"s\\u009b2J": 1, "\\u007f": 2}')
+    assert said.startswith(r'unknown keys "s\x9b2J", "\x7f"; known: ')
     many = b"{" + b",".join(b'"%s%d":1' % (b"k" * 500, n) for n in range(5000)) + b"}"
     said = refusal(b'{"saucer":' + many + b"}")
     assert "and 4,995 more" in said

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
+from ..logs.text import visible
+
 _MOST_NAMED = 5
 _LONGEST_NAME = 64
 
@@ -16,6 +18,7 @@ def about_unknown(kind: str, unknown: Sequence[str], known: Collection[str]) -> 
 
 
 def _named(name: str, known: Collection[str]) -> str:
-    shown = f'"{name[:_LONGEST_NAME]}"'
+    # JSON escapes C0 control characters, but not C1, which a terminal that shows the answer would execute.
+    shown = f'"{visible(name[:_LONGEST_NAME])}"'
     nearest = get_close_matches(name[:_LONGEST_NAME].lower(), known, n=1)
     return f'{shown} (did you mean "{nearest[0]}"?)' if nearest else shown
