@@ -378,6 +378,7 @@ def test_a_process_may_be_about_something_on_every_line(
         ("the key pyoco_ab12_" + "x" * 40 + " is bad", "the key pyoco_ab12_(withheld) is bad"),
         ("GET /runs/pyoco%5Fab12%5f" + "x" * 40 + "?", "GET /runs/pyoco_ab12_(withheld)?"),
         ("GET /runs/%2570yoco%25255Fab12_" + "%78" * 40 + "/a%20b", "GET /runs/pyoco_ab12_(withheld)/a%20b"),
+        ("GET /runs/%25%37%30yoco_ab12_" + "x" * 40, "GET /runs/pyoco_ab12_(withheld)"),
         ("100%41 of it", "100%41 of it"),
         ("seed SU" + "A" * 56, "seed (withheld)"),
         ("at postgresql://me:hunter2@db/x", "at postgresql://me:(withheld)@db/x"),

@@ -17,7 +17,7 @@ _INSTEAD = "(withheld)"
 
 def without_secrets(line: str) -> str:
     """Mask the secrets of a line, JSON or text. Most lines have none and cost a few substring searches only."""
-    if "%" in line and _API_KEY.search(plain := _NEEDLESS_ESCAPE.sub(lambda found: chr(int(found[1], 16)), line)):
+    if "%" in line and _API_KEY.search(plain := _without_needless_escapes(line)):
         line = plain
     if "pyoco_" in line:
         line = _API_KEY.sub(rf"\1{_INSTEAD}", line)
@@ -28,3 +28,10 @@ def without_secrets(line: str) -> str:
     if "[parameters: " in line:
         line = _PARAMETERS.sub(f"[parameters: {_INSTEAD}]", line)
     return _NKEY_SEED.sub(_INSTEAD, line)
+
+
+def _without_needless_escapes(line: str) -> str:
+    """Decoded until nothing changes: the digits of an escape may be escaped, too (`%25%37%30` for `%70`)."""
+    while (plain := _NEEDLESS_ESCAPE.sub(lambda found: chr(int(found[1], 16)), line)) != line:
+        line = plain
+    return line
