@@ -56,6 +56,16 @@ FAILED = RUNNING.finish(
     reason=DeadLetterReason.EXECUTION_ERROR.value,
     tasks={"greet": TaskStatus.FAILED},
 )
+TRUNCATED = FAILED.model_copy(
+    update={
+        "params": {},
+        "tasks": {},
+        "task_records_truncated": True,
+        "tasks_truncated": True,
+        "result_truncated": True,
+        "params_truncated": True,
+    }
+)
 RULED = JOB.model_copy(
     update={
         "retry": RetryPolicy(max_attempts=3, base_seconds=2.0, cap_seconds=60.0),
@@ -113,6 +123,7 @@ GOLDEN: dict[str, Message] = {
     "snapshot_running": RUNNING,
     "snapshot_completed": COMPLETED,
     "snapshot_failed": FAILED,
+    "snapshot_truncated": TRUNCATED,
     "snapshot_with_wheels": WITH_WHEELS,
     "snapshot_cancelling": RUNNING.request_cancel(by="key1", now=1760000001.5, reason="a typo"),
     "control": Control(kind=ControlKind.CANCEL, run_id=JOB.run_id),

@@ -64,6 +64,16 @@ def test_a_claim_begins_a_new_attempt_with_a_clean_slate() -> None:
     assert (second.worker_id, second.start_time, second.interruptions) == ("w2", 4.0, 1)
 
 
+def test_a_new_attempt_does_not_inherit_the_marks_of_the_one_before() -> None:
+    marks = {"tasks_truncated": True, "result_truncated": True, "task_records_truncated": True}
+    first = claimed(PENDING).model_copy(update={**marks, "params_truncated": True})
+    second = claimed(first.hand_back(now=3.0, interrupted=True), worker="w2", now=4.0)
+    assert (second.tasks_truncated, second.result_truncated, second.task_records_truncated) == (False, False, False)
+    # The params of a run are the same in each attempt.
+    assert second.params_truncated
+    assert "result_truncated" not in second.encode().decode()
+
+
 def test_numbers_of_attempts_that_a_lost_store_may_have_known_are_not_used_again() -> None:
     lost = claimed(PENDING)
     anew = PENDING.skip_attempts(20)

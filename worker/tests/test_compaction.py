@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_worker.boundary.compaction import compact, compact_records, compact_result, forget_marks, without_tasks
+from fleet_worker.boundary.compaction import compact, compact_records, compact_result, without_tasks
 from fleet_worker.job.lease import SnapshotWriter
 
 from .conftest import Desk
@@ -31,6 +31,10 @@ def ended(**changes: Any) -> RunSnapshot:
         params={"name": "Ada"},
     )
     return plain.model_copy(update=changes)
+
+
+def marks(snapshot: RunSnapshot) -> set[str]:
+    return {name for name, value in snapshot.model_dump().items() if name.endswith("_truncated") and value}
 
 
 def record(**more: Any) -> dict[str, Any]:
@@ -77,17 +81,17 @@ def test_the_result_goes_after_the_records_and_before_all_else() -> None:
     )
     assert compact(snapshot, 13_000).result == snapshot.result
     without_result = compact(snapshot, 9_000)
-    assert (without_result.result, without_result.model_extra) == (None, {"result_truncated": True})
+    assert (without_result.result, marks(without_result)) == (None, {"task_records_truncated", "result_truncated"})
     assert without_result.earlier_attempts == attempts
     silent = compact(snapshot, 3_000).earlier_attempts
     assert [(attempt.attempt, attempt.error) for attempt in silent] == [(number, None) for number in range(1, 11)]
 
 
 def test_a_new_attempt_does_not_inherit_what_the_one_before_left_out() -> None:
-    snapshot = compact(ended(result="r" * 5_000), 2_000)
-    assert forget_marks(snapshot).model_extra == {"result_truncated": False}
-    untouched = ended(result=1)
-    assert forget_marks(untouched) is untouched
+    snapshot = without_tasks(compact(ended(result="r" * 5_000), 2_000))
+    assert marks(snapshot) == {"result_truncated", "tasks_truncated"}
+    again = snapshot.reopen(now=3.0).claim(worker_id="w1", worker_instance_id="me", ack_subject=None, now=4.0)
+    assert marks(again) == set()
 
 
 def test_a_result_fits_its_own_limit_or_is_left_out() -> None:
@@ -102,7 +106,7 @@ def test_error_and_params_go_last() -> None:
     assert (len(shorter.error or ""), shorter.params) == (1024 + len("… (9000 characters)"), snapshot.params)
     shortest = compact(snapshot, 2_000)
     assert shortest.params == {}
-    assert shortest.model_extra == {"params_truncated": True}
+    assert marks(shortest) == {"params_truncated", "task_records_truncated"}
 
 
 def test_without_tasks_the_end_can_always_be_recorded() -> None:
@@ -121,7 +125,7 @@ async def test_task_states_stay_above_the_limit_as_long_as_nats_takes_them(
     far_too_many = dict.fromkeys((f"task-{number}" for number in range(60_000)), TaskStatus.SUCCEEDED)
     written = RunSnapshot.decode(writer.encode(ended(tasks=far_too_many)))
     assert (written.status, written.tasks) == (RunStatus.FAILED, {})
-    assert written.model_extra == {"params_truncated": True, "tasks_truncated": True}
+    assert marks(written) == {"params_truncated", "tasks_truncated"}
 
 
 @settings(deadline=None, max_examples=50)

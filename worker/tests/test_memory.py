@@ -41,7 +41,7 @@ async def test_a_result_as_large_as_the_memory_is_left_out_and_one_that_cannot_b
     start_worker("w1", PYOCO_RUN_MEMORY_MAX_BYTES=str(LIMIT))
     run = await desk.wait_ended(await desk.submit("generous", megabytes=56))
     assert (run.status, run.attempt, run.result) == (RunStatus.COMPLETED, 1, None)
-    assert (run.model_extra or {})["result_truncated"]
+    assert run.result_truncated
     assert run.task_records["return_much"]["output"] == "<dict: too large to be shown>"
     run = await desk.wait_ended(await desk.submit("generous"))
     assert (run.status, run.reason, run.attempt) == (RunStatus.FAILED, "execution_error", 1)

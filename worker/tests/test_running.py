@@ -159,7 +159,8 @@ async def test_output_above_what_nats_takes_is_left_out_and_marked_and_the_run_i
     start_worker("w1", PYOCO_MAX_RUN_SNAPSHOT_BYTES=str(max_snapshot_bytes))
     run = await desk.wait_ended(await desk.submit("much"))
     assert (run.status, run.attempt, run.task_records_truncated) == (RunStatus.COMPLETED, 1, True)
-    assert (run.result, run.model_extra) == (None, {"result_truncated": True})
+    assert (run.result, run.result_truncated) == (None, True)
+    assert (run.params_truncated, run.tasks_truncated) == (False, False)
     assert len(run.encode()) <= min(max_snapshot_bytes, desk.link.max_payload)
     assert run.tasks == {"return_much": TaskStatus.SUCCEEDED}
     await desk.wait_queue_empty()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from operator import not_
 from typing import Annotated, Any, Self
 
 from pydantic import Field
@@ -108,6 +109,10 @@ class RunSnapshot(Document):
     wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
     # The trace id of the run's spans; missing: the run is not traced.
     trace_id: str | None = Field(None, exclude_if=is_missing)
+    # Left out because the snapshot would be too large; the ledger has the params. Written only where it is so.
+    tasks_truncated: bool = Field(False, exclude_if=not_)
+    result_truncated: bool = Field(False, exclude_if=not_)
+    params_truncated: bool = Field(False, exclude_if=not_)
 
     @classmethod
     def pending(cls, job: Job, *, now: float) -> Self:
@@ -175,6 +180,8 @@ class RunSnapshot(Document):
                 "tasks": {},
                 "task_records": {},
                 "task_records_truncated": False,
+                "tasks_truncated": False,
+                "result_truncated": False,
                 "start_time": now,
                 "end_time": None,
                 "error": None,

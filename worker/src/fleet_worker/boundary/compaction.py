@@ -12,8 +12,6 @@ _ERROR_CHARACTERS = 1024
 _BULKY = ("inputs", "output", "traceback", "artifacts")
 # A record without its bulky fields is hardly smaller than this: with too many records, cutting them is not tried.
 _SMALLEST_RECORD_BYTES = 64
-# Marks of one attempt that are extra fields of the snapshot, so that `claim` does not reset them.
-_MARKS_OF_AN_ATTEMPT = ("result_truncated", "tasks_truncated")
 
 
 def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
@@ -28,12 +26,6 @@ def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
 def without_tasks(snapshot: RunSnapshot) -> RunSnapshot:
     """The snapshot without its task states: the last resort, so that the end of a run can always be recorded."""
     return snapshot.model_copy(update={"tasks": {}, "tasks_truncated": True})
-
-
-def forget_marks(snapshot: RunSnapshot) -> RunSnapshot:
-    """Clear the truncation marks of an earlier attempt, before the next one begins."""
-    stale = [mark for mark in _MARKS_OF_AN_ATTEMPT if mark in (snapshot.model_extra or {})]
-    return snapshot.model_copy(update=dict.fromkeys(stale, False)) if stale else snapshot
 
 
 def compact_result(result: Any, max_bytes: int) -> tuple[Any, bool]:

@@ -15,7 +15,6 @@ from fleet_contracts.wheel import WheelInUse
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import WriteRefused, WrongRevision
 
-from ..boundary.compaction import forget_marks
 from ..settings import WorkerSettings
 from .delivery import Delivery
 from .disposition import AlreadyEnded, Ended, HeldElsewhere, InvalidJob, NotYet, RunMissing
@@ -177,7 +176,7 @@ class Claims:
         if snapshot.is_held:
             # The previous attempt has no recorded end: its holder is lost, or it was our own during a NATS outage.
             snapshot = snapshot.hand_back(now=now, interrupted=decision is Decision.TAKE_OVER)
-        return forget_marks(snapshot).claim(
+        return snapshot.claim(
             worker_id=self._settings.worker_id,
             worker_instance_id=self._instance_id,
             ack_subject=delivery.reply,

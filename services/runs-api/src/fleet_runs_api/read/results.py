@@ -25,6 +25,6 @@ def result_of(snapshot: RunSnapshot, *, partial: bool) -> dict[str, Any]:
             if isinstance(record, dict) and "output" in record
         },
         # A worker marks a result that was too large for the snapshot.
-        "truncated": snapshot.task_records_truncated or bool(getattr(snapshot, "result_truncated", False)),
+        "truncated": snapshot.task_records_truncated or snapshot.result_truncated,
         "error": snapshot.error,
     }
