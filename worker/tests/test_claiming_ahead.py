@@ -19,9 +19,10 @@ from fleet_worker.job import turn as turn_module
 from fleet_worker.job.claims import Claims
 from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import Ended, HandedBack, Outcome
-from fleet_worker.job.execution import Ending, Execution
+from fleet_worker.job.execution import Execution
 from fleet_worker.job.lease import SnapshotWriter
 from fleet_worker.job.services import Services
+from fleet_worker.job.states import StopReason
 from fleet_worker.pool.pace import Pace
 from fleet_worker.pool.pool import RunnerPool
 from fleet_worker.presence.record import Registry
@@ -136,7 +137,7 @@ async def test_a_long_run_after_short_ones_keeps_no_other_job_and_uses_up_no_del
 @pytest.fixture
 async def waiting(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Waiting]:
     """A run that is claimed and waits for a runner that does not come."""
-    monkeypatch.setattr(turn_module, "_PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(turn_module, "_WAIT_SECONDS", 60.0)
     settings, link = desk.settings, desk.link
     writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
     services = Services(
@@ -174,7 +175,7 @@ async def test_a_run_that_is_cancelled_while_it_waits_for_a_runner_is_never_begu
 async def test_a_run_whose_deadline_passes_while_it_waits_for_a_runner_fails(desk: Desk, waiting: Waiting) -> None:
     await desk.change(waiting.run_id, lambda run: run.model_copy(update={"deadline_at": time.time()}))
     await waiting.execution.look()
-    await waiting.execution.tend(60.0, ack_wait_seconds=120.0)
+    await waiting.execution.keep_alive(60.0, ack_wait_seconds=120.0)
     async with asyncio.timeout(30):
         outcome = await waiting.outcome
     assert isinstance(outcome, Ended)
@@ -188,7 +189,7 @@ async def test_a_run_that_waits_for_a_runner_has_a_heartbeat_and_is_handed_back_
     claimed = await desk.snapshot(waiting.run_id)
     await waiting.execution.look()
     assert (await desk.snapshot(waiting.run_id)).heartbeat_at > claimed.heartbeat_at
-    waiting.execution.end(Ending.STOPPING)
+    waiting.execution.stop(StopReason.STOPPING)
     async with asyncio.timeout(30):
         assert await waiting.outcome == HandedBack(0.0)
     run = await desk.snapshot(waiting.run_id)

@@ -7,7 +7,8 @@ from fleet_contracts.job import Job
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
-from fleet_worker.job.conclusion import Conclusion, conclude
+from fleet_worker.boundary.frames import Conclusion
+from fleet_worker.job.conclusion import conclude
 
 POLICY = RetryPolicy(max_attempts=3, base_seconds=10.0, cap_seconds=15.0, jitter=0.0)
 JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0, retry=POLICY)
@@ -85,4 +86,4 @@ def test_what_was_left_out_is_marked() -> None:
         HELD, Conclusion(RunStatus.COMPLETED, tasks={}, task_records_truncated=True, result_truncated=True)
     )
     assert last.task_records_truncated
-    assert last.model_extra == {"result_truncated": True}
+    assert last.result_truncated

@@ -7,8 +7,10 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_worker.boundary.frames import Decoder, Done, Progress, Run, encode
+from fleet_contracts.status import RunStatus, TaskStatus
+from fleet_worker.boundary.frames import Conclusion, Decoder, Progress, Run, encode
 from fleet_worker.runner.plain import json_safe
 
 
@@ -57,8 +59,9 @@ def test_no_value_is_so_deep_that_its_snapshot_cannot_be_read(depth: int) -> Non
 def test_frames_survive_any_way_of_being_cut(texts: list[str], step: int) -> None:
     frames = [
         Run("r1", "hello", '{"n": 1}', "/tmp/r1", 10, 10),
-        Progress([{"kind": "log", "text": text} for text in texts], {"a": "RUNNING"}, None),
-        Done("COMPLETED", [], {}, {"a": {"output": texts}}),
+        Progress([{"kind": "log", "text": text} for text in texts], {"a": TaskStatus.RUNNING}, None),
+        Conclusion(RunStatus.FAILED, "no", DeadLetterReason.EXECUTION_ERROR, {"a": TaskStatus.FAILED}),
+        Conclusion(RunStatus.COMPLETED, tasks={}, task_records={"a": {"output": texts}}),
     ]
     data = b"".join(encode(frame) for frame in frames)
     decoder = Decoder()

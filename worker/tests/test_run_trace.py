@@ -12,10 +12,10 @@ from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.telemetry.tracing import current
 from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
-from fleet_worker.boundary.frames import Done, Progress
+from fleet_worker.boundary.frames import Conclusion, Progress
 from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import Ended, HandedBack
-from fleet_worker.job.telemetry.run_trace import RunTrace, tell_outcome, writing
+from fleet_worker.job.telemetry.run_trace import RunTrace, record_outcome, writing
 from fleet_worker.pool.runner_process import RunnerDied
 
 REQUEST = TraceContext("0af7651916cd43dd8448eb211c80319c", "a7ad6b7169203331")
@@ -51,7 +51,7 @@ def event(task: str, status: str, at: float) -> dict[str, object]:
 
 def test_a_delivery_goes_on_from_its_producer_and_tells_how_long_it_waited(spans: RecordedSpans) -> None:
     with RunTrace(JOB, "w1").processing(delivery(PRODUCER, stored_at=time.time() - 3)) as traced:
-        tell_outcome(traced, Ended(RunStatus.COMPLETED), 2)
+        record_outcome(traced, Ended(RunStatus.COMPLETED), 2)
     process = spans.named("run.process")
     assert parent_id_of(process) == PRODUCER.span_id
     assert process.kind is SpanKind.CONSUMER
@@ -102,7 +102,7 @@ def test_a_job_that_is_not_claimed_tells_how_long_it_waited_the_first_time_only(
 
 def test_a_job_whose_header_got_lost_goes_on_from_its_request(spans: RecordedSpans) -> None:
     with RunTrace(JOB, "w1").processing(delivery(None)) as traced:
-        tell_outcome(traced, HandedBack(0.0), None)
+        record_outcome(traced, HandedBack(0.0), None)
     process = spans.named("run.process")
     assert parent_id_of(process) == REQUEST.span_id
     assert process.attributes is not None
@@ -113,7 +113,7 @@ def test_a_job_that_nobody_traces_begins_no_trace(spans: RecordedSpans) -> None:
     untraced = JOB.model_copy(update={"traceparent": None})
     trace = RunTrace(untraced, "w1")
     with trace.processing(delivery(None)), trace.claiming(), trace.executing():
-        trace.tasks_told(Progress([event("a", "RUNNING", 1.0), event("a", "SUCCEEDED", 2.0)]))
+        trace.tasks_reported(Progress([event("a", "RUNNING", 1.0), event("a", "SUCCEEDED", 2.0)]))
     assert spans.all == []
 
 
@@ -121,10 +121,9 @@ def test_each_execution_of_a_task_is_a_span_with_the_times_of_the_runner(spans: 
     trace = RunTrace(JOB, "w1")
     with trace.processing(delivery(PRODUCER)), trace.executing():
         first = [event("a", "RUNNING", 1.0), {"kind": "log", "task": "a", "text": "secret", "at": 1.5}]
-        trace.tasks_told(Progress(first))
-        trace.tasks_told(Progress([event("a", "SUCCEEDED", 2.0), event("a", "RUNNING", 3.0)]))
-        done = Done("COMPLETED", [event("a", "SUCCEEDED", 4.5)], {}, {})
-        trace.executed(done)
+        trace.tasks_reported(Progress(first))
+        trace.tasks_reported(Progress([event("a", "SUCCEEDED", 2.0), event("a", "RUNNING", 3.0)]))
+        trace.executed(Conclusion(RunStatus.COMPLETED, events=[event("a", "SUCCEEDED", 4.5)]))
     tasks = [span for span in spans.all if span.name == "task a"]
     assert [(span.start_time, span.end_time) for span in tasks] == [(10**9, 2 * 10**9), (3 * 10**9, int(4.5e9))]
     execute = ids_of(spans.named("run.execute"))[1]
@@ -138,14 +137,12 @@ def test_a_failed_task_tells_what_it_raised_with_progress_or_with_the_end(
     trace = RunTrace(JOB, "w1")
     with trace.processing(delivery(PRODUCER)), trace.executing():
         told = [event("a", "RUNNING", 1.0), event("a", "FAILED", 2.0), event("b", "RUNNING", 1.0)]
-        trace.tasks_told(Progress(told, {}, {"a": {"error": "KeyError: 'x'"}, "b": {}}))
+        trace.tasks_reported(Progress(told, {}, {"a": {"error": "KeyError: 'x'"}, "b": {}}))
         failure = {"exc_type": "ValueError"}
         trace.executed(
-            Done(
-                "FAILED",
-                [event("b", "FAILED", 3.0)],
-                {},
-                {},
+            Conclusion(
+                RunStatus.FAILED,
+                events=[event("b", "FAILED", 3.0)],
                 task_errors={"b": "ValueError: no: never"},
                 error="ValueError: no: never",
                 failure=failure,
@@ -165,7 +162,7 @@ def test_tasks_of_a_runner_that_died_end_with_it(spans: RecordedSpans) -> None:
 
     def die() -> None:
         with trace.processing(delivery(PRODUCER)), trace.executing():
-            trace.tasks_told(Progress([event("a", "RUNNING", time.time())]))
+            trace.tasks_reported(Progress([event("a", "RUNNING", time.time())]))
             raise RunnerDied(-9)
 
     with pytest.raises(RunnerDied):
@@ -180,11 +177,11 @@ def test_news_of_tasks_are_written_inside_the_trace_and_heartbeats_outside(spans
     trace = RunTrace(JOB, "w1")
     with trace.processing(delivery(PRODUCER)), trace.executing() as executing:
         pass_through = executing.context
-        with trace.telling({"tasks": {}}):
+        with trace.writing_progress({"tasks": {}}):
             assert current() == pass_through
-    with trace.telling({"tasks": {}}):  # as the agent's tending task, outside of everything
+    with trace.writing_progress({"tasks": {}}):  # as the agent's periodic task, outside of everything
         assert current() is None
-    with trace.telling({}):
+    with trace.writing_progress({}):
         assert current() is None
 
 
@@ -193,7 +190,7 @@ def test_without_a_recorder_the_context_is_carried_and_nothing_else_is_done() ->
     with trace.processing(delivery(PRODUCER)):
         assert current() == PRODUCER
         with trace.claiming(), trace.executing():
-            trace.tasks_told(Progress([event("a", "RUNNING", 1.0)]))
+            trace.tasks_reported(Progress([event("a", "RUNNING", 1.0)]))
             assert current() == PRODUCER
     assert current() is None
 

@@ -458,11 +458,11 @@ async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is
 async def test_whoever_misses_a_flow_while_nats_is_away_gets_no_verdict_before_it_is_back(
     desk: Desk, shelf: Shelf, tmp_path: Path, nats_server: NatsServer
 ) -> None:
-    told: list[WheelSync] = []
+    states: list[WheelSync] = []
     settings = WorkerSettings(nats_url=nats_server.url, wheel_sync_interval_sec=0.2)
     pool = RunnerPool(Setup(None, None, str(tmp_path), wheel_paths=[]), slots=1)  # never started
     with WheelHome.taken(tmp_path / "home") as home:
-        wheels = SyncedWheels(desk.link, settings, home, pool, tell=told.append, stopping=asyncio.Event())
+        wheels = SyncedWheels(desk.link, settings, home, pool, on_state=states.append, stopping=asyncio.Event())
         keeping = asyncio.create_task(wheels.keep())
         async with asyncio.timeout(20):
             await wheels.first_sync()
@@ -470,14 +470,14 @@ async def test_whoever_misses_a_flow_while_nats_is_away_gets_no_verdict_before_i
         nats_server.stop()
 
         async def is_away() -> bool:
-            return told[-1].last_result == "error"
+            return states[-1].last_result == "error"
 
         await eventually(is_away, what="the outage told")
         asking = asyncio.create_task(wheels.catch_up(time.monotonic()))
-        attempts = len(told)
+        attempts = len(states)
 
         async def has_tried() -> bool:
-            return len(told) > attempts + 2
+            return len(states) > attempts + 2
 
         await eventually(has_tried, what="more looks")
         assert not asking.done()

@@ -17,16 +17,17 @@ from fleet_contracts.job import Job
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller
-from fleet_worker.boundary.frames import Done, Progress, Run, Setup
+from fleet_worker.boundary.frames import Conclusion, Progress, Run, Setup
 from fleet_worker.boundary.wheel_set import NO_WHEELS
 from fleet_worker.job import claims as claims_module
 from fleet_worker.job.answers import Answers
 from fleet_worker.job.claims import Claims
 from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import Outcome
-from fleet_worker.job.execution import Ending, Execution
+from fleet_worker.job.execution import Execution
 from fleet_worker.job.lease import SnapshotWriter
 from fleet_worker.job.services import Services
+from fleet_worker.job.states import StopReason
 from fleet_worker.pool.pool import RunnerPool
 from fleet_worker.pool.runner_process import RunnerDied, RunnerProcess
 from fleet_worker.presence.record import Registry
@@ -46,9 +47,9 @@ class ScriptedRunner:
         self.started = asyncio.Event()
         self._heeds_cancel = heeds_cancel
         self._begun = begun
-        self._done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self._done: asyncio.Future[Conclusion] = asyncio.get_running_loop().create_future()
 
-    async def run(self, run: Run, _on_progress: Callable[[Progress], None]) -> Done:
+    async def run(self, run: Run, _on_progress: Callable[[Progress], None]) -> Conclusion:
         self._begun.add(run.run_id)
         self.started.set()
         return await self._done
@@ -68,7 +69,7 @@ class ScriptedRunner:
             failed = status is RunStatus.FAILED
             error = "ValueError: as scripted" if failed else None
             reason = DeadLetterReason.EXECUTION_ERROR if failed else None
-            self._done.set_result(Done(status, events=[], tasks={}, task_records={}, error=error, reason=reason))
+            self._done.set_result(Conclusion(status, error, reason, tasks={}, task_records={}, flow_failed=failed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,9 @@ class Hand:
 
     async def tend(self) -> None:
         """What an agent does every moment for what it holds: acks, heartbeat, overdue cancels."""
-        await asyncio.gather(*(held.execution.tend(0.0, ack_wait_seconds=30.0) for held in list(self._held.values())))
+        await asyncio.gather(
+            *(held.execution.keep_alive(0.0, ack_wait_seconds=30.0) for held in list(self._held.values()))
+        )
 
     async def end(self, status: RunStatus) -> None:
         """The run that was taken first ends."""
@@ -143,7 +146,7 @@ class Hand:
     async def stop(self) -> None:
         """The worker stops in order and gives back what it holds."""
         for held in self._held.values():
-            held.execution.end(Ending.STOPPING)
+            held.execution.stop(StopReason.STOPPING)
         await self._settled()
 
     async def kill(self) -> None:

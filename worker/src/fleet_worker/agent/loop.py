@@ -31,11 +31,12 @@ from ..job.answers import Answers
 from ..job.claims import Claims
 from ..job.delivery import Delivery
 from ..job.disposition import Fenced, InvalidJob, Outcome, Unrecorded
-from ..job.execution import Ending, Execution
+from ..job.execution import Execution
 from ..job.lease import SnapshotWriter
 from ..job.services import Services
+from ..job.states import StopReason
 from ..job.telemetry.metrics import AgentState, WorkerMetrics
-from ..job.telemetry.run_trace import refusing, tell_outcome
+from ..job.telemetry.run_trace import record_outcome, refusing
 from ..pool.pool import RunnerPool
 from ..presence.control import ControlLine
 from ..presence.draining import Draining
@@ -47,7 +48,7 @@ from .prerequisites import Prerequisites
 
 logger = logging.getLogger(__name__)
 
-_TEND_INTERVAL_SECONDS = 0.2
+_KEEP_ALIVE_INTERVAL_SECONDS = 0.2
 _OUTAGE_PAUSE_SECONDS = 0.25
 # Handing back takes two NATS requests; during an outage the jobs are redelivered after AckWait instead.
 _HAND_BACK_TIMEOUT_SECONDS = 5.0
@@ -70,7 +71,7 @@ class Agent:
         self._signal: signal.Signals | None = None
         self._held: dict[str, Execution] = {}
         self._working: set[asyncio.Task[None]] = set()
-        self._tending: set[Execution] = set()
+        self._keeping_alive: set[Execution] = set()
         self._failure: NotOurs | None = None
         self._runners_ready = asyncio.Event()
         self._draining = Draining()
@@ -120,7 +121,7 @@ class Agent:
         )
         self._wheels = (
             SyncedWheels(
-                link, settings, wheel_home, self._pool, tell=self._registry.wheels_synced, stopping=self._stopping
+                link, settings, wheel_home, self._pool, on_state=self._registry.wheels_synced, stopping=self._stopping
             )
             if wheel_home is not None
             else None
@@ -189,7 +190,7 @@ class Agent:
             _for_ever("pulling jobs", lambda: self._draining.pull(self._pull, self._stand_aside))
         )
         keeping = [
-            asyncio.create_task(_for_ever("tending runs", self._tend)),
+            asyncio.create_task(_for_ever("keeping runs alive", self._keep_runs_alive)),
             asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
         ]
         if self._wheels is not None:
@@ -218,7 +219,7 @@ class Agent:
             await asyncio.wait({*self._working, hurrying}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         hurrying.cancel()
         for execution in self._held.values():
-            execution.end(Ending.STOPPING)
+            execution.stop(StopReason.STOPPING)
         if self._working:
             await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
 
@@ -282,12 +283,12 @@ class Agent:
                 outcome = await self._bring_to_end(execution)
                 self._metrics.count(outcome)
                 self._pool.changed.set()
-                tell_outcome(traced, outcome, execution.attempt)
+                record_outcome(traced, outcome, execution.attempt)
                 await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
         finally:
             del self._held[job.run_id]
         if isinstance(outcome, Fenced):
-            self._spawn(execution.tell_lost_attempt())
+            self._spawn(execution.record_lost_attempt())
 
     async def _bring_to_end(self, execution: Execution) -> Outcome:
         try:
@@ -305,7 +306,7 @@ class Agent:
         outcome = InvalidJob(error, _run_id_in(delivery.data))
         tag = self._settings.tag_of_work_subject(delivery.subject)
         with refusing(delivery, outcome.run_id, tag=tag, worker_id=self._settings.worker_id) as traced:
-            tell_outcome(traced, outcome, None)
+            record_outcome(traced, outcome, None)
             await self._end_run_of(outcome, delivery)
             self._metrics.count(outcome)
             await self._answers.give(outcome, [delivery])
@@ -328,22 +329,22 @@ class Agent:
             except (NatsUnavailable, WrongRevision, MalformedMessage) as trouble:
                 logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
 
-    async def _tend(self) -> None:
+    async def _keep_runs_alive(self) -> None:
         while True:
             for execution in self._held.values():
-                if execution not in self._tending:
-                    self._tending.add(execution)
-                    self._spawn(self._tend_one(execution))
-            await asyncio.sleep(_TEND_INTERVAL_SECONDS)
+                if execution not in self._keeping_alive:
+                    self._keeping_alive.add(execution)
+                    self._spawn(self._keep_alive(execution))
+            await asyncio.sleep(_KEEP_ALIVE_INTERVAL_SECONDS)
 
-    async def _tend_one(self, execution: Execution) -> None:
+    async def _keep_alive(self, execution: Execution) -> None:
         try:
             # AckWait may be too short for the configured interval: another program may have made the queue.
             ack_wait = self._prerequisites.ack_wait_seconds
             often = min(self._settings.ack_progress_interval_sec, ack_wait / 2)
-            await execution.tend(often, ack_wait_seconds=ack_wait)
+            await execution.keep_alive(often, ack_wait_seconds=ack_wait)
         finally:
-            self._tending.discard(execution)
+            self._keeping_alive.discard(execution)
 
     async def _register(self) -> None:
         """Write the registry record once the first runner is ready; check it again after a reconnect."""

@@ -1,12 +1,14 @@
 """The protocol between agent and runner: length-prefixed JSON frames over a socket pair."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
 
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_kit.logs.json_values import make_plain
 
 _LENGTH = struct.Struct(">I")
@@ -86,34 +88,49 @@ class Progress:
 
     events: list[dict[str, Any]]
     # Present when a task changed its state.
-    tasks: dict[str, str] | None = None
+    tasks: dict[str, TaskStatus] | None = None
     task_records: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Runner to agent: the run is over and this runner is free."""
+class Conclusion:
+    """How an attempt has ended. Runner to agent: the run is over and this runner is free.
 
-    status: str
-    events: list[dict[str, Any]]
-    tasks: dict[str, str]
-    task_records: dict[str, Any]
+    The agent itself concludes an attempt whose runner died, or which no runner has begun.
+    """
+
+    status: RunStatus
+    error: str | None = None
+    reason: DeadLetterReason | None = None
+    # None: the snapshot keeps the states and records that it has.
+    tasks: dict[str, TaskStatus] | None = None
+    task_records: dict[str, Any] | None = None
     task_records_truncated: bool = False
+    result: Any = None
+    result_truncated: bool = False
+    # The flow itself has failed, not the machinery around it: only such a failure is retried.
+    flow_failed: bool = False
+    # The exception that the flow, or the code that builds it, has raised.
+    failure: dict[str, str] | None = None
     # Type and message of each failed task's exception.
     task_errors: dict[str, str] = field(default_factory=dict)
     # The exceptions of failed tasks other than the one that the run ended with; of many, the first.
     task_failures: dict[str, dict[str, str]] = field(default_factory=dict)
-    result: Any = None
-    result_truncated: bool = False
-    error: str | None = None
-    reason: str | None = None
-    failure: dict[str, str] | None = None
+    # What happened since the last progress.
+    events: list[dict[str, Any]] = field(default_factory=list)
     # Replace this runner: it left processes behind that had to be killed, or has little memory left.
     spent: bool = False
 
 
-Frame = Setup | Run | Cancel | Stop | Ready | Progress | Done
-_KINDS: dict[str, type[Frame]] = {kind.__name__: kind for kind in (Setup, Run, Cancel, Stop, Ready, Progress, Done)}
+Frame = Setup | Run | Cancel | Stop | Ready | Progress | Conclusion
+_KINDS: dict[str, type[Frame]] = {
+    kind.__name__: kind for kind in (Setup, Run, Cancel, Stop, Ready, Progress, Conclusion)
+}
+_ENUMS: dict[str, Callable[[Any], Any]] = {
+    "status": RunStatus,
+    "reason": DeadLetterReason,
+    "tasks": lambda tasks: {name: TaskStatus(state) for name, state in tasks.items()},
+}
 
 
 def encode(frame: Frame) -> bytes:
@@ -142,4 +159,9 @@ class Decoder:
                 return
             kind, fields = orjson.loads(memoryview(buffer)[_LENGTH.size : end].tobytes())
             del buffer[:end]
-            yield _KINDS[kind](**fields)
+            yield _KINDS[kind](**{name: _typed(name, value) for name, value in fields.items()})
+
+
+def _typed(name: str, value: Any) -> Any:
+    """The value of a frame's field: JSON has enums as strings, and the names of these fields mean one thing each."""
+    return value if value is None or (enum := _ENUMS.get(name)) is None else enum(value)

@@ -16,7 +16,7 @@ from fleet_kit.nats.link import NatsLink
 from ..settings import WorkerSettings
 from .delivery import Delivery
 from .disposition import AlreadyEnded, Ended, InvalidJob, Outcome, RunMissing, dispose
-from .telemetry.run_trace import burying
+from .telemetry.run_trace import publishing
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Answers:
             publish_execution_error=settings.dlq_publish_execution_error,
         )
         if disposition.dead_letter is not None:
-            await self._bury(disposition.dead_letter, outcome, deliveries[-1], job, snapshot)
+            await self._publish_dead_letter(disposition.dead_letter, outcome, deliveries[-1], job, snapshot)
         if disposition.answer is None:
             return
         for delivery in deliveries:
@@ -56,7 +56,7 @@ class Answers:
                 # The job is redelivered; its snapshot then shows what is left to do.
                 logger.warning("could not answer a delivery on %s; it will be repeated", delivery.subject)
 
-    async def _bury(
+    async def _publish_dead_letter(
         self,
         reason: DeadLetterReason,
         outcome: Outcome,
@@ -90,7 +90,7 @@ class Answers:
         # The subject of the job's own queue: a worker may publish dead letters for its queues only.
         queue = self._settings.tag_of_work_subject(delivery.subject)
         try:
-            with burying(letter, subject := self._settings.dlq_subject(queue)):
+            with publishing(letter, subject := self._settings.dlq_subject(queue)):
                 await self._link.publish(subject, letter.encode(), {DEAD_LETTER_ID: letter_id})
         except NatsUnavailable as error:
             logger.error(

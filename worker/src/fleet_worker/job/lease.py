@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Room for the headers of a message within NATS's maximum payload.
 _HEADER_ROOM_BYTES = 1024
-_TELL_SECONDS = 30.0
-_TELL_PAUSE_SECONDS = 0.1
+_RECORD_SECONDS = 30.0
+_RECORD_PAUSE_SECONDS = 0.1
 
 
 class ClaimLost(Exception):
@@ -67,12 +67,12 @@ class SnapshotWriter:
         data = smaller.encode()
         if len(data) > limit:
             if snapshot.is_terminal:
-                self._complain(snapshot.run_id, len(data), limit)
+                self._log_too_large(snapshot.run_id, len(data), limit)
             if len(data) > most:
                 data = without_tasks(smaller).encode()
         return data
 
-    def _complain(self, run_id: str, size: int, limit: int) -> None:
+    def _log_too_large(self, run_id: str, size: int, limit: int) -> None:
         logger.error(
             "the snapshot of run %s has %d bytes without its task records, more than the limit of %d; "
             "set PYOCO_MAX_RUN_SNAPSHOT_BYTES higher",
@@ -108,14 +108,14 @@ class Lease:
     def is_writing(self) -> bool:
         return self._lock.locked()
 
-    async def show_progress(self, **changes: Any) -> None:
+    async def write_progress(self, **changes: Any) -> None:
         """Write the heartbeat, together with these changes."""
         now = time.time()
         await self._write(
             lambda snapshot: snapshot.model_copy(update={**changes, "heartbeat_at": now, "updated_at": now})
         )
 
-    async def let_go(self, change: Callable[[RunSnapshot], RunSnapshot]) -> RunSnapshot:
+    async def write_last(self, change: Callable[[RunSnapshot], RunSnapshot]) -> RunSnapshot:
         """Write the last state, in which the run ends or waits again: `change` applied to the latest snapshot.
 
         Returns what was written. May be repeated with the same change until it succeeds.
@@ -123,25 +123,25 @@ class Lease:
         await self._write(change)
         return self._snapshot
 
-    async def tell_attempt(self) -> None:
+    async def record_attempt(self) -> None:
         """Add this attempt to the run's history after a lost claim, in case NATS has lost the write that named it.
 
         It is retried for a while: the snapshot itself may have to be made anew first.
         """
-        ends_at = time.monotonic() + _TELL_SECONDS
+        ends_at = time.monotonic() + _RECORD_SECONDS
         while time.monotonic() < ends_at:
             try:
                 found = await self._writer.read(self._snapshot.run_id, linearizable=True)
                 if found is not None:
-                    told = found[0].with_lost_attempt(self._snapshot, now=time.time())
-                    if told is not found[0]:
-                        await self._writer.write(told, revision=found[1])
+                    recorded = found[0].with_lost_attempt(self._snapshot, now=time.time())
+                    if recorded is not found[0]:
+                        await self._writer.write(recorded, revision=found[1])
                     return
             except WrongRevision:
                 continue
             except (NatsUnavailable, MalformedMessage) as error:
-                logger.debug("the lost attempt could not be told yet: %s", error)
-            await asyncio.sleep(_TELL_PAUSE_SECONDS)
+                logger.debug("the lost attempt could not be recorded yet: %s", error)
+            await asyncio.sleep(_RECORD_PAUSE_SECONDS)
 
     async def _write(self, change: Callable[[RunSnapshot], RunSnapshot]) -> None:
         async with self._lock:

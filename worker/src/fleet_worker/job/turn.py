@@ -8,36 +8,36 @@ from ..pool.pool import RunnerPool
 from ..pool.runner_process import RunnerProcess
 
 # How long a run that was claimed ahead waits for a runner before it is handed back.
-_PATIENCE_SECONDS = 0.3
+_WAIT_SECONDS = 0.3
 # How often that is prolonged while a runner is being started, which may never be ready.
 _MOST_PROLONGATIONS = 30
 
 
 class Turn:
-    def __init__(self, pool: RunnerPool, is_unwanted: Callable[[], bool]) -> None:
+    def __init__(self, pool: RunnerPool, is_wanted: Callable[[], bool]) -> None:
         self._pool = pool
-        self._is_unwanted = is_unwanted
+        self._is_wanted = is_wanted
         self._asked: asyncio.Future[RunnerProcess | None] | None = None
-        self._patience: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._prolongations = 0
 
     async def wait(self) -> RunnerProcess | None:
         """A runner for the run; None if the run must not begin any more, or no runner was free in time."""
-        self._be_patient()
+        self._start_timer()
         try:
-            while not self._is_unwanted():
+            while self._is_wanted():
                 self._asked = self._pool.ask()
                 runner = await self._asked
                 if runner is None:
                     return None
-                if self._is_unwanted():
+                if not self._is_wanted():
                     self._pool.give_back(runner)
                 elif not runner.died.is_set():
                     return runner
             return None
         finally:
-            if self._patience is not None:
-                self._patience.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._asked = None
 
     async def wait_for(self, work: Coroutine[Any, Any, None]) -> None:
@@ -57,12 +57,12 @@ class Turn:
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(None)
 
-    def _be_patient(self) -> None:
-        self._patience = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._lose_patience)
+    def _start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_WAIT_SECONDS, self._on_timeout)
 
-    def _lose_patience(self) -> None:
+    def _on_timeout(self) -> None:
         if self._pool.is_renewing and self._prolongations < _MOST_PROLONGATIONS:
             self._prolongations += 1
-            self._be_patient()  # a runner will be ready soon
+            self._start_timer()  # a runner will be ready soon
         else:
             self.give_up()

@@ -15,7 +15,7 @@ from pathlib import Path
 from fleet_contracts.log_events import LogEvent
 
 from ..boundary.descendants import strays
-from ..boundary.frames import Cancel, Decoder, Done, Frame, Progress, Ready, Run, Setup, Stop, encode
+from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Progress, Ready, Run, Setup, Stop, encode
 from ..boundary.memory import resident_bytes
 from ..boundary.runner_account import RunnerStart
 from ..boundary.wheel_set import NO_WHEELS, WheelSet
@@ -51,7 +51,7 @@ class RunnerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self._done: asyncio.Future[Done] | None = None
+        self._done: asyncio.Future[Conclusion] | None = None
         self._on_progress: Callable[[Progress], None] | None = None
         self._reaping: asyncio.Task[None] | None = None
         self.died = asyncio.Event()
@@ -98,7 +98,7 @@ class RunnerProcess:
         """The flows of this runner, once they are loaded. Raises RunnerDied if it dies before that."""
         return await asyncio.shield(self._ready)
 
-    async def run(self, run: Run, on_progress: Callable[[Progress], None]) -> Done:
+    async def run(self, run: Run, on_progress: Callable[[Progress], None]) -> Conclusion:
         """Execute a run. RunnerDied if the process ends before the run does."""
         assert self._done is None
         if self.died.is_set():
@@ -152,7 +152,7 @@ class RunnerProcess:
             case Progress():
                 if self._on_progress is not None:
                     self._on_progress(frame)
-            case Done():
+            case Conclusion():
                 self.is_spent = frame.spent
                 if self._done is not None and not self._done.done():
                     self._done.set_result(frame)

@@ -17,12 +17,12 @@ from pyoco.core.engine import Engine
 from pyoco.core.models import RunStatus as EngineStatus
 
 from fleet_contracts.dead_letter import DeadLetterReason
-from fleet_contracts.status import RunStatus
+from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_kit.logs.json_values import describe
 
 from ..boundary.compaction import compact_records, compact_result
 from ..boundary.descendants import adopt_orphans, children_of, end_children
-from ..boundary.frames import Cancel, Decoder, Done, Frame, Ready, Run, Setup, encode
+from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Setup, encode
 from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
@@ -100,7 +100,7 @@ class Runner:
         self._channel.send(Ready(flows.names, {file: asdict(failure) for file, failure in flows.broken.items()}))
         return flows
 
-    def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
+    def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Conclusion:
         try:
             done = self._attempt(run, flows, workflows, workspace)
             is_spent = end_children(self._kept) or self._memory.is_used_up
@@ -108,7 +108,7 @@ class Runner:
         finally:
             workspace.leave(run.folder)
 
-    def _attempt(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Done:
+    def _attempt(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Conclusion:
         try:
             workspace.enter(run.folder)
             if run.workflow_yaml is None:
@@ -124,7 +124,7 @@ class Runner:
         else:
             return self._run_flow(run, flow)
 
-    def _run_flow(self, run: Run, flow: Flow) -> Done:
+    def _run_flow(self, run: Run, flow: Flow) -> Conclusion:
         recorder = Recorder(log_max_bytes=run.log_max_bytes)
         recorder.expect(sorted(task.name for task in flow.tasks))
         context = FleetRunContext(run_id=run.run_id)
@@ -148,7 +148,7 @@ class Runner:
                 self._recorder = None
         with self._memory.lifted():
             noted = recorder.drain()
-            tasks = {name: context.tasks[name].value for name in sorted(context.tasks)}
+            tasks = {name: TaskStatus(context.tasks[name].value) for name in sorted(context.tasks)}
             done = replace(_nothing_done(), events=noted.events if noted else [], tasks=tasks)
             try:
                 return self._conclude(run, flow, recorder, context, raised or context.refused, done)
@@ -162,8 +162,8 @@ class Runner:
         recorder: Recorder,
         context: FleetRunContext,
         raised: BaseException | None,
-        done: Done,
-    ) -> Done:
+        done: Conclusion,
+    ) -> Conclusion:
         is_cancelled = context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED)
         result = result_of(flow, context.task_records) if raised is None and not is_cancelled else None
         has_large = leave_out_large_values(context.task_records, run.records_max_bytes)
@@ -190,7 +190,7 @@ class Runner:
         result, left_out = compact_result(json_safe(result), run.records_max_bytes)
         return replace(done, result=result, result_truncated=left_out)
 
-    def _failed(self, error: BaseException, done: Done) -> Done:
+    def _failed(self, error: BaseException, done: Conclusion) -> Conclusion:
         hint = self._memory.explain(error)
         failure = describe_failure(error)
         text = _text(error)
@@ -202,6 +202,7 @@ class Runner:
             status=RunStatus.FAILED,
             error=text,
             reason=DeadLetterReason.EXECUTION_ERROR,
+            flow_failed=True,
             failure=asdict(failure),
         )
 
@@ -245,15 +246,15 @@ def _find_flows(setup: Setup) -> Flows:
     return WheelFlows(own, setup.wheel_paths)
 
 
-def _nothing_done() -> Done:
-    return Done(status=RunStatus.FAILED, events=[], tasks={}, task_records={})
+def _nothing_done() -> Conclusion:
+    return Conclusion(RunStatus.FAILED, tasks={}, task_records={})
 
 
-def _broken(error: FlowBroken) -> Done:
+def _broken(error: FlowBroken) -> Conclusion:
     assert error.__cause__ is not None
     failure = describe_failure(error.__cause__)
-    told = replace(failure, sentence=f"{error.sentence} ({failure.exc_type})")
-    return replace(_nothing_done(), error=str(error), reason=error.reason, failure=asdict(told))
+    failure = replace(failure, sentence=f"{error.sentence} ({failure.exc_type})")
+    return replace(_nothing_done(), error=str(error), reason=error.reason, failure=asdict(failure))
 
 
 def _text(error: BaseException) -> str:

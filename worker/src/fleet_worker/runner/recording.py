@@ -27,7 +27,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._task_of_thread: dict[int, str] = {}
-        self._tasks: dict[str, str] = {}
+        self._tasks: dict[str, TaskStatus] = {}
         self._records: dict[str, dict[str, Any]] = {}
         self._raised: dict[str, Exception] = {}
         self._tasks_changed = False
@@ -36,7 +36,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
 
     def expect(self, task_names: list[str]) -> None:
         """The tasks of the flow, before any of them starts."""
-        self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING.value)
+        self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING)
 
     def on_flow_start(self, flow_name: str, run_id: str | None = None) -> None:
         pass
@@ -94,7 +94,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             return list(self._raised.items())
 
     def _enter(self, task: str, status: TaskStatus, now: float) -> None:
-        self._tasks[task] = status.value
+        self._tasks[task] = status
         self._tasks_changed = True
         self._events.append({"at": now, "kind": EventKind.TASK.value, "task": task, "status": status.value})
 

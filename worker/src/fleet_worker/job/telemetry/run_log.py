@@ -28,11 +28,11 @@ _WITHHELD = "(withheld by PYOCO_LOG_EXCEPTION_MESSAGES: see the run's error, or 
 
 class RunLog:
     def __init__(
-        self, job: Job, delivery: Delivery, trace: RunTrace, *, tells_exception_messages: bool = True
+        self, job: Job, delivery: Delivery, trace: RunTrace, *, with_exception_messages: bool = True
     ) -> None:
         self._job = job
         self._trace = trace
-        self._tells_exception_messages = tells_exception_messages
+        self._with_exception_messages = with_exception_messages
         self._lease_id = f"{delivery.sequence}:{delivery.num_delivered}"
         self.about = {
             "run_id": job.run_id,
@@ -42,15 +42,15 @@ class RunLog:
             "request_id": job.request_id or f"lease:{self._lease_id}",
         }
 
-    def say(self, level: int, message: str, **fields: Any) -> None:
-        with self._trace.saying():
+    def write(self, level: int, message: str, **fields: Any) -> None:
+        with self._trace.logging():
             logger.log(level, "%s", message, extra={**self.about, **fields}, stacklevel=2)
 
     def begun(self, attempt: int) -> None:
         """At DEBUG only: snapshot and events show it as well, and there are thousands a minute."""
         if logger.isEnabledFor(logging.DEBUG):
             meta = self._meta(attempt)
-            self._tell(logging.DEBUG, "run begun", LogEvent.WORKER_JOB, LogStatus.IN_PROGRESS, meta)
+            self._log(logging.DEBUG, "run begun", LogEvent.WORKER_JOB, LogStatus.IN_PROGRESS, meta)
 
     def ended(self, last: RunSnapshot, *, duration_ms: int, exc_type: str | None = None) -> None:
         status, meta = LogStatus.COMPLETED, self._meta(last.attempt) | {"run_status": last.status}
@@ -58,15 +58,15 @@ class RunLog:
             is_late = last.reason == DeadLetterReason.DEADLINE_EXCEEDED
             status = LogStatus.TIMEOUT if is_late else LogStatus.FAILED
             meta |= self._failure_meta(last.reason, exc_type)
-        self._tell(logging.INFO, f"run ended {last.status}", LogEvent.WORKER_JOB, status, meta, duration_ms)
+        self._log(logging.INFO, f"run ended {last.status}", LogEvent.WORKER_JOB, status, meta, duration_ms)
 
-    def tried_again(
+    def retry_scheduled(
         self, last: RunSnapshot, *, delay_seconds: float, duration_ms: int, exc_type: str | None = None
     ) -> None:
         meta = self._meta(last.attempt) | self._failure_meta(DeadLetterReason.EXECUTION_ERROR, exc_type)
         meta |= {"run_status": last.status, "delay_seconds": round(delay_seconds, 3), "failures": last.failures}
         message = f"the run is tried again in {delay_seconds:.1f} s; its flow has failed {last.failures} times"
-        self._tell(logging.INFO, message, LogEvent.WORKER_JOB, LogStatus.FAILED, meta, duration_ms)
+        self._log(logging.INFO, message, LogEvent.WORKER_JOB, LogStatus.FAILED, meta, duration_ms)
 
     def failed(
         self,
@@ -97,11 +97,11 @@ class RunLog:
 
     def _raised(self, level: int, message: str, failure: dict[str, str], fields: dict[str, Any]) -> None:
         """Log an exception. Its message may quote params: if it is to be withheld, it is logged at DEBUG only."""
-        if self._tells_exception_messages:
+        if self._with_exception_messages:
             logger.log(level, "%s", message, extra={**fields, **failure}, stacklevel=3)
             return
-        told = {**failure, "exc_message": _WITHHELD, "exc_traceback": failure["exc_frames"]}
-        logger.log(level, "%s", message, extra={**fields, **told}, stacklevel=3)
+        withheld = {**failure, "exc_message": _WITHHELD, "exc_traceback": failure["exc_frames"]}
+        logger.log(level, "%s", message, extra={**fields, **withheld}, stacklevel=3)
         logger.debug("%s", message, extra={**fields, **failure}, stacklevel=3)
 
     def heartbeat(self, *, ack_wait_seconds: float) -> None:
@@ -112,7 +112,7 @@ class RunLog:
                 "lease_id": self._lease_id,
                 "visibility_timeout_ms": int(ack_wait_seconds * 1000),
             }
-            self._tell(logging.DEBUG, "still at it", LogEvent.WORKER_HEARTBEAT, LogStatus.IN_PROGRESS, meta)
+            self._log(logging.DEBUG, "still at it", LogEvent.WORKER_HEARTBEAT, LogStatus.IN_PROGRESS, meta)
 
     def _meta(self, attempt: int) -> dict[str, Any]:
         return {"job_type": self._job.flow_name, "attempt": attempt, "queue": self._job.tag}
@@ -121,7 +121,7 @@ class RunLog:
         resource = f"flow:{self._job.flow_name}"
         return failure_meta(err_id=_problem_of(reason).err_id, exc_type=exc_type, resource=resource)
 
-    def _tell(
+    def _log(
         self,
         level: int,
         message: str,
@@ -131,7 +131,7 @@ class RunLog:
         duration_ms: int = 0,
     ) -> None:
         extra = {**self.about, "event": event, "status": status, "duration_ms": duration_ms, "meta": meta}
-        with self._trace.saying():
+        with self._trace.logging():
             logger.log(level, "%s", message, extra=extra, stacklevel=3)
 
 

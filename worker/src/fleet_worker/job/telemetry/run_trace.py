@@ -15,7 +15,7 @@ from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.telemetry.tracing import UNTRACED, Attributes, Kind, Span, current, is_recording, span
 
-from ...boundary.frames import Done, Progress
+from ...boundary.frames import Conclusion, Progress
 from ..delivery import Delivery
 from ..disposition import Ended, InvalidJob, Outcome, Unrecorded
 from ..rules import waiting_since
@@ -65,24 +65,24 @@ class RunTrace:
                 self._end_the_rest()
                 self._executing = UNTRACED
 
-    def executed(self, done: Done) -> None:
+    def executed(self, conclusion: Conclusion) -> None:
         """Record the runner's final report; called inside of `executing`."""
-        self._tell_tasks(done.events, done.task_errors)
-        self._executing.set(spans.RUN_STATUS, done.status)
-        if done.status == RunStatus.FAILED:
-            if done.failure is not None:
+        self._record_tasks(conclusion.events, conclusion.task_errors)
+        self._executing.set(spans.RUN_STATUS, conclusion.status.value)
+        if conclusion.status is RunStatus.FAILED:
+            if conclusion.failure is not None:
                 # The exception's message may quote what the flow was given: its type is enough.
-                self._executing.fail(done.failure["exc_type"])
+                self._executing.fail(conclusion.failure["exc_type"])
             else:
-                self._executing.fail(done.reason or RunStatus.FAILED.value, done.error)
+                self._executing.fail((conclusion.reason or RunStatus.FAILED).value, conclusion.error)
 
-    def tasks_told(self, progress: Progress) -> None:
+    def tasks_reported(self, progress: Progress) -> None:
         """Make a span for each task that has ended, with the times that the runner measured."""
         if self._executing is not UNTRACED:
             records = progress.task_records or {}
-            self._tell_tasks(progress.events, {name: record.get("error") for name, record in records.items()})
+            self._record_tasks(progress.events, {name: record.get("error") for name, record in records.items()})
 
-    def _tell_tasks(self, events: Sequence[Mapping[str, Any]], errors: Mapping[str, str | None]) -> None:
+    def _record_tasks(self, events: Sequence[Mapping[str, Any]], errors: Mapping[str, str | None]) -> None:
         if self._executing is UNTRACED:
             return
         for event in events:
@@ -94,11 +94,11 @@ class RunTrace:
                 error = errors.get(event["task"]) or "failed" if event["status"] == TaskStatus.FAILED else None
                 self._end_task(event["task"], begun_at, event["at"], error)
 
-    def telling(self, progress: Mapping[str, Any]) -> AbstractContextManager[None]:
+    def writing_progress(self, progress: Mapping[str, Any]) -> AbstractContextManager[None]:
         """The context for writing this progress: task changes belong to the trace, a mere heartbeat to none."""
         return (self._executing if "tasks" in progress else UNTRACED).active()
 
-    def saying(self) -> AbstractContextManager[None]:
+    def logging(self) -> AbstractContextManager[None]:
         """The context for a log line about the run: periodic work on a job runs outside of any trace."""
         return (self._processing if current() is None else UNTRACED).active()
 
@@ -140,7 +140,7 @@ def _waited(since: float) -> dict[str, float]:
     return {spans.QUEUE_WAIT_MS: round(max(time.time() - since, 0.0) * 1000, 3)}
 
 
-def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
+def record_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
     if not is_recording():
         return
     traced.set(spans.ATTEMPT, attempt)
@@ -157,7 +157,7 @@ def tell_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
             traced.fail("unrecorded", error)
 
 
-def burying(letter: DeadLetter, subject: str) -> Span:
+def publishing(letter: DeadLetter, subject: str) -> Span:
     about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
     return span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER)
 
