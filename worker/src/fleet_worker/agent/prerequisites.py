@@ -23,7 +23,7 @@ T = TypeVar("T")
 _LOOK_INTERVAL_SECONDS = 0.05
 # Poll fast at first, for a service that starts at the same time; poll slowly for one that is down.
 _EAGER_LOOKS = 100
-_PATIENT_LOOK_INTERVAL_SECONDS = 0.5
+_SLOW_LOOK_INTERVAL_SECONDS = 0.5
 
 
 class _Missing(Exception):
@@ -94,6 +94,6 @@ class Prerequisites:
                 looks += 1
             if looks == 1:
                 logger.info("waiting for %s", what)
-            await asyncio.sleep(_LOOK_INTERVAL_SECONDS if looks <= _EAGER_LOOKS else _PATIENT_LOOK_INTERVAL_SECONDS)
+            await asyncio.sleep(_LOOK_INTERVAL_SECONDS if looks <= _EAGER_LOOKS else _SLOW_LOOK_INTERVAL_SECONDS)
             if self._link.reconnects != connection or not self._link.client.is_connected:
                 raise NatsUnavailable(f"the connection was lost while waiting for {what}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 _LOOK_SECONDS = 0.005
 
 
@@ -46,7 +46,7 @@ def end_children(keep: Collection[int]) -> bool:
     If nothing was ever started, this is a single system call.
     """
     ended = False
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
     while True:
         try:
             # Reap children that have ended. No flow waits for them any more: its run is over.
@@ -84,7 +84,7 @@ class Orphans:
     async def end(self) -> None:
         if self._own is None:
             return
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while (left := children_of(os.getpid()) - self._own) and time.monotonic() < deadline:
             _kill(left)
             await asyncio.sleep(_LOOK_SECONDS)

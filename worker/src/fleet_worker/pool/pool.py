@@ -33,7 +33,7 @@ class RunnerPool:
         self._start = start
         # The wheels of runs that begin from now on.
         self.wheels = wheels
-        self._told: WheelSet | None = None
+        self._logged: WheelSet | None = None
         self._broken: dict[str, dict[str, str]] = {}
         self._slots = slots
         self._idle: deque[RunnerProcess] = deque()
@@ -170,7 +170,7 @@ class RunnerPool:
                     self._first.set_result(ready)
                 backoff = 0.1
                 self.starts += 1
-                self._tell(ready, wheels)
+                self._log_flows(ready, wheels)
                 self.give_back(runner)
                 await runner.died.wait()
             except (RunnerDied, RunnersUnusable, OSError) as error:
@@ -195,11 +195,11 @@ class RunnerPool:
         synced = self._setup.wheel_paths is not None
         return replace(self._setup, wheel_paths=list(wheels.paths)) if synced else self._setup
 
-    def _tell(self, ready: Ready, wheels: WheelSet) -> None:
+    def _log_flows(self, ready: Ready, wheels: WheelSet) -> None:
         """Log the flows that can be run, once for each set of wheels."""
-        if self._told is wheels or wheels is not self.wheels:
+        if self._logged is wheels or wheels is not self.wheels:
             return
-        self._told = wheels
+        self._logged = wheels
         self.flows = ready.flows
         news = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
         self._broken = ready.broken

@@ -77,8 +77,8 @@ class Callables:
         sentence, failed = f"no plug-in of this worker offers the task {name}", self._offers.failed
         if not failed:
             raise FlowNotFound(sentence)
-        said = (f"; plug-in {plugin} failed: {type(error).__name__}: {error}" for plugin, error in failed.items())
-        raise FlowBroken(sentence, "".join(said)) from next(iter(failed.values()))
+        details = (f"; plug-in {plugin} failed: {type(error).__name__}: {error}" for plugin, error in failed.items())
+        raise FlowBroken(sentence, "".join(details)) from next(iter(failed.values()))
 
     @cached_property
     def _offers(self) -> "_Offers":
@@ -110,8 +110,8 @@ class Callables:
         try:
             return import_file(place) if isinstance(place, Path) else importlib.import_module(place)
         except (Exception, SystemExit) as error:
-            said = f" ({type(error).__name__}: {error})"
-            raise FlowBroken(f"module {module_name} cannot be imported", said) from error
+            details = f" ({type(error).__name__}: {error})"
+            raise FlowBroken(f"module {module_name} cannot be imported", details) from error
 
 
 class _Offers:

@@ -29,11 +29,11 @@ class FlowNotFound(Exception):
 class FlowBroken(FlowNotFound):
     """The flow cannot be loaded or built; the exception behind it is `__cause__`.
 
-    `said` is only for the submitter of the run: it may quote what was submitted. `sentence` does not.
+    `details` are only for the submitter of the run: they may quote what was submitted. `sentence` does not.
     """
 
-    def __init__(self, sentence: str, said: str) -> None:
-        super().__init__(f"{sentence}{said}")
+    def __init__(self, sentence: str, details: str) -> None:
+        super().__init__(f"{sentence}{details}")
         self.sentence = sentence
 
 

@@ -78,10 +78,10 @@ def _load(name: str, entry: EntryPoint) -> Flow:
     try:
         offered = entry.load()
     except (Exception, SystemExit) as error:
-        said = describe_failure(error)
+        failure = describe_failure(error)
         raise FlowBroken(
             f"flow {name!r} of {_wheel_of(entry)} cannot be loaded",
-            f" ({said.exc_type}: {said.exc_message}; {said.exc_origin})",
+            f" ({failure.exc_type}: {failure.exc_message}; {failure.exc_origin})",
         ) from error
     flow = offered if isinstance(offered, Flow) else offered() if callable(offered) else offered
     if not isinstance(flow, Flow):

@@ -113,8 +113,8 @@ def _read(text: str) -> WorkflowFile:
         raise FlowBroken("the workflow file cannot be used", f": line {error.line}: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        said = f": {shown_path(first['loc'])}: {first['msg']}"
-        raise FlowBroken("the workflow file cannot be used", said) from error
+        details = f": {shown_path(first['loc'])}: {first['msg']}"
+        raise FlowBroken("the workflow file cannot be used", details) from error
 
 
 def _references(flow: Flow) -> Iterator[str]:

@@ -14,7 +14,7 @@ from .choice import Interpreter
 from .own_packages import first_clash, own_roots, roots_of
 
 _MAX_METADATA_BYTES = 4 * 1024 * 1024
-_TOLD_CHARACTERS = 800
+_ERROR_CHARACTERS = 800
 
 
 class InstallFailed(Exception):
@@ -96,8 +96,8 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_of(output: Path) -> str:
-    said = " ".join(output.read_text(errors="replace").split())
-    return said[-_TOLD_CHARACTERS:] or "pip said nothing"
+    text = " ".join(output.read_text(errors="replace").split())
+    return text[-_ERROR_CHARACTERS:] or "pip said nothing"
 
 
 def _is_metadata(name: str) -> bool:

@@ -35,7 +35,7 @@ _INSTALLS_AT_ONCE = min(4, os.cpu_count() or 1)
 # How often the registry is read at once in one sync, as it may change meanwhile.
 _LOOKS = 3
 # How long the first run waits for a registry that does not answer although NATS does.
-_FIRST_PATIENCE_SECONDS = 5.0
+_FIRST_WAIT_SECONDS = 5.0
 # Between reads, until a change that was announced is visible.
 _PAUSES_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _FIRST_PAUSE_SECONDS = 0.25
@@ -53,14 +53,14 @@ class SyncedWheels:
         home: WheelHome,
         pool: RunnerPool,
         *,
-        tell: Callable[[WheelSync], None],
+        on_state: Callable[[WheelSync], None],
         stopping: asyncio.Event,
     ) -> None:
         self._link = link
         self._settings = settings
         self._home = home
         self._pool = pool
-        self._tell = tell
+        self._on_state = on_state
         self._stopping = stopping
         self._registry = WheelRegistry(link, settings.wheel_object_store_bucket)
         self._interpreter = Interpreter.here(own_packages())
@@ -73,7 +73,7 @@ class SyncedWheels:
         # The mark of the registry at the last sync.
         self._mark: Mark | None = None
         self._trouble: str | None = None
-        self._told_trouble: str | None = None
+        self._logged_trouble: str | None = None
         self._wake = asyncio.Event()
         # Reads that are left for a change that was announced and is not visible yet.
         self._looks_left = 0
@@ -131,7 +131,7 @@ class SyncedWheels:
 
     async def _begin(self) -> None:
         await self._link.wait_ready()
-        give_up_at = time.monotonic() + _FIRST_PATIENCE_SECONDS
+        give_up_at = time.monotonic() + _FIRST_WAIT_SECONDS
         while not self._has_synced.is_set() and not self._stopping.is_set():
             await self._look(try_again=True)
             if self._mark is not None or time.monotonic() >= give_up_at:
@@ -300,9 +300,9 @@ class SyncedWheels:
         )
 
     def _went_well(self, now: float) -> None:
-        if self._told_trouble is not None:
+        if self._logged_trouble is not None:
             logger.info("wheels are in step with the registry again", extra={"event": LogEvent.WHEEL_SYNC_RECOVERED})
-        self._trouble = self._told_trouble = None
+        self._trouble = self._logged_trouble = None
         self.successes += 1
         self._show(
             last_result=WheelSyncResult.OK,
@@ -317,9 +317,9 @@ class SyncedWheels:
         self._trouble = str(error) or type(error).__name__
         self.failures += 1
         # Messages of an outage vary: one name for all of them, so that it is logged once.
-        told = "NATS" if is_outage else self._trouble
-        if told != self._told_trouble:
-            self._told_trouble = told
+        name = "NATS" if is_outage else self._trouble
+        if name != self._logged_trouble:
+            self._logged_trouble = name
             logger.log(
                 logging.WARNING if is_outage else logging.ERROR,
                 "wheels could not be synced, those in force stay so: %s",
@@ -333,7 +333,7 @@ class SyncedWheels:
 
     def _show(self, **changes: Any) -> None:
         self._state = self._state.model_copy(update=changes)
-        self._tell(self._state)
+        self._on_state(self._state)
 
 
 def _listed(wheels: Sequence[InstalledWheel]) -> list[InstalledWheel]:
