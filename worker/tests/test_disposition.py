@@ -1,5 +1,7 @@
 """Outcomes and what they mean for the queue: the table of appendix E."""
 
+from typing import get_args
+
 import orjson
 import pytest
 
@@ -30,33 +32,33 @@ EXECUTION_ERROR = Ended(RunStatus.FAILED, "ValueError: boom", DeadLetterReason.E
 DEADLINE_EXCEEDED = Ended(RunStatus.FAILED, "too late", DeadLetterReason.DEADLINE_EXCEEDED)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "expected"),
-    [
-        (InvalidJob("no JSON"), Disposition(b"+TERM", DeadLetterReason.INVALID_JOB)),
-        (RunMissing("none", given_up=False), Disposition(b'-NAK {"delay":1000000000}')),
-        (RunMissing("none", given_up=True), Disposition(b"+TERM", DeadLetterReason.RUN_NOT_FOUND)),
-        (AlreadyEnded(COMPLETED), Disposition(b"+ACK")),
-        (AlreadyEnded(FAILED), Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)),
-        (AlreadyEnded(FAILED.model_copy(update={"reason": None})), Disposition(b"+ACK")),
-        (Ended(RunStatus.COMPLETED), Disposition(b"+ACK")),
-        (Ended(RunStatus.CANCELLED), Disposition(b"+ACK")),
-        (EXECUTION_ERROR, Disposition(b"+ACK", DeadLetterReason.EXECUTION_ERROR)),
-        (
-            Ended(RunStatus.FAILED, "no such flow", DeadLetterReason.FLOW_NOT_FOUND),
-            Disposition(b"+ACK", DeadLetterReason.FLOW_NOT_FOUND),
-        ),
-        (DEADLINE_EXCEEDED, Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)),
-        (Ended(RunStatus.FAILED, "no reason given"), Disposition(b"+ACK", DeadLetterReason.EXECUTION_ERROR)),
-        (Ended(RunStatus.CANCELLED, "stopped"), Disposition(b"+ACK")),
-        (RetryScheduled(), Disposition(b"+ACK")),
-        (NotYet(1.5), Disposition(b'-NAK {"delay":1500000000}')),
-        (Unrecorded("NATS is away"), Disposition(b'-NAK {"delay":2000000000}')),
-        (HeldElsewhere(5.0), Disposition(b'-NAK {"delay":5000000000}')),
-        (HandedBack(0.0), Disposition(b"-NAK")),
-        (Fenced(), Disposition(None)),
-    ],
-)
+TABLE: list[tuple[Outcome, Disposition]] = [
+    (InvalidJob("no JSON"), Disposition(b"+TERM", DeadLetterReason.INVALID_JOB)),
+    (RunMissing("none", given_up=False), Disposition(b'-NAK {"delay":1000000000}')),
+    (RunMissing("none", given_up=True), Disposition(b"+TERM", DeadLetterReason.RUN_NOT_FOUND)),
+    (AlreadyEnded(COMPLETED), Disposition(b"+ACK")),
+    (AlreadyEnded(FAILED), Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)),
+    (AlreadyEnded(FAILED.model_copy(update={"reason": None})), Disposition(b"+ACK")),
+    (Ended(RunStatus.COMPLETED), Disposition(b"+ACK")),
+    (Ended(RunStatus.CANCELLED), Disposition(b"+ACK")),
+    (EXECUTION_ERROR, Disposition(b"+ACK", DeadLetterReason.EXECUTION_ERROR)),
+    (
+        Ended(RunStatus.FAILED, "no such flow", DeadLetterReason.FLOW_NOT_FOUND),
+        Disposition(b"+ACK", DeadLetterReason.FLOW_NOT_FOUND),
+    ),
+    (DEADLINE_EXCEEDED, Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)),
+    (Ended(RunStatus.FAILED, "no reason given"), Disposition(b"+ACK", DeadLetterReason.EXECUTION_ERROR)),
+    (Ended(RunStatus.CANCELLED, "stopped"), Disposition(b"+ACK")),
+    (RetryScheduled(), Disposition(b"+ACK")),
+    (NotYet(1.5), Disposition(b'-NAK {"delay":1500000000}')),
+    (Unrecorded("NATS is away"), Disposition(b'-NAK {"delay":2000000000}')),
+    (HeldElsewhere(5.0), Disposition(b'-NAK {"delay":5000000000}')),
+    (HandedBack(0.0), Disposition(b"-NAK")),
+    (Fenced(), Disposition(None)),
+]
+
+
+@pytest.mark.parametrize(("outcome", "expected"), TABLE)
 def test_each_outcome_has_one_answer(outcome: Outcome, expected: Disposition) -> None:
     assert dispose(outcome, num_delivered=1, nak_delay_sec=2.0, publish_execution_error=True) == expected
 
@@ -65,8 +67,8 @@ def test_dead_letters_of_execution_errors_can_be_switched_off_and_only_those() -
     assert dispose(EXECUTION_ERROR, num_delivered=1, nak_delay_sec=2.0, publish_execution_error=False) == Disposition(
         b"+ACK"
     )
-    told = dispose(DEADLINE_EXCEEDED, num_delivered=1, nak_delay_sec=2.0, publish_execution_error=False)
-    assert told == Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)
+    late = dispose(DEADLINE_EXCEEDED, num_delivered=1, nak_delay_sec=2.0, publish_execution_error=False)
+    assert late == Disposition(b"+ACK", DeadLetterReason.DEADLINE_EXCEEDED)
 
 
 @pytest.mark.parametrize("outcome", [HandedBack(0.0), NotYet(0.05), Unrecorded("refused")])
@@ -83,3 +85,11 @@ def test_a_job_that_goes_back_again_and_again_does_so_with_a_growing_pause(outco
     assert delay_seconds(1_000_000) == 2.0
     # Twenty deliveries, as many as a job has unless it is set, last for as long as a worker needs to start.
     assert sum(map(delay_seconds, range(1, 20))) > 20
+
+
+def test_no_outcome_gives_a_job_back_for_the_second_time_without_a_pause() -> None:
+    assert {type(outcome) for outcome, _ in TABLE} == set(get_args(Outcome))
+    for outcome, _ in TABLE:
+        answer = dispose(outcome, num_delivered=2, nak_delay_sec=0.0, publish_execution_error=True).answer
+        if answer is not None and answer.startswith(b"-NAK"):
+            assert orjson.loads(answer.removeprefix(b"-NAK"))["delay"] >= 0.1e9, outcome
