@@ -1,5 +1,6 @@
 """All outcomes of a job, with the answer and the dead letter that follow from each (appendix E)."""
 
+import re
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -11,6 +12,7 @@ from fleet_kit.nats.pull import give_back_pause_seconds, nak
 from .delivery import ACK, TERM
 
 _REASONS = frozenset(DeadLetterReason)
+_WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,11 @@ Outcome = (
     | Fenced
     | Unrecorded
 )
+
+
+def name_of(outcome: Outcome) -> str:
+    """The outcome's name in metrics and spans, e.g. handed_back."""
+    return _WORD_BEGINS.sub("_", type(outcome).__name__).lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,31 +13,8 @@ from ...pool.pool import RunnerPool
 from ...presence.draining import Draining
 from ...presence.record import Registry
 from ...wheels.sync import SyncedWheels
-from ..disposition import (
-    AlreadyEnded,
-    Ended,
-    Fenced,
-    HandedBack,
-    HeldElsewhere,
-    InvalidJob,
-    NotYet,
-    Outcome,
-    RetryScheduled,
-    RunMissing,
-    Unrecorded,
-)
+from ..disposition import Ended, Outcome, name_of
 
-_OUTCOMES: dict[type[Outcome], str] = {
-    InvalidJob: "invalid_job",
-    RunMissing: "run_missing",
-    AlreadyEnded: "already_ended",
-    HeldElsewhere: "held_elsewhere",
-    NotYet: "not_yet",
-    RetryScheduled: "retry_scheduled",
-    HandedBack: "handed_back",
-    Fenced: "fenced",
-    Unrecorded: "unrecorded",
-}
 _CLAIM_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _RUN_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0)
 _SIZE_BUCKETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
@@ -85,7 +62,7 @@ class WorkerMetrics:
         )
 
     def count(self, outcome: Outcome) -> None:
-        name = outcome.status.value.lower() if isinstance(outcome, Ended) else _OUTCOMES[type(outcome)]
+        name = outcome.status.value.lower() if isinstance(outcome, Ended) else name_of(outcome)
         self._jobs.labels(name).inc()
 
     def note_run(self, flow: str, seconds: float, *, found: bool) -> None:

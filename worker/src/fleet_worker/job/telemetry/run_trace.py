@@ -1,6 +1,5 @@
 """The trace spans of one job: processing, claim, execution with its tasks, snapshot writes, dead letter."""
 
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -17,10 +16,8 @@ from fleet_kit.telemetry.tracing import UNTRACED, Attributes, Kind, Span, curren
 
 from ...boundary.frames import Conclusion, Progress
 from ..delivery import Delivery
-from ..disposition import Ended, InvalidJob, Outcome, Unrecorded
+from ..disposition import Ended, InvalidJob, Outcome, Unrecorded, name_of
 from ..rules import waiting_since
-
-_WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class RunTrace:
@@ -144,7 +141,7 @@ def record_outcome(traced: Span, outcome: Outcome, attempt: int | None) -> None:
     if not is_recording():
         return
     traced.set(spans.ATTEMPT, attempt)
-    traced.set(spans.OUTCOME, _WORD_BEGINS.sub("_", type(outcome).__name__).lower())
+    traced.set(spans.OUTCOME, name_of(outcome))
     match outcome:
         case Ended(status=status, error=error, reason=reason):
             traced.set(spans.RUN_STATUS, status.value)
