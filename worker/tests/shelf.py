@@ -14,7 +14,7 @@ from fleet_testkit.wheels import build_wheel
 
 from .conftest import Desk
 
-# A flow that tells its version, and can be made to wait; a task for workflow files; a plain function.
+# A flow that returns its version, and can be made to wait; a task for workflow files; a plain function.
 SHOP = """
 import os
 import time

@@ -23,7 +23,7 @@ def pyoco_worker(folder: Path, *arguments: str, **env: str) -> subprocess.Comple
     )
 
 
-def test_help_tells_every_option() -> None:
+def test_help_lists_every_option() -> None:
     command = Path(sysconfig.get_path("scripts")) / "pyoco-worker"
     answer = subprocess.run([command, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0

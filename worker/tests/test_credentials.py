@@ -51,14 +51,14 @@ def test_one_that_was_killed_leaves_its_own_to_others(folder: Path) -> None:
         other.stdout.close()
 
 
-def test_an_empty_folder_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_empty_folder_is_reported_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NoCredentials, match="PYOCO_WORKER_CREDENTIALS_DIR"), taken_from(tmp_path):
         pass
 
 
 def test_the_command_says_it_as_well(tmp_path: Path) -> None:
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-    told = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", "from fleet_worker.cli import main; main()", "--flows-dir", str(tmp_path)],
         env={**outside, "PYOCO_LOAD_DOTENV": "0", "PYOCO_WORKER_CREDENTIALS_DIR": str(tmp_path)},
         capture_output=True,
@@ -66,6 +66,6 @@ def test_the_command_says_it_as_well(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert told.returncode == 1
-    assert "PYOCO_WORKER_CREDENTIALS_DIR" in told.stderr
-    assert "Traceback" not in told.stderr
+    assert ended.returncode == 1
+    assert "PYOCO_WORKER_CREDENTIALS_DIR" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -37,7 +37,7 @@ async def test_what_a_run_has_started_ends_with_it(
         runner.kill()
     run = await desk.wait_ended(run_id)
     assert run.status is ENDED[way]
-    # Before its end is told, so that nobody who waits for it meets them.
+    # Before its end is recorded, so that nobody who waits for it meets them.
     assert not any(map(is_alive, started))
     # The worker goes on, with a runner that knows nothing of processes that are gone.
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED

@@ -195,7 +195,7 @@ async def test_pulling_is_left_and_begun_as_often_as_it_is_wanted(
     assert (it.begun, it.aside) == (3, 3)
 
 
-async def test_pulling_that_breaks_is_told(pulling: tuple[Pulling, "asyncio.Task[Any]"]) -> None:
+async def test_pulling_that_breaks_is_reported(pulling: tuple[Pulling, "asyncio.Task[Any]"]) -> None:
     it, task = pulling
     await eventually(lambda: it.begun == 1)
     it.draining.follow(True)

@@ -1,4 +1,4 @@
-"""Jobs and runs that go wrong: what is recorded, what is answered, what is told."""
+"""Jobs and runs that go wrong: what is recorded, what is answered, what is logged."""
 
 import uuid
 from collections.abc import Callable

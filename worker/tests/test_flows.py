@@ -54,7 +54,7 @@ def test_a_broken_file_is_reported_and_hides_no_other(tmp_path: Path) -> None:
     assert "already offers a flow named 'good'" in flows.broken[str(tmp_path / "twice.py")].exc_message
 
 
-def test_what_calls_itself_for_ever_is_told_in_a_few_frames(tmp_path: Path) -> None:
+def test_endless_recursion_is_reported_with_a_few_frames(tmp_path: Path) -> None:
     code = "def a(n):\n    b(n)\ndef b(n):\n    a(n)\na(1)\n"
     (tmp_path / "deep.py").write_text(code)
     [failure] = load_flows(None, str(tmp_path)).broken.values()

@@ -31,8 +31,8 @@ async def test_a_run_that_exceeds_its_memory_fails_and_says_so(desk: Desk, start
     assert (await desk.wait_ended(await desk.submit("hungry", megabytes=32))).status is RunStatus.COMPLETED
     assert worker.process.poll() is None
     assert psutil.Process(worker.process.pid).children(recursive=True) == worker.runners()
-    told = [line["message"] for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0007"]
-    assert [said in message for message in told] == [True, True]
+    messages = [line["message"] for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0007"]
+    assert [said in message for message in messages] == [True, True]
 
 
 async def test_a_result_as_large_as_the_memory_is_left_out_and_one_that_cannot_be_read_fails_its_run(

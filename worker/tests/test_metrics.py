@@ -1,4 +1,4 @@
-"""What a worker tells to whoever scrapes it."""
+"""The metrics of a worker."""
 
 from collections.abc import Callable
 from typing import get_args
@@ -66,19 +66,19 @@ async def test_a_worker_names_only_flows_that_it_has(desk: Desk, start_worker: C
 
 
 @pytest.mark.timeout(120)
-async def test_a_worker_tells_of_runs_that_end_and_of_runners_that_die(
+async def test_a_worker_counts_runs_that_end_and_runners_that_die(
     desk: Desk, start_worker: Callable[..., WorkerProcess]
 ) -> None:
     port = free_port()
     start_worker("w1", PYOCO_MONITOR_PORT=str(port))
     await desk.wait_ended(await desk.submit("crashing"))
 
-    async def told() -> Scrape | None:
+    async def counted() -> Scrape | None:
         async with httpx.AsyncClient(timeout=30) as client:
             seen = Scrape((await client.get(f"http://127.0.0.1:{port}/metrics")).text)
         return seen if seen.value("pyoco_worker_jobs_total", outcome="failed") else None
 
-    seen = await eventually(told, what="the end of the run being counted")
+    seen = await eventually(counted, what="the end of the run being counted")
     assert seen is not None
     assert seen.value("pyoco_worker_runner_deaths_total") == 3
     assert seen.value("pyoco_worker_jobs_total", outcome="handed_back") == 2

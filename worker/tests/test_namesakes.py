@@ -1,4 +1,4 @@
-"""A worker's id belongs to one living instance; whoever comes second is refused, whoever was replaced leaves."""
+"""A worker's id belongs to one living instance; the second is refused, one that was replaced stops."""
 
 import asyncio
 from collections.abc import Callable
@@ -195,7 +195,7 @@ async def test_a_stopping_worker_leaves_the_record_of_its_successor_alone(
 
 
 @pytest.mark.own_nats
-async def test_a_wiped_registry_and_a_removed_record_are_filled_again_with_what_operators_had_said(
+async def test_a_wiped_registry_and_a_removed_record_are_filled_again_with_what_operators_had_set(
     desk: Desk, start_worker: StartWorker, nats_server: NatsServer
 ) -> None:
     start_worker("w1")

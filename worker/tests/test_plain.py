@@ -1,4 +1,4 @@
-"""Whatever a task returns can be told in JSON; frames carry it across."""
+"""Every value that a task returns has a form in JSON; frames carry it across."""
 
 import threading
 from datetime import UTC, datetime
@@ -36,7 +36,7 @@ def test_values_that_json_can_hold_are_not_touched() -> None:
     assert json_safe(value) is value
 
 
-def test_a_value_that_contains_itself_is_told_all_the_same() -> None:
+def test_a_value_that_contains_itself_has_a_form_in_json() -> None:
     loop: list[object] = []
     loop.append(loop)
     assert orjson.dumps(json_safe(loop))

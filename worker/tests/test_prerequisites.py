@@ -81,7 +81,7 @@ async def test_it_goes_on_when_nats_has_lost_its_disk_and_the_owners_are_back(
     assert await bare.worker_record("w1") is not None
 
 
-async def test_it_tells_a_queue_with_a_short_ack_wait_often_enough_that_it_works(
+async def test_it_acknowledges_progress_often_enough_for_a_queue_with_a_short_ack_wait(
     bare: Desk, start_worker: StartWorker
 ) -> None:
     js, settings = bare.link.jetstream, bare.settings

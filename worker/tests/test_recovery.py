@@ -81,7 +81,7 @@ async def test_a_worker_that_lost_its_claim_ends_the_runner_and_leaves_the_run_t
     assert "the claim was lost" in worker.log
 
 
-async def test_an_attempt_that_a_lost_store_had_known_is_told_also_after_the_run_has_ended(
+async def test_an_attempt_that_a_lost_store_had_known_is_recorded_also_after_the_run_has_ended(
     desk: Desk, start_worker: StartWorker
 ) -> None:
     start_worker("w1", PYOCO_RUN_LOST_AFTER_SEC="60")
@@ -91,9 +91,9 @@ async def test_an_attempt_that_a_lost_store_had_known_is_told_also_after_the_run
     anew = RunSnapshot.pending(desk.job("waiting", run_id=run_id), now=5.0).skip_attempts(20)
     again = anew.claim(worker_id="w9", worker_instance_id="other", ack_subject=None, now=5.0)
     await desk.runs.create(run_id, again.finish(RunStatus.COMPLETED, now=6.0).encode())
-    told = await desk.wait_for(run_id, lambda run: run.earlier_attempts, what="the attempt told")
-    assert (told.status, told.worker_id, told.attempt) == (RunStatus.COMPLETED, "w9", 21)
-    assert [(record.worker_id, record.attempt) for record in told.earlier_attempts] == [("w1", held.attempt)]
+    ended = await desk.wait_for(run_id, lambda run: run.earlier_attempts, what="the attempt in the history")
+    assert (ended.status, ended.worker_id, ended.attempt) == (RunStatus.COMPLETED, "w9", 21)
+    assert [(record.worker_id, record.attempt) for record in ended.earlier_attempts] == [("w1", held.attempt)]
 
 
 async def test_a_killed_runners_run_completes_as_the_next_attempt(
@@ -141,7 +141,7 @@ async def test_a_run_outlives_a_restart_of_nats(
     run = await desk.wait_ended(run_id)
     assert worker.log.count("ERR-PYOCO-0008") == 1
     assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
-    # What happened meanwhile was told before the end was.
+    # What happened meanwhile was sent before the end was.
     assert (await desk.events(run_id))[-1].events[-1].status == RunStatus.COMPLETED
     await desk.wait_queue_empty()
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED

@@ -38,7 +38,7 @@ def test_a_chain_returns_the_output_of_its_last_task() -> None:
     assert result(Flow("single") >> one) == 1
 
 
-def test_several_ends_are_told_by_name() -> None:
+def test_several_ends_are_returned_by_name() -> None:
     @task
     def root() -> None: ...
 

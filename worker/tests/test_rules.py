@@ -13,7 +13,7 @@ from fleet_testkit.waiting import eventually
 from .conftest import Desk, WorkerProcess
 
 StartWorker = Callable[..., WorkerProcess]
-PATIENT = RetryPolicy(max_attempts=3, base_seconds=60.0)
+SLOW_RETRY = RetryPolicy(max_attempts=3, base_seconds=60.0)
 QUICK = RetryPolicy(max_attempts=3, base_seconds=0.2, jitter=0.0)
 
 
@@ -34,7 +34,7 @@ async def test_a_failed_flow_waits_for_its_retry_and_leaves_no_dead_letter(
     desk: Desk, start_worker: StartWorker
 ) -> None:
     worker = start_worker("w1")
-    run_id = await submit_with(desk, "broken", {"message": "it broke"}, retry=PATIENT)
+    run_id = await submit_with(desk, "broken", {"message": "it broke"}, retry=SLOW_RETRY)
     run = await wait_for_retry(desk, run_id, 1)
     assert (run.status, run.error, run.reason) == (RunStatus.PENDING, "ValueError: it broke", "execution_error")
     assert (run.worker_id, run.worker_instance_id, run.ack_subject) == (None, None, None)
@@ -50,8 +50,8 @@ async def test_a_failed_flow_waits_for_its_retry_and_leaves_no_dead_letter(
     assert (line["run_id"], line["meta"]["failures"]) == (run_id, 1)
     assert (line["meta"]["exception_type"], line["meta"]["retryable"]) == ("ValueError", False)
     assert 47 <= line["meta"]["delay_seconds"] <= 73
-    told = [event.status for batch in await desk.events(run_id) for event in batch.events if event.kind == "run"]
-    assert told == ["RUNNING", "PENDING"]
+    states = [event.status for batch in await desk.events(run_id) for event in batch.events if event.kind == "run"]
+    assert states == ["RUNNING", "PENDING"]
 
 
 async def test_a_flow_is_tried_as_often_as_its_policy_says(desk: Desk, start_worker: StartWorker) -> None:
@@ -98,7 +98,7 @@ async def test_an_unknown_flow_is_not_tried_again(desk: Desk, start_worker: Star
 async def test_a_flow_that_fails_after_its_cancel_reached_only_the_snapshot_is_cancelled(
     desk: Desk, start_worker: StartWorker, tmp_path: Path
 ) -> None:
-    # No heartbeat and nobody tells the worker: it sees the cancel only when it wants to write the retry.
+    # No heartbeat and no notification: the worker sees the cancel only when it wants to write the retry.
     start_worker("w1", PYOCO_RUN_HEARTBEAT_INTERVAL_SEC="60", PYOCO_RUN_LOST_AFTER_SEC="90")
     run_id = await submit_with(desk, "breaking", {"file": str(tmp_path / "go")}, retry=QUICK)
     await desk.wait_running(run_id)
@@ -109,12 +109,12 @@ async def test_a_flow_that_fails_after_its_cancel_reached_only_the_snapshot_is_c
     await desk.wait_queue_empty()
     assert await desk.dead_letters() == []
 
-    async def told() -> list[str | None]:
+    async def states() -> list[str | None]:
         events = [event for batch in await desk.events(run_id) for event in batch.events]
         return [event.status for event in events if event.kind == "run"]
 
     async def says_so() -> bool:
-        return (await told())[-1] == "CANCELLED"
+        return (await states())[-1] == "CANCELLED"
 
     await eventually(says_so, what="the event of the end")
 

@@ -1,4 +1,4 @@
-"""The spans that an agent makes of what a runner tells."""
+"""The spans that an agent makes of what a runner reports."""
 
 import time
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def claimed_by(run: RunSnapshot, worker_id: str, now: float) -> RunSnapshot:
 
 
 def seconds_waited(spans: RecordedSpans) -> list[float]:
-    """What each link of the only run.process tells."""
+    """The attributes of each link of the only run.process."""
     links = spans.named("run.process").links
     return [float(str((link.attributes or {})["pyoco.queue.wait_ms"])) / 1000 for link in links]
 
@@ -49,7 +49,7 @@ def event(task: str, status: str, at: float) -> dict[str, object]:
     return {"kind": "task", "task": task, "status": status, "at": at}
 
 
-def test_a_delivery_goes_on_from_its_producer_and_tells_how_long_it_waited(spans: RecordedSpans) -> None:
+def test_a_delivery_goes_on_from_its_producer_and_records_how_long_it_waited(spans: RecordedSpans) -> None:
     with RunTrace(JOB, "w1").processing(delivery(PRODUCER, stored_at=time.time() - 3)) as traced:
         record_outcome(traced, Ended(RunStatus.COMPLETED), 2)
     process = spans.named("run.process")
@@ -94,7 +94,7 @@ def test_a_job_that_comes_again_without_an_attempt_in_between_has_waited_all_the
     assert waited >= 300
 
 
-def test_a_job_that_is_not_claimed_tells_how_long_it_waited_the_first_time_only(spans: RecordedSpans) -> None:
+def test_a_job_that_is_not_claimed_records_how_long_it_waited_the_first_time_only(spans: RecordedSpans) -> None:
     with RunTrace(JOB, "w1").processing(delivery(PRODUCER, stored_at=1.0, num_delivered=2)):
         pass
     assert seconds_waited(spans) == []
@@ -131,13 +131,13 @@ def test_each_execution_of_a_task_is_a_span_with_the_times_of_the_runner(spans: 
     assert "secret" not in "".join(str(span.to_json()) for span in spans.all)
 
 
-def test_a_failed_task_tells_what_it_raised_with_progress_or_with_the_end(
+def test_a_failed_task_records_what_it_raised_with_progress_or_with_the_end(
     spans: RecordedSpans,
 ) -> None:
     trace = RunTrace(JOB, "w1")
     with trace.processing(delivery(PRODUCER)), trace.executing():
-        told = [event("a", "RUNNING", 1.0), event("a", "FAILED", 2.0), event("b", "RUNNING", 1.0)]
-        trace.tasks_reported(Progress(told, {}, {"a": {"error": "KeyError: 'x'"}, "b": {}}))
+        events = [event("a", "RUNNING", 1.0), event("a", "FAILED", 2.0), event("b", "RUNNING", 1.0)]
+        trace.tasks_reported(Progress(events, {}, {"a": {"error": "KeyError: 'x'"}, "b": {}}))
         failure = {"exc_type": "ValueError"}
         trace.executed(
             Conclusion(
@@ -173,7 +173,7 @@ def test_tasks_of_a_runner_that_died_end_with_it(spans: RecordedSpans) -> None:
     assert spans.named("run.execute").status.status_code is StatusCode.ERROR
 
 
-def test_news_of_tasks_are_written_inside_the_trace_and_heartbeats_outside(spans: RecordedSpans) -> None:
+def test_progress_of_tasks_is_written_inside_the_trace_and_heartbeats_outside(spans: RecordedSpans) -> None:
     trace = RunTrace(JOB, "w1")
     with trace.processing(delivery(PRODUCER)), trace.executing() as executing:
         pass_through = executing.context

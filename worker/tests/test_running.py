@@ -82,7 +82,7 @@ async def test_two_runs_at_once_keep_their_output_apart(desk: Desk, start_worker
         assert aside == "".join(f"{who} {number} aside\n" for number in range(20))
 
 
-async def test_events_tell_the_run_in_order_and_while_it_goes_on(
+async def test_events_show_the_run_in_order_and_while_it_goes_on(
     desk: Desk, start_worker: StartWorker, tmp_path: Path
 ) -> None:
     start_worker("w1")
@@ -99,8 +99,8 @@ async def test_events_tell_the_run_in_order_and_while_it_goes_on(
     batches = await desk.events(run_id)
     assert [batch.batch for batch in batches] == list(range(len(batches)))
     assert {(batch.attempt, batch.worker_id) for batch in batches} == {(1, "w1")}
-    told = [(event.kind, event.task, event.status or event.text) for batch in batches for event in batch.events]
-    assert told == [
+    seen = [(event.kind, event.task, event.status or event.text) for batch in batches for event in batch.events]
+    assert seen == [
         ("run", None, "RUNNING"),
         ("task", "wait_for_file", "RUNNING"),
         ("log", "wait_for_file", "waiting\n"),
@@ -134,7 +134,7 @@ async def test_every_run_has_a_folder_of_its_own_that_is_gone_afterwards(
     assert folder.parent == worker.scratch / "runs"
     assert folder.name == f"{run_id}-1"
     assert folder.name not in worker.run_folders()
-    # Words on the file descriptor itself belong to no task: they are in the worker's log, for whoever wants to know.
+    # Words on the file descriptor itself belong to no task: they are in the worker's log.
     await eventually(lambda: "raw words" in worker.log)
     assert [event.text for event in await desk.output(run_id)] == ["straße\n"]
 
@@ -208,7 +208,7 @@ async def test_a_cancel_request_ends_the_run_cooperatively(desk: Desk, start_wor
     await desk.wait_queue_empty()
 
 
-async def test_a_worker_that_is_told_of_a_cancel_does_not_wait_for_its_heartbeat(
+async def test_a_worker_that_is_notified_of_a_cancel_does_not_wait_for_its_heartbeat(
     desk: Desk, start_worker: StartWorker
 ) -> None:
     start_worker("w1", PYOCO_RUN_HEARTBEAT_INTERVAL_SEC="60", PYOCO_RUN_LOST_AFTER_SEC="90")

@@ -71,14 +71,14 @@ async def test_what_the_making_of_a_flow_raises_can_be_kept_out_of_the_log_but_f
     graph = FILE.format(graph="begin >> hunter2")
     fields = f"{FILE.format(graph='begin')}  hunter2: [1]\n"
     module = FILE.format(graph="begin").replace("tiny:first", "broken_file:first")
-    told = {}
+    logged = {}
     for file, said in ((graph, "hunter2"), (fields, "hunter2"), (module, "RuntimeError: this file is broken")):
         run = await desk.wait_ended(await submit_file(desk, file))
         assert (run.status, run.reason) == (RunStatus.FAILED, "flow_not_found")
         assert said in (run.error or "")
         [line] = [line for line in worker.log_lines if line.get("run_id") == run.run_id and "err_id" in line]
-        told[line["message"]] = line
-    assert list(told) == [
+        logged[line["message"]] = line
+    assert list(logged) == [
         "run failed: the workflow's graph cannot be used (GraphReferenceError)",
         "run failed: the workflow file cannot be used (ValidationError)",
         "run failed: module broken_file cannot be imported (RuntimeError)",

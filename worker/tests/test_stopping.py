@@ -1,4 +1,4 @@
-"""A worker that is told to stop finishes or hands back, and leaves nothing behind."""
+"""A worker that is asked to stop finishes or hands back, and leaves nothing behind."""
 
 import signal
 import time

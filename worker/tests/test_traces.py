@@ -1,4 +1,4 @@
-"""What a worker tells of a run that is traced: spans of what is worth one, and ids in every line."""
+"""The trace of a run in a worker: spans of what is worth one, and ids in every line."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,16 +49,16 @@ async def line_with(worker: WorkerProcess, words: str) -> dict[str, Any]:
 
 
 @pytest.mark.own_nats
-async def test_whoever_tends_a_run_tells_of_it_in_its_trace_and_makes_no_spans_of_heartbeats(
+async def test_periodic_work_on_a_run_logs_in_its_trace_and_makes_no_spans_of_heartbeats(
     desk: Desk, start_worker: StartWorker, nats_server: NatsServer, receiver: Receiver
 ) -> None:
     worker = start_worker("w1", PYOCO_LOG_LEVEL="DEBUG", **receiver.env)
     job = await queue_traced(desk, "waiting")
     await desk.wait_running(job.run_id)
-    told = [await line_with(worker, "still at it")]
+    lines = [await line_with(worker, "still at it")]
     nats_server.kill()
-    told.append(await line_with(worker, "the run's progress could not be written"))
-    told.append(await line_with(worker, "the in_progress ack could not be sent"))
+    lines.append(await line_with(worker, "the run's progress could not be written"))
+    lines.append(await line_with(worker, "the in_progress ack could not be sent"))
     nats_server.start()
     await eventually(lambda: desk.link.down_because is None)
     begun = await desk.runs.get(job.run_id)
@@ -72,17 +72,17 @@ async def test_whoever_tends_a_run_tells_of_it_in_its_trace_and_makes_no_spans_o
     await desk.change(
         job.run_id, lambda run: run.claim(worker_id="w9", worker_instance_id="other", ack_subject=None, now=5.0)
     )
-    told.append(await line_with(worker, "the runner is ended"))
+    lines.append(await line_with(worker, "the runner is ended"))
     trace = receiver.wait_for("the end of the attempt", REQUEST.trace_id, lambda trace: trace.count("run.process"))
     process = trace.only("run.process", pyoco_outcome="fenced")
-    assert {(line.get("trace_id"), line.get("span_id")) for line in told} == {(process.trace_id, process.span_id)}
+    assert {(line.get("trace_id"), line.get("span_id")) for line in lines} == {(process.trace_id, process.span_id)}
     about = log_lines(worker.log, run_id=job.run_id)
     assert {line.get("trace_id") for line in about} == {REQUEST.trace_id}
     # The claim and its task's states, which may come in two steps.
     assert trace.count("run.snapshot.write") <= 3
 
 
-async def test_a_message_that_is_no_job_is_refused_in_the_trace_of_whoever_sent_it(
+async def test_a_message_that_is_no_job_is_refused_in_the_trace_of_its_sender(
     desk: Desk, start_worker: StartWorker, receiver: Receiver
 ) -> None:
     job = desk.job("tiny")

@@ -72,10 +72,10 @@ CASES: dict[str, tuple[list[Candidate], list[str], dict[str, str]]] = {
     ),
     "of the same the highest build": ([wheel(f"a-1-2-{PURE}"), wheel(f"a-1-10-{PURE}")], [f"a-1-10-{PURE}"], {}),
     "nothing fits": ([wheel("a-1-cp39-cp39-win32.whl")], [], {"a-1-cp39-cp39-win32.whl": "cp311-cp311-linux_x86_64"}),
-    "what the inside has told": (
+    "what its content has shown": (
         [wheel(f"a-1-{PURE}"), wheel(f"a-2-{PURE}", nuid="bad")],
         [f"a-1-{PURE}"],
-        {f"a-2-{PURE}": "as told"},
+        {f"a-2-{PURE}": "as found"},
     ),
     "without a digest": ([wheel(f"a-1-{PURE}", sha256_hex=None)], [], {f"a-1-{PURE}": "no SHA-256"}),
     "a package of the worker itself": ([wheel(f"Own_Lib-9-{PURE}")], [], {f"Own_Lib-9-{PURE}": "own-lib 1.5"}),
@@ -98,13 +98,13 @@ def test_the_rules_of_the_choice(case: str) -> None:
     candidates, selected, skipped = CASES[case]
     interpreter = Interpreter(PYTHON.ranks, PYTHON.version, {"own-lib": "1.5"})
     for order in (candidates, candidates[::-1]):
-        choice = choose(order, worker_tags=["cpu", "default"], interpreter=interpreter, refused={"bad": "as told"})
+        choice = choose(order, worker_tags=["cpu", "default"], interpreter=interpreter, refused={"bad": "as found"})
         assert [wheel.name for wheel in choice.selected] == selected
         assert {wheel.name for wheel in choice.skipped} == skipped.keys()
         assert all(skipped[wheel.name] in wheel.reason for wheel in choice.skipped)
 
 
-def test_a_chosen_wheel_tells_all_that_is_known_of_it() -> None:
+def test_a_chosen_wheel_has_all_that_is_known_of_it() -> None:
     candidate = Candidate(f"Acme_Tasks-1.0.post1-{PURE}", "n1", "ab" * 32, ["cpu", "x"])
     (chosen,) = choose([candidate], worker_tags=["cpu"], interpreter=PYTHON, refused={}).selected
     assert chosen.model_dump() == {

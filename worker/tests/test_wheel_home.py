@@ -108,7 +108,7 @@ async def test_installing_writes_nothing_outside_and_needs_no_index(tmp_path: Pa
     assert (scratch / "tree" / "acme-1.0.dist-info" / "entry_points.txt").exists()
 
 
-async def test_a_failing_install_says_what_pip_said(tmp_path: Path) -> None:
+async def test_a_failing_install_reports_the_output_of_pip(tmp_path: Path) -> None:
     file = build_wheel(tmp_path, "bad", members={"bad-1.0.dist-info/WHEEL": b"Wheel-Version: 9.0\n"})
     with pytest.raises(InstallFailed, match=r"bad-1\.0-py3-none-any\.whl cannot be installed: .*Wheel-Version.*9\.0"):
         await install(file, into=tmp_path / "tree", scratch=tmp_path, timeout_seconds=60)

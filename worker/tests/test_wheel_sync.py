@@ -76,7 +76,7 @@ async def run_yaml(desk: Desk, text: str) -> RunSnapshot:
     return await desk.wait_ended(job.run_id)
 
 
-async def test_flows_of_a_wheel_run_and_the_attempt_tells_which_wheels_it_had(
+async def test_flows_of_a_wheel_run_and_the_attempt_records_which_wheels_it_had(
     desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
 ) -> None:
     wheel = shop_wheel(tmp_path / "in")
@@ -100,7 +100,7 @@ async def test_flows_of_a_wheel_run_and_the_attempt_tells_which_wheels_it_had(
     assert sync.last_error is None
 
 
-async def test_the_wheels_of_an_attempt_are_told_from_its_claim_on_and_cost_no_write(
+async def test_the_wheels_of_an_attempt_are_recorded_from_its_claim_on_and_cost_no_write(
     desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
 ) -> None:
     name = await shelf.put(shop_wheel(tmp_path / "in"))
@@ -120,12 +120,12 @@ async def test_the_wheels_of_an_attempt_are_told_from_its_claim_on_and_cost_no_w
         return bool(written) and written[-1].is_terminal
 
     await eventually(has_ended, what="the last write")
-    told = [(run.status, used(run)) for run in written]
-    assert told[0] == (RunStatus.PENDING, [])
-    assert told[1] == (RunStatus.RUNNING, [name])
-    assert told[-1] == (RunStatus.COMPLETED, [name])
+    recorded = [(run.status, used(run)) for run in written]
+    assert recorded[0] == (RunStatus.PENDING, [])
+    assert recorded[1] == (RunStatus.RUNNING, [name])
+    assert recorded[-1] == (RunStatus.COMPLETED, [name])
     # More than three only for a run that a busy machine made long.
-    assert len(told) <= 3 + int(((written[-1].end_time or 0.0) - (written[-1].start_time or 0.0)) / 0.25)
+    assert len(recorded) <= 3 + int(((written[-1].end_time or 0.0) - (written[-1].start_time or 0.0)) / 0.25)
 
 
 async def test_plugin_tasks_and_callables_of_a_wheel_run_from_workflow_files_without_an_allow_list(
@@ -306,7 +306,7 @@ async def test_a_failing_install_is_reported_once_and_the_set_before_stays_in_fo
     bad = await shelf.put(build_wheel(inside, "bad", members={"bad-1.0.dist-info/WHEEL": b"Wheel-Version: 9.0\n"}))
     await shelf.put(shop_wheel(inside, "3.0"))
 
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure told")
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure in the record")
     assert bad in (failed.last_error or "")
     attempted = failed.last_attempt_at or 0.0
     again = await shelf.wait_synced(
@@ -316,8 +316,8 @@ async def test_a_failing_install_is_reported_once_and_the_set_before_stays_in_fo
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
     missing = await desk.wait_ended(await desk.submit("nothing"))
     assert "the last wheel sync failed" in (missing.error or "")
-    told = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0024"]
-    assert len(told) == 1, told
+    logged = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0024"]
+    assert len(logged) == 1, logged
     await shelf.delete(bad)
     await shelf.wait_installed("w1", "shop-3.0-py3-none-any.whl")
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "3.0"
@@ -333,7 +333,7 @@ async def test_a_damaged_object_is_never_installed(
     new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
     await shelf.spoil(new)
     worker = syncing("w1")
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the damage told")
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the damage in the record")
     assert "damaged" in (failed.last_error or "")
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "1.0"
     assert any(line.get("err_id") == "ERR-PYOCO-0024" for line in worker.log_lines)
@@ -353,9 +353,9 @@ async def test_a_broken_wheel_breaks_only_what_it_offers_and_the_run_says_why(
     assert "wheel ruin 1.0 cannot be loaded (ModuleNotFoundError: No module named 'not_there_at_all'" in (
         ruined.error or ""
     )
-    [told] = [line for line in worker.log_lines if line.get("run_id") == ruined.run_id and "err_id" in line]
-    assert told["message"] == "run failed: flow 'ruined' of wheel ruin 1.0 cannot be loaded (ModuleNotFoundError)"
-    assert told["exc_origin"].endswith("ruin.py:1 in <module>")
+    [logged] = [line for line in worker.log_lines if line.get("run_id") == ruined.run_id and "err_id" in line]
+    assert logged["message"] == "run failed: flow 'ruined' of wheel ruin 1.0 cannot be loaded (ModuleNotFoundError)"
+    assert logged["exc_origin"].endswith("ruin.py:1 in <module>")
     number = await desk.wait_ended(await desk.submit("number"))
     assert "is a str, neither a Flow nor a function that returns one" in (number.error or "")
     assert (await desk.wait_ended(await desk.submit("trapped"))).status is RunStatus.FAILED
@@ -423,7 +423,7 @@ async def test_an_install_that_takes_too_long_is_ended_with_all_its_processes(
 ) -> None:
     await shelf.put(shop_wheel(tmp_path / "in"))
     worker = syncing("w1", PYOCO_WHEEL_INSTALL_TIMEOUT_SEC="0.05")
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the timeout told")
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the timeout in the record")
     assert "PYOCO_WHEEL_INSTALL_TIMEOUT_SEC" in (failed.last_error or "")
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
     assert worker.stop() == 0
@@ -438,11 +438,11 @@ async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is
     await shelf.wait_installed("w1", old)
     nats_server.stop()
 
-    async def is_told() -> bool:
+    async def is_logged() -> bool:
         lines = [line for line in worker.log_lines if line.get("event") == "wheel_sync_failed"]
         return any(line["err_id"] == "ERR-PYOCO-0003" for line in lines)
 
-    await eventually(is_told, what="the outage told")
+    await eventually(is_logged, what="the outage in the record")
     nats_server.start()
     async with asyncio.timeout(20):
         await desk.link.wait_ready()
@@ -450,12 +450,12 @@ async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is
     assert (run.result, used(run)) == ("1.0", [old])
     new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
     await shelf.wait_installed("w1", new)
-    told = [line for line in worker.log_lines if line.get("event") == "wheel_sync_failed"]
-    assert len(told) == 1
+    logged = [line for line in worker.log_lines if line.get("event") == "wheel_sync_failed"]
+    assert len(logged) == 1
 
 
 @pytest.mark.own_nats
-async def test_whoever_misses_a_flow_while_nats_is_away_gets_no_verdict_before_it_is_back(
+async def test_a_run_that_misses_its_flow_while_nats_is_away_waits_until_it_is_back(
     desk: Desk, shelf: Shelf, tmp_path: Path, nats_server: NatsServer
 ) -> None:
     states: list[WheelSync] = []
@@ -472,7 +472,7 @@ async def test_whoever_misses_a_flow_while_nats_is_away_gets_no_verdict_before_i
         async def is_away() -> bool:
             return states[-1].last_result == "error"
 
-        await eventually(is_away, what="the outage told")
+        await eventually(is_away, what="the outage in the record")
         asking = asyncio.create_task(wheels.catch_up(time.monotonic()))
         attempts = len(states)
 
@@ -504,7 +504,7 @@ async def test_a_set_with_which_no_runner_can_be_started_is_not_put_in_force(
     worker = syncing("w1", "--flow-resolver", f"{resolver}:find")
     await shelf.wait_installed("w1", good)
     await shelf.put(build_wheel(tmp_path / "in", "extra", modules={"extra.py": "raise RuntimeError('no extra')\n"}))
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure told")
+    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure in the record")
     assert "no runner can be started with extra-1.0" in (failed.last_error or "")
     assert "RuntimeError: no extra" in (failed.last_error or "")
     for name in ("tiny", "shop"):
@@ -578,7 +578,7 @@ async def test_workers_that_share_a_folder_do_not_touch_each_others_wheels(
     assert trees_in(tmp_path) == ["shop"]
 
 
-def test_a_folder_that_cannot_be_used_is_told_at_the_start(syncing: StartWorker, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported_at_the_start(syncing: StartWorker, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     worker = syncing("w1", PYOCO_WHEEL_SYNC_DIR=str(tmp_path / "file"))
     assert worker.process.wait(timeout=30) == 1
