@@ -20,8 +20,8 @@ from fleet_worker.job.claims import Claims
 from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import Ended, HandedBack, Outcome
 from fleet_worker.job.execution import Execution
-from fleet_worker.job.lease import SnapshotWriter
 from fleet_worker.job.services import Services
+from fleet_worker.job.snapshots import Snapshots
 from fleet_worker.job.states import StopReason
 from fleet_worker.pool.pace import Pace
 from fleet_worker.pool.pool import RunnerPool
@@ -139,11 +139,11 @@ async def waiting(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A run that is claimed and waits for a runner that does not come."""
     monkeypatch.setattr(turn_module, "_WAIT_SECONDS", 60.0)
     settings, link = desk.settings, desk.link
-    writer = SnapshotWriter(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
+    snapshots = Snapshots(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
     services = Services(
         link,
         settings,
-        Claims(writer, settings, instance_id="one life", stopping=asyncio.Event()),
+        Claims(snapshots, settings, instance_id="one life", stopping=asyncio.Event()),
         RunnerPool(Setup(None, None, str(tmp_path)), slots=1),  # never started
         Registry(link, settings, instance_id="one life"),
         tmp_path,

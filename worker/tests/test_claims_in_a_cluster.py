@@ -16,7 +16,8 @@ from fleet_testkit.nats_cluster import NatsCluster, linked
 from fleet_testkit.waiting import eventually
 from fleet_worker.job.claims import Claims
 from fleet_worker.job.delivery import Delivery
-from fleet_worker.job.lease import Lease, SnapshotWriter
+from fleet_worker.job.lease import Lease
+from fleet_worker.job.snapshots import Snapshots
 from fleet_worker.settings import WorkerSettings
 
 pytestmark = pytest.mark.timeout(120)
@@ -38,8 +39,8 @@ def job(run_id: str) -> Job:
 
 async def claim(link: NatsLink, run_id: str, *, num_delivered: int = 1) -> object:
     settings = WorkerSettings(nats_url="nats://unused", worker_id="w1")
-    writer = SnapshotWriter(link, BUCKET, max_bytes=100_000)
-    claims = Claims(writer, settings, instance_id="i1", stopping=asyncio.Event(), outage_seconds=0)
+    snapshots = Snapshots(link, BUCKET, max_bytes=100_000)
+    claims = Claims(snapshots, settings, instance_id="i1", stopping=asyncio.Event(), outage_seconds=0)
     return await claims.claim(job(run_id), Delivery("reply", "subject", b"", 1, num_delivered, 0))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_worker.boundary.compaction import compact, compact_records, compact_result, without_tasks
-from fleet_worker.job.lease import SnapshotWriter
+from fleet_worker.job.snapshots import Snapshots
 
 from .conftest import Desk
 
@@ -118,12 +118,12 @@ def test_without_tasks_the_end_can_always_be_recorded() -> None:
 async def test_task_states_stay_above_the_limit_as_long_as_nats_takes_them(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer = SnapshotWriter(desk.link, "pyoco_runs", max_bytes=10_000)
+    snapshots = Snapshots(desk.link, "pyoco_runs", max_bytes=10_000)
     tasks = dict.fromkeys((f"task-{number}" for number in range(5000)), TaskStatus.SUCCEEDED)
-    assert RunSnapshot.decode(writer.encode(ended(tasks=tasks))).tasks == tasks
+    assert RunSnapshot.decode(snapshots.encode(ended(tasks=tasks))).tasks == tasks
     assert [line.err_id for line in caplog.records if hasattr(line, "err_id")] == ["ERR-PYOCO-0010"]
     far_too_many = dict.fromkeys((f"task-{number}" for number in range(60_000)), TaskStatus.SUCCEEDED)
-    written = RunSnapshot.decode(writer.encode(ended(tasks=far_too_many)))
+    written = RunSnapshot.decode(snapshots.encode(ended(tasks=far_too_many)))
     assert (written.status, written.tasks) == (RunStatus.FAILED, {})
     assert marks(written) == {"params_truncated", "tasks_truncated"}
 

@@ -8,11 +8,13 @@ import pytest
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_kit.nats.documents import Stored
 from fleet_kit.nats.link import WrongRevision
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.standing_still import stop_still
 from fleet_testkit.waiting import eventually
-from fleet_worker.job.lease import ClaimLost, Lease, SnapshotWriter
+from fleet_worker.job.lease import ClaimLost, Lease
+from fleet_worker.job.snapshots import Snapshots
 
 from .conftest import Desk, WorkerProcess
 
@@ -50,8 +52,8 @@ async def test_a_killed_workers_run_is_taken_over_and_its_late_writes_change_not
     with pytest.raises(WrongRevision):
         await desk.runs.update(run_id, held.encode(), revision=entry.revision)
     # The dead one's lease, come back to life: it sees that the run is no longer its own.
-    writer = SnapshotWriter(desk.link, desk.settings.runs_kv_bucket, max_bytes=100_000)
-    stale = Lease(writer, held, entry.revision)
+    snapshots = Snapshots(desk.link, desk.settings.runs_kv_bucket, max_bytes=100_000)
+    stale = Lease(snapshots, Stored(held, entry.revision))
     with pytest.raises(ClaimLost, match="attempt 2 of w2"):
         await stale.write_last(lambda run: run.finish(RunStatus.FAILED, now=9.0))
     (tmp_path / "go").touch()

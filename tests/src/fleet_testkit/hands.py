@@ -25,8 +25,8 @@ from fleet_worker.job.claims import Claims
 from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import Outcome
 from fleet_worker.job.execution import Execution
-from fleet_worker.job.lease import SnapshotWriter
 from fleet_worker.job.services import Services
+from fleet_worker.job.snapshots import Snapshots
 from fleet_worker.job.states import StopReason
 from fleet_worker.pool.pool import RunnerPool
 from fleet_worker.pool.runner_process import RunnerDied, RunnerProcess
@@ -161,11 +161,11 @@ class Hand:
     def _new_life(self) -> Services:
         instance_id = uuid.uuid4().hex
         settings = self._settings
-        writer = SnapshotWriter(self._link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
+        snapshots = Snapshots(self._link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
         return Services(
             link=self._link,
             settings=settings,
-            claims=Claims(writer, settings, instance_id=instance_id, stopping=asyncio.Event()),
+            claims=Claims(snapshots, settings, instance_id=instance_id, stopping=asyncio.Event()),
             pool=RunnerPool(Setup(None, None, str(self._runs_dir)), slots=1),  # never started
             registry=Registry(self._link, settings, instance_id=instance_id),
             runs_dir=self._runs_dir,

@@ -17,10 +17,11 @@ from fleet_contracts.log_events import LogEvent
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import is_tag
 from fleet_contracts.problems import Problem
+from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.setup import log_context, problem_fields
-from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller
 from fleet_kit.privacy import keep_private
 
@@ -32,8 +33,8 @@ from ..job.claims import Claims
 from ..job.delivery import Delivery
 from ..job.disposition import Fenced, InvalidJob, Outcome, Unrecorded
 from ..job.execution import Execution
-from ..job.lease import SnapshotWriter
 from ..job.services import Services
+from ..job.snapshots import Snapshots
 from ..job.states import StopReason
 from ..job.telemetry.metrics import AgentState, WorkerMetrics
 from ..job.telemetry.run_trace import record_outcome, refusing
@@ -101,14 +102,14 @@ class Agent:
             on_cancel=self._look_at,
             on_record=lambda: self._spawn(self._registry.look()),
         )
-        self._writer = SnapshotWriter(
+        self._snapshots = Snapshots(
             link,
             settings.runs_kv_bucket,
             max_bytes=settings.max_run_snapshot_bytes,
             on_write=metrics.snapshot_bytes.observe,
         )
         claims = Claims(
-            self._writer,
+            self._snapshots,
             settings,
             instance_id=instance_id,
             stopping=self._stopping,
@@ -319,15 +320,18 @@ class Agent:
             **problem_fields(Problem.INVALID_JOB),
         }
         logger.error("an invalid job was received on %s: %s", delivery.subject, error, extra=about)
-        if run_id is not None:
-            try:
-                found = await self._writer.read(run_id)
-                if found is not None and not found[0].is_terminal and not found[0].is_held:
-                    reason = DeadLetterReason.INVALID_JOB.value
-                    failed = found[0].finish(RunStatus.FAILED, now=time.time(), error=error, reason=reason)
-                    await self._writer.write(failed, revision=found[1])
-            except (NatsUnavailable, WrongRevision, MalformedMessage) as trouble:
-                logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
+        if run_id is None:
+            return
+
+        def failed(found: RunSnapshot | None) -> RunSnapshot | None:
+            if found is None or found.is_terminal or found.is_held:
+                return found
+            return found.finish(RunStatus.FAILED, now=time.time(), error=error, reason=DeadLetterReason.INVALID_JOB)
+
+        try:
+            await self._snapshots.change(run_id, failed)
+        except (NatsUnavailable, MalformedMessage) as trouble:
+            logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
 
     async def _keep_runs_alive(self) -> None:
         while True:

@@ -13,13 +13,14 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.wheel import WheelInUse
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.link import WriteRefused, WrongRevision
+from fleet_kit.nats.link import WriteRefused
 
 from ..settings import WorkerSettings
 from .delivery import Delivery
 from .disposition import AlreadyEnded, Ended, HeldElsewhere, InvalidJob, NotYet, RunMissing
-from .lease import Lease, SnapshotWriter
+from .lease import Lease
 from .rules import is_past_deadline, seconds_until_due
+from .snapshots import Snapshots
 
 _DELIVERIES_BEFORE_MISSING = 3
 _HELD_RETRY_SECONDS = 5.0
@@ -42,41 +43,46 @@ class Holder(Enum):
 
 
 class Decision(Enum):
-    AWAIT_SNAPSHOT = auto()
-    GIVE_UP = auto()
-    ACKNOWLEDGE = auto()
+    """What this worker does with a run that it may change."""
+
+    WATCH = auto()
     CANCEL = auto()
     EXPIRE = auto()
-    WAIT = auto()
     CLAIM = auto()
     TAKE_OVER = auto()
-    WATCH = auto()
-    LEAVE = auto()
+
+
+class _LeftAlone(Exception):
+    """The run is left to others, or to a later time."""
+
+    def __init__(self, outcome: HeldElsewhere | NotYet) -> None:
+        self.outcome = outcome
 
 
 def decide(
     snapshot: RunSnapshot | None, *, instance_id: str, num_delivered: int, holder: Holder, now: float
-) -> Decision:
+) -> Decision | NoClaim:
     """Decide what to do with a job that this worker does not have in hand.
 
     Clocks of other machines are not trusted: a holder is lost when its snapshot does not change while we watch it,
     not when its last heartbeat seems old. A run's due time and deadline are compared with our own clock.
     """
     if snapshot is None:
-        return Decision.AWAIT_SNAPSHOT if num_delivered < _DELIVERIES_BEFORE_MISSING else Decision.GIVE_UP
+        given_up = num_delivered >= _DELIVERIES_BEFORE_MISSING
+        return RunMissing("no snapshot of this run exists", given_up=given_up)
     if snapshot.is_terminal:
-        return Decision.ACKNOWLEDGE
+        return AlreadyEnded(snapshot)
     held_elsewhere = snapshot.is_held and snapshot.worker_instance_id != instance_id
     if held_elsewhere and holder is Holder.UNWATCHED:
         return Decision.WATCH
     if held_elsewhere and holder is Holder.ALIVE:
-        return Decision.LEAVE
+        return HeldElsewhere(_HELD_RETRY_SECONDS)
     if snapshot.status is RunStatus.CANCELLING:
         return Decision.CANCEL
     if is_past_deadline(snapshot, now=now):
         return Decision.EXPIRE
-    if not snapshot.is_held and seconds_until_due(snapshot, now=now) > 0:
-        return Decision.WAIT
+    if not snapshot.is_held and (seconds := seconds_until_due(snapshot, now=now)) > 0:
+        return NotYet(seconds)
     return Decision.TAKE_OVER if held_elsewhere else Decision.CLAIM
 
 
@@ -85,7 +91,7 @@ class Claims:
 
     def __init__(
         self,
-        writer: SnapshotWriter,
+        snapshots: Snapshots,
         settings: WorkerSettings,
         *,
         instance_id: str,
@@ -100,7 +106,7 @@ class Claims:
         """
         self._outage_seconds = outage_seconds
         self._on_conflict = on_conflict
-        self._writer = writer
+        self._snapshots = snapshots
         self._settings = settings
         self._instance_id = instance_id
         self._stopping = stopping
@@ -114,7 +120,9 @@ class Claims:
         give_up_at = time.monotonic() + self._outage_seconds
         while True:
             try:
-                return await self._claim(job, delivery)
+                return await self._claim(job.run_id, delivery)
+            except _LeftAlone as left:
+                return left.outcome
             except MalformedMessage as error:
                 return InvalidJob(f"the snapshot of the run is unreadable: {error}")
             except WriteRefused:
@@ -125,48 +133,43 @@ class Claims:
                 logger.info("the claim is tried again: %s", error)
             await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
 
-    async def _claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
-        holder, watched = Holder.UNWATCHED, 0
-        linearizable = False
-        while True:
-            found = await self._writer.read(job.run_id, linearizable=linearizable)
-            snapshot, revision = (None, 0) if found is None else found[:2]
-            if not linearizable and (snapshot is None or snapshot.is_terminal):
-                # Perhaps a stale read from a cluster: the run may have been written, or reopened, since.
-                linearizable = True
-                continue
-            if holder is Holder.SILENT and revision != watched:
-                holder = Holder.ALIVE  # it has changed after our last read
-            now = time.time()
-            decision = decide(
-                snapshot, instance_id=self._instance_id, num_delivered=delivery.num_delivered, holder=holder, now=now
-            )
-            if snapshot is None:
-                return RunMissing("no snapshot of this run exists", given_up=decision is Decision.GIVE_UP)
-            if decision is Decision.ACKNOWLEDGE:
-                return AlreadyEnded(snapshot)
-            if decision is Decision.LEAVE:
-                return HeldElsewhere(_HELD_RETRY_SECONDS)
-            if decision is Decision.WAIT:
-                return NotYet(seconds_until_due(snapshot, now=now))
-            if decision is Decision.WATCH:
-                holder, watched = await self._watch(job.run_id, revision), revision
-                continue
-            wanted = self._change(snapshot, decision, delivery, now)
-            try:
-                revision = await self._writer.write(wanted, revision=revision)
-            except WrongRevision:
-                self._on_conflict()
-                holder, linearizable = Holder.UNWATCHED, True
-                continue
-            match decision:
-                case Decision.CANCEL:
-                    return Ended(wanted.status, snapshot=wanted)
-                case Decision.EXPIRE:
-                    return Ended(wanted.status, wanted.error, DeadLetterReason.DEADLINE_EXCEEDED, wanted)
-            return Lease(self._writer, wanted, revision)
+    async def _claim(self, run_id: str, delivery: Delivery) -> Lease | NoClaim:
+        outcome: NoClaim | None = None
 
-    def _change(self, snapshot: RunSnapshot, decision: Decision, delivery: Delivery, now: float) -> RunSnapshot:
+        async def transition(snapshot: RunSnapshot | None) -> RunSnapshot | None:
+            nonlocal outcome
+            decision = self._decide(snapshot, delivery, Holder.UNWATCHED)
+            if snapshot is not None and decision is Decision.WATCH:
+                decision = self._decide(snapshot, delivery, await self._watch(snapshot))
+            if isinstance(decision, HeldElsewhere | NotYet):
+                raise _LeftAlone(decision)
+            if snapshot is None or not isinstance(decision, Decision):
+                # Missing or ended: unchanged, it is read once more, as a server of a cluster may lag behind.
+                assert not isinstance(decision, Decision)
+                outcome = decision
+                return snapshot
+            changed = self._changed(snapshot, decision, delivery)
+            reason = DeadLetterReason(changed.reason) if changed.reason is not None else None
+            outcome = Ended(changed.status, changed.error, reason, changed) if changed.is_terminal else None
+            return changed
+
+        stored = await self._snapshots.change(run_id, transition, on_conflict=self._on_conflict)
+        if outcome is not None:
+            return outcome
+        assert stored is not None
+        return Lease(self._snapshots, stored)
+
+    def _decide(self, snapshot: RunSnapshot | None, delivery: Delivery, holder: Holder) -> Decision | NoClaim:
+        return decide(
+            snapshot,
+            instance_id=self._instance_id,
+            num_delivered=delivery.num_delivered,
+            holder=holder,
+            now=time.time(),
+        )
+
+    def _changed(self, snapshot: RunSnapshot, decision: Decision, delivery: Delivery) -> RunSnapshot:
+        now = time.time()
         if decision is Decision.CANCEL:
             return snapshot.finish(RunStatus.CANCELLED, now=now)
         if decision is Decision.EXPIRE:
@@ -184,12 +187,15 @@ class Claims:
             wheels=self._wheels_in_force(),
         )
 
-    async def _watch(self, run_id: str, revision: int) -> Holder:
-        """Watch another holder's snapshot until it changes, or has not changed for `run_lost_after_sec`."""
+    async def _watch(self, snapshot: RunSnapshot) -> Holder:
+        """Watch another holder's snapshot until it changes, or has not changed for `run_lost_after_sec`.
+
+        A change that comes later, or is not seen, is found by the compare-and-set.
+        """
         deadline = time.monotonic() + self._settings.run_lost_after_sec
         while (left := deadline - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _LOOK_INTERVAL_SECONDS))
-            found = await self._writer.read(run_id)
-            if found is None or found[1] != revision or self._stopping.is_set():
+            found = await self._snapshots.read(snapshot.run_id)
+            if found is None or found.value != snapshot or self._stopping.is_set():
                 return Holder.ALIVE
         return Holder.SILENT
