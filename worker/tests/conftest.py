@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -42,6 +43,16 @@ QUICK = {
     "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.5",
 }
 CONSUMERS = ConsumerDefaults(consumer_ack_wait_sec=2.0)
+
+
+@pytest.fixture
+def own_modules() -> Iterator[None]:
+    """What the test imports, and where from, is forgotten afterwards."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
 
 
 class Desk:

@@ -1,24 +1,15 @@
 """Where flows come from, and what is said when they cannot be had."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fleet_worker.runner.flows import FlowNotFound, FlowsUnusable, load_flows
 
+pytestmark = pytest.mark.usefixtures("own_modules")
+
 FLOW = "from pyoco import Flow, task\n@task\ndef {task}():\n    pass\nflow = Flow('{name}') >> {task}\n"
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture(autouse=True)
-def _own_modules() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
 
 
 def test_every_flow_of_a_folder_is_offered_under_its_name(tmp_path: Path) -> None:

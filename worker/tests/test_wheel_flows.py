@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,14 +34,9 @@ def fail():
 
 
 @pytest.fixture(autouse=True)
-def _own_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
+def _own_environment(own_modules: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setenv("PYTHONPATH", "/before")
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
 
 
 class Trees:

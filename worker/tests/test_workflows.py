@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,8 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_worker.boundary.frames import Setup
 from fleet_worker.runner.flows import FlowNotFound, load_flows
 from fleet_worker.runner.workflows import Workflows, make_workflows
+
+pytestmark = pytest.mark.usefixtures("own_modules")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Build = Callable[..., Flow]
@@ -54,15 +56,6 @@ def offer(registry):
 def double(x):
     return 2 * x
 """
-
-
-@pytest.fixture(autouse=True)
-def _own_modules() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
 
 
 @pytest.fixture
