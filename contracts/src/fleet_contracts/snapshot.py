@@ -17,6 +17,11 @@ from .wheel import WheelInUse, has_no_wheels
 # A snapshot keeps the latest attempts only; the ledger has them all.
 _ATTEMPTS_KEPT = 10
 _LONGEST_ATTEMPT_ERROR = 500
+# Fields that never change after acceptance. Times are not among them: a retry has a new start, a requeue no deadline.
+_FACTS = {
+    "run_id", "flow_name", "params", "tag", "tags", "tenant_id", "api_key_id", "workflow_yaml_sha256",
+    "workflow_yaml_bytes", "submitted_at", "retry", "rerun_of", "trace_id",
+}  # fmt: skip
 
 
 # A count of attempts, failures and the like, limited by the ledger's integer column.
@@ -210,6 +215,33 @@ class RunSnapshot(Document):
         [*_, over] = lost._attempts_with(AttemptOutcome.INTERRUPTED, None, now)
         known = sorted([*self.earlier_attempts, over], key=lambda record: record.attempt)
         return self.model_copy(update={"earlier_attempts": known[-_ATTEMPTS_KEPT:], "updated_at": now})
+
+    def with_facts_of(self, accepted: Self) -> Self:
+        """Take the fields that acceptance fixed from `accepted`, which comes from the ledger."""
+        return self.model_copy(update={name: getattr(accepted, name) for name in _FACTS})
+
+    def with_requests_of(self, recorded: Self) -> Self:
+        """Apply the requeue or the cancel that callers have asked for and that the ledger has recorded."""
+        if self.reopened < recorded.reopened:
+            return recorded
+        if recorded.status is not RunStatus.CANCELLING or recorded.reopened < self.reopened:
+            return self
+        assert recorded.cancel_requested_at is not None
+        return self.request_cancel(
+            by=recorded.cancel_requested_by, now=recorded.cancel_requested_at, reason=recorded.cancel_reason
+        )
+
+    def take_back(self, *, now: float, reason: str) -> Self:
+        """End the claim of a lost holder: the run waits again or, if a cancel was requested, is CANCELLED."""
+        if self.status is RunStatus.CANCELLING:
+            return self.finish(RunStatus.CANCELLED, now=now, error=self.error, reason=reason)
+        return self.hand_back(now=now, interrupted=True)
+
+    def end_cancelled(self, *, now: float) -> Self:
+        """End a run whose cancel was requested; not if a worker holds it, because then the worker ends it."""
+        if self.status is not RunStatus.CANCELLING or self.is_held:
+            return self
+        return self.finish(RunStatus.CANCELLED, now=now)
 
     def hand_back(self, *, now: float, interrupted: bool) -> Self:
         """The holder is lost or gives up its claim: the run waits again, and its attempt stays counted."""
