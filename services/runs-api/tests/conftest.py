@@ -21,8 +21,10 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stored_message
-from fleet_runs_api.accept.acceptance import NewRun
+from fleet_runs_api.accept.acceptance import Acceptance
+from fleet_runs_api.accept.idempotency import KeyUse
 from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
@@ -146,7 +148,12 @@ async def runs_running(settings: RunsSettings) -> AsyncIterator[RunsUnderTest]:
 @pytest.fixture
 def new_run() -> NewRun:
     job = Job(run_id=str(uuid.uuid4()), flow_name="hello", tag="default", submitted_at=time.time())
-    return NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", send_at=job.submitted_at + 60)
+    return NewRun.of(job)
+
+
+def accepting(*runs: NewRun, key: KeyUse | None = None) -> Acceptance:
+    """The relay may send the runs a minute after their submit."""
+    return Acceptance(runs, time.time() + 60, key)
 
 
 @pytest.fixture

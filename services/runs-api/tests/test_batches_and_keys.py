@@ -10,16 +10,17 @@ import pytest
 from sqlalchemy import text
 
 from fleet_runs_api.accept import acceptance
-from fleet_runs_api.accept.acceptance import Acceptance, NewRun, Withdrawal
+from fleet_runs_api.accept.acceptance import Withdrawal
 from fleet_runs_api.accept.idempotency import Earlier, KeyUse
 from fleet_runs_api.errors import LedgerUnavailable
-from fleet_runs_api.ledger.counting import settle_counts
 from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.repair import removal
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest, runs_running, runs_settings
+from .conftest import RunsUnderTest, accepting, runs_running, runs_settings
 
 KEY = "orders:4711:1760000000000"
 
@@ -178,18 +179,16 @@ async def test_a_withdrawn_submit_leaves_its_key_free(nats_server: NatsServer, t
 
 def test_keys_work_on_both_databases(database: Database, new_run: NewRun) -> None:
     use = KeyUse("anonymous", KEY, "f" * 64, (new_run.job.run_id,), time.time())
-    with database.writer.begin() as connection:
-        assert acceptance.accept(connection, [Acceptance([new_run], use), Acceptance([new_run], use)]) == [
+    with Transaction.begin(database.writer) as transaction:
+        assert acceptance.accept(transaction, [accepting(new_run, key=use), accepting(new_run, key=use)]) == [
             None,
             Earlier("f" * 64, (new_run.job.run_id,)),
         ]
-        settle_counts(connection)
-    with database.writer.begin() as connection:
-        assert acceptance.withdraw(connection, [Withdrawal(new_run.job.run_id, 1.0, use)]) == [True]
-        assert acceptance.accept(connection, [Acceptance([new_run], use)]) == [None]
-        removal.forget_old_keys(connection, [time.time() + 1])
-        assert acceptance.accept(connection, [Acceptance([], use)]) == [None]
-        settle_counts(connection)
+    with Transaction.begin(database.writer) as transaction:
+        assert acceptance.withdraw(transaction, [Withdrawal(new_run.job.run_id, 1.0, use)]) == [True]
+        assert acceptance.accept(transaction, [accepting(new_run, key=use)]) == [None]
+        removal.forget_old_keys(transaction, [time.time() + 1])
+        assert acceptance.accept(transaction, [accepting(key=use)]) == [None]
 
 
 async def test_a_rerun_is_a_new_run_with_the_same_input_that_names_the_first(service: RunsUnderTest) -> None:
@@ -216,7 +215,7 @@ async def test_a_repeated_submit_takes_the_place_of_one_that_is_withdrawn_meanwh
     """Withdrawn after the repeated one was told of it, and before that one has looked how it fares."""
     inner = service.app.state.service.submission
     use = KeyUse("anonymous", KEY, "f" * 64, (new_run.job.run_id,), time.time())
-    assert await inner._commits.write(acceptance.accept, Acceptance([new_run], use)) is None
+    assert await inner._commits.write(acceptance.accept, accepting(new_run, key=use)) is None
     fetch = inner._database.fetch
 
     async def withdrawn_first(query: object) -> object:

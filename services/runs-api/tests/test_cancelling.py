@@ -14,6 +14,7 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.nats.link import WrongRevision
 from fleet_runs_api.accept import cancel_requests
 from fleet_runs_api.accept.cancel_requests import CancelRequest
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -118,8 +119,8 @@ async def test_a_cancel_whose_process_dies_before_kv_knows_it_is_carried_by_the_
         await service.claim(run_id)
         await service.until_listed(run_id, status="RUNNING")
         request = CancelRequest(run_id, "anonymous", "somebody", None, now=time.time(), carry_at=time.time())
-        with service.database.writer.begin() as connection:
-            [asked] = cancel_requests.request_cancel(connection, [request])
+        with Transaction.begin(service.database.writer) as transaction:
+            [asked] = cancel_requests.request_cancel(transaction, [request])
         assert asked is not None
         assert asked.status is RunStatus.CANCELLING
 

@@ -15,10 +15,8 @@ from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance
-from fleet_runs_api.accept.acceptance import Acceptance, NewRun
 from fleet_runs_api.dead_letters import reads as dead_letter_reads
 from fleet_runs_api.dead_letters import writes as dead_letter_writes
-from fleet_runs_api.dead_letters.groups import settle_groups
 from fleet_runs_api.dead_letters.letter import (
     INVALID_LETTER,
     Arrived,
@@ -32,9 +30,12 @@ from fleet_runs_api.dead_letters.reads import MOST_LOOKED_AT, LetterFilter
 from fleet_runs_api.dead_letters.writes import Deletion, Requeued, Requeueing, TooOld, WhyNot
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
-from fleet_runs_api.ledger.counting import settle_counts
+from fleet_runs_api.ledger import reads
 from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.transaction import Transaction
 
+from .conftest import accepting
 from .test_ledger import explain
 
 ANYBODY = LetterFilter("anonymous")
@@ -50,11 +51,8 @@ def letter(sequence: int = 1, *, given_id: str | None = None, **said: Any) -> Le
 
 
 def write(database: Database, batch: Any, items: Sequence[Any]) -> Any:
-    with database.writer.begin() as connection:
-        results = batch(connection, items)
-        settle_groups(connection)
-        settle_counts(connection)
-        return results
+    with Transaction.begin(database.writer) as transaction:
+        return batch(transaction, items)
 
 
 def enter(database: Database, *letters: Letter) -> list[int | None]:
@@ -77,12 +75,11 @@ def remove(database: Database, *ids: int, tenant: str = "anonymous") -> list[int
 
 def failed_run(database: Database, *, tenant: str | None = None, flow: str = "hello") -> str:
     job = Job(run_id=str(uuid.uuid4()), flow_name=flow, tag="default", submitted_at=1.0, tenant_id=tenant)
-    new = NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", send_at=2.0)
     claimed = RunSnapshot.pending(job, now=1.0).claim(
         worker_id="w", worker_instance_id="i", ack_subject=None, now=2.0
     )
     failed = claimed.finish(RunStatus.FAILED, now=3.0, error="ValueError: no", reason="execution_error")
-    write(database, acceptance.accept, [Acceptance([new])])
+    write(database, acceptance.accept, [accepting(NewRun.of(job))])
     write(database, recording.record, [[Observation(failed, 7, failed.encode().decode())]])
     return job.run_id
 
@@ -211,15 +208,15 @@ def test_an_error_is_of_the_type_that_it_begins_with(error: str | None, kind: st
 def test_letters_of_one_kind_are_one_group_with_the_newest_error(database: Database) -> None:
     enter(database, letter(3, error="ValueError: third"), letter(2, error="ValueError: second"))
     enter(database, letter(1, error="ValueError: first"), letter(9, error="KeyError: 'x'"))
-    newest = database.read(lambda c: c.execute(dead_letter_reads.newest_groups("anonymous", limit=9)).all())
+    newest = database.read(dead_letter_reads.newest_groups("anonymous", limit=9).all)
     assert [(g.error_type, g.error, g.total, g.first_at, g.last_at) for g in newest] == [
         ("KeyError", "KeyError: 'x'", 1, 9.0, 9.0),
         ("ValueError", "ValueError: third", 3, 1.0, 3.0),
     ]
-    assert database.read(lambda c: c.execute(dead_letter_reads.newest_groups("acme", limit=9)).all()) == []
-    assert database.read(lambda c: c.execute(dead_letter_reads.open_letters("anonymous")).scalar()) == 4
-    assert database.read(lambda c: c.execute(dead_letter_reads.open_letters("acme")).scalar()) == 0
-    assert database.read(lambda c: c.execute(dead_letter_reads.count_open(most=100)).scalar()) == 4
+    assert database.read(dead_letter_reads.newest_groups("acme", limit=9).all) == []
+    assert database.read(dead_letter_reads.open_letters("anonymous").all) == [4]
+    assert database.read(dead_letter_reads.open_letters("acme").all) == [0]
+    assert database.read(reads.open_letters_of_all(most=100).all) == [4]
 
 
 def test_requeueing_makes_the_run_wait_again_and_closes_all_its_letters(database: Database) -> None:
@@ -289,10 +286,7 @@ def test_a_deleted_letter_is_out_of_sight_and_does_not_come_back(database: Datab
     assert remove(database, first) == []
     assert enter(database, one) == [None]
     assert ids_of(database, LetterFilter("anonymous", states=ALL_STATES)) == [second]
-    assert (
-        database.read(lambda c: c.execute(dead_letter_reads.letter_with_run(first, tenant_id="anonymous")).all())
-        == []
-    )
+    assert database.read(dead_letter_reads.letter_with_run(first, tenant_id="anonymous").all) == []
     assert requeue(database, first).refused[0].why is WhyNot.NOT_FOUND
     assert groups(database) == counted(database)
 
@@ -346,7 +340,7 @@ def test_groups_always_agree_with_the_letters(database: Database) -> None:
 
 def test_letters_of_a_transaction_that_was_rolled_back_are_in_no_group(database: Database) -> None:
     with database.writer.connect() as connection:
-        dead_letter_writes.enter(connection, [letter(1)])
+        dead_letter_writes.enter(Transaction(connection), [letter(1)])
         connection.rollback()
     enter(database, letter(2))
     assert list(groups(database).values()) == [1]
@@ -444,9 +438,8 @@ def test_a_page_looks_at_so_many_letters_and_no_more(database: Database) -> None
     assert len(ids_of(database, wanted)) == 1
     assert len(ids_of(database, LetterFilter("anonymous", states=ALL_STATES), limit=200)) == 19_980
     left = dead_letter_reads.count_left(ANYBODY, position=100, most=1000)
-    assert database.read(lambda c: c.execute(left).scalar()) == 1000
-    every = dead_letter_reads.count_open(most=5000)
-    assert database.read(lambda c: c.execute(every).scalar()) == 5000
+    assert database.read(left.all) == [1000]
+    assert database.read(reads.open_letters_of_all(most=5000).all) == [5000]
 
 
 def test_with_100000_letters_every_page_is_read_through_an_index(database: Database) -> None:

@@ -10,7 +10,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.fold.rules import Change
 from fleet_runs_api.fold.rules import fold as fold_at
-from fleet_runs_api.ledger.known import Known
+from fleet_runs_api.ledger.rows import Known
 
 NOW = 1000.0
 

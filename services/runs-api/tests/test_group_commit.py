@@ -5,10 +5,11 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import event, text
 
 from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
 from fleet_testkit.waiting import wait_until
 
@@ -19,7 +20,7 @@ async def test_items_that_arrive_during_a_commit_are_written_together_by_the_nex
     seen: list[int] = []
     begun, go_on = threading.Event(), threading.Event()
 
-    def double(_: Connection, items: Sequence[int]) -> Sequence[int]:
+    def double(_: Transaction, items: Sequence[int]) -> Sequence[int]:
         seen.append(len(items))
         begun.set()
         assert go_on.wait(10)
@@ -41,14 +42,14 @@ async def test_a_bad_item_does_not_fail_its_neighbours(database: Database) -> No
     commits = GroupCommit(database.writer)
     begun, go_on = threading.Event(), threading.Event()
 
-    def hold(_: Connection, items: Sequence[None]) -> Sequence[None]:
+    def hold(_: Transaction, items: Sequence[None]) -> Sequence[None]:
         begun.set()
         assert go_on.wait(10)
         return items
 
-    def insert(connection: Connection, names: Sequence[str]) -> Sequence[None]:
+    def insert(transaction: Transaction, names: Sequence[str]) -> Sequence[None]:
         for name in names:
-            connection.execute(text("INSERT INTO things VALUES (:name)"), {"name": name})
+            transaction.execute(text("INSERT INTO things VALUES (:name)"), {"name": name})
         return [None for _ in names]
 
     commits.start()
@@ -69,7 +70,7 @@ async def test_an_unreachable_ledger_has_a_name() -> None:
     commits = GroupCommit(database.writer)
     commits.start()
     with pytest.raises(LedgerUnavailable):
-        await commits.write(lambda connection, items: items, 1)
+        await commits.write(lambda _, items: items, 1)
     with pytest.raises(LedgerUnavailable):
         await asyncio.to_thread(database.read, lambda connection: None)
     await commits.stop()
@@ -81,7 +82,7 @@ async def test_a_ledger_that_is_away_is_tried_once_for_all_that_wait_for_it() ->
     event.listen(database.writer, "do_connect", lambda *_: tried.append(None))
     commits = GroupCommit(database.writer)
     commits.start()
-    writes = [commits.write_soon(lambda connection, items: items, number) for number in range(50)]
+    writes = [commits.write_soon(lambda _, items: items, number) for number in range(50)]
     outcomes = await asyncio.gather(*writes, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {LedgerUnavailable}
     assert len(tried) < 10
@@ -96,9 +97,9 @@ async def test_two_processes_that_wait_for_each_other_both_get_through(postgres_
     both_hold_one = threading.Barrier(2)
     first_time: set[str] = set()
 
-    def raise_both(connection: Connection, order: Sequence[str]) -> Sequence[None]:
+    def raise_both(transaction: Transaction, order: Sequence[str]) -> Sequence[None]:
         for number, name in enumerate(order[0]):
-            connection.execute(text("UPDATE pair SET n = n + 1 WHERE name = :name"), {"name": name})
+            transaction.execute(text("UPDATE pair SET n = n + 1 WHERE name = :name"), {"name": name})
             if number == 0 and order[0] not in first_time:
                 first_time.add(order[0])
                 both_hold_one.wait(10)
@@ -121,10 +122,10 @@ async def test_a_row_that_somebody_else_has_locked_holds_up_nobody_who_does_not_
         connection.execute(text("CREATE TABLE pair (name TEXT PRIMARY KEY, n INTEGER)"))
         connection.execute(text("INSERT INTO pair VALUES ('a', 0), ('b', 0), ('c', 0)"))
 
-    def add(connection: Connection, names: Sequence[str]) -> Sequence[None]:
-        connection.execute(text("SET LOCAL lock_timeout TO '200ms'"))
+    def add(transaction: Transaction, names: Sequence[str]) -> Sequence[None]:
+        transaction.execute(text("SET LOCAL lock_timeout TO '200ms'"))
         for name in names:
-            connection.execute(text("UPDATE pair SET n = n + 1 WHERE name = :name"), {"name": name})
+            transaction.execute(text("UPDATE pair SET n = n + 1 WHERE name = :name"), {"name": name})
         return [None] * len(names)
 
     commits = GroupCommit(database.writer)
@@ -147,17 +148,17 @@ async def test_a_transaction_that_was_idle_for_too_long_is_done_again(postgres_u
     commits.start()
     tried: list[int] = []
 
-    def sleep_once(connection: Connection, items: Sequence[None]) -> Sequence[None]:
-        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    def sleep_once(transaction: Transaction, items: Sequence[None]) -> Sequence[None]:
+        pid = transaction.execute(text("SELECT pg_backend_pid()")).scalar_one()
         tried.append(pid)
         if len(tried) == 1:
-            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout TO '50ms'"))
+            transaction.execute(text("SET LOCAL idle_in_transaction_session_timeout TO '50ms'"))
             backend = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
             wait_until(
                 lambda: database.read(lambda c: c.execute(backend, {"pid": pid}).scalar_one()) == 0,
                 what="PostgreSQL ending the connection",
             )
-        connection.execute(text("SELECT 1"))
+        transaction.execute(text("SELECT 1"))
         return [None for _ in items]
 
     await commits.write(sleep_once, None)
@@ -171,8 +172,8 @@ async def test_a_connection_that_died_meanwhile_is_replaced(postgres_url: str) -
     commits = GroupCommit(database.writer)
     commits.start()
 
-    def backend(connection: Connection, items: Sequence[None]) -> Sequence[int]:
-        return [connection.execute(text("SELECT pg_backend_pid()")).scalar_one() for _ in items]
+    def backend(transaction: Transaction, items: Sequence[None]) -> Sequence[int]:
+        return [transaction.execute(text("SELECT pg_backend_pid()")).scalar_one() for _ in items]
 
     first = await commits.write(backend, None)
     database.read(lambda c: c.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": first}))
@@ -186,7 +187,7 @@ async def test_patient_items_go_together_after_a_moment(database: Database) -> N
     commits.start()
     seen: list[int] = []
 
-    def note(_: Connection, items: Sequence[int]) -> Sequence[int]:
+    def note(_: Transaction, items: Sequence[int]) -> Sequence[int]:
         seen.append(len(items))
         return items
 

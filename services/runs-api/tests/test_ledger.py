@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Select, text
+from sqlalchemy import Connection, text
 from sqlmodel import SQLModel
 
 from fleet_contracts.job import Job
@@ -20,14 +20,15 @@ from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance
-from fleet_runs_api.accept.acceptance import Acceptance, NewRun, Withdrawal
-from fleet_runs_api.dead_letters import reads as dead_letter_reads
+from fleet_runs_api.accept.acceptance import Acceptance, Withdrawal
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
 from fleet_runs_api.ledger import documents, migrations, outbox, reads
-from fleet_runs_api.ledger.counting import settle_counts
 from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.outbox import PutOff, Sent, TakeDue
+from fleet_runs_api.ledger.rows import Query
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.repair import lost_runs
 from fleet_runs_api.repair.lost_runs import Redispatch
 from fleet_testkit.filling import fill_ledger
@@ -37,28 +38,31 @@ def new_run(flow: str = "hello", *, tenant: str | None = None, tag: str = "defau
     job = Job(
         run_id=str(uuid.uuid4()), flow_name=flow, tag=tag, tags=[tag], submitted_at=time.time(), tenant_id=tenant
     )
-    return NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", send_at=job.submitted_at + 10)
+    return NewRun.of(job)
+
+
+def send_at(run: NewRun) -> float:
+    """When the relay may send it."""
+    return run.job.submitted_at + 10
 
 
 def accept(database: Database, *runs: NewRun) -> None:
-    with database.writer.begin() as connection:
-        acceptance.accept(connection, [Acceptance(runs)])
-        settle_counts(connection)
+    with Transaction.begin(database.writer) as transaction:
+        acceptance.accept(transaction, [Acceptance([run], send_at(run)) for run in runs])
 
 
 def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
     groups = [[Observation(s, revision, s.encode().decode())] for s, revision in seen]
-    with database.writer.begin() as connection:
-        changed = recording.record(connection, groups)
-        settle_counts(connection)
+    with Transaction.begin(database.writer) as transaction:
+        changed = recording.record(transaction, groups)
         return [len(news) == 1 for news in changed]
 
 
 def take_due(database: Database, now: float) -> list[Any]:
     """What the relay would take at that moment; it is left due as it was."""
-    with database.writer.begin() as connection:
-        (ids,) = outbox.take_due(connection, [TakeDue(now, until=now, limit=10)])
-    return list(database.read(lambda c: c.execute(reads.outbox_rows(ids)).all()))
+    with Transaction.begin(database.writer) as transaction:
+        (ids,) = outbox.take_due(transaction, [TakeDue(now, until=now, limit=10)])
+    return list(database.read(reads.outbox_rows(ids).all))
 
 
 def totals(database: Database, tenant: str = "anonymous") -> dict[str, int]:
@@ -100,12 +104,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_models(database: Database
 def test_whatever_a_flow_says_of_its_failure_can_be_kept(database: Database) -> None:
     """PostgreSQL stores no NUL, and columns have an end."""
     run = new_run()
-    run = NewRun(
-        job=run.job.model_copy(update={"retry": RetryPolicy(max_attempts=2)}),
-        job_text=run.job_text,
-        tags_text="[]",
-        send_at=run.send_at,
-    )
+    run = replace(run, job=run.job.model_copy(update={"retry": RetryPolicy(max_attempts=2)}))
     accept(database, run)
     said = "binary \0 output " * 1000
     held = running(run)
@@ -150,25 +149,24 @@ def test_an_accepted_run_is_numbered_counted_and_waits_in_the_outbox(database: D
 def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
     run = new_run()
     accept(database, run)
-    with database.writer.begin() as connection:
-        outbox.mark_sent(connection, [Sent(run.job.run_id, 1, 42)])
+    with Transaction.begin(database.writer) as transaction:
+        outbox.mark_sent(transaction, [Sent(run.job.run_id, 1, 42)])
     assert take_due(database, time.time() + 60) == []
-    [row] = database.read(lambda c: c.execute(reads.run_with_documents(run.job.run_id)).all())
+    [row] = database.read(reads.run_with_documents(run.job.run_id).all)
     assert row.job_sequence == 42
 
 
 def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Database) -> None:
     run = new_run()
     accept(database, run)
-    with database.writer.begin() as connection:
-        assert acceptance.withdraw(connection, [Withdrawal(run.job.run_id, 5.0)]) == [True]
-        settle_counts(connection)
+    with Transaction.begin(database.writer) as transaction:
+        assert acceptance.withdraw(transaction, [Withdrawal(run.job.run_id, 5.0)]) == [True]
     assert totals(database) == {}
-    assert database.read(lambda c: c.execute(reads.run_with_documents(run.job.run_id)).all()) == []
+    assert database.read(reads.run_with_documents(run.job.run_id).all) == []
     [left] = take_due(database, 6.0)
     assert (left.kind, left.run_id) == (outbox.WITHDRAW, run.job.run_id)
-    with database.writer.begin() as connection:
-        outbox.clear_withdrawn(connection, [run.job.run_id])
+    with Transaction.begin(database.writer) as transaction:
+        outbox.clear_withdrawn(transaction, [run.job.run_id])
     assert take_due(database, 6.0) == []
 
 
@@ -176,13 +174,13 @@ def test_a_run_that_somebody_may_have_sent_is_not_withdrawn(database: Database) 
     running_run, taken, left_to_the_relay, sent = runs = [new_run() for _ in range(4)]
     accept(database, *runs)
     observe(database, (running(running_run), 3))
-    with database.writer.begin() as connection:
-        connection.execute(text(f"UPDATE outbox SET due_at = 1 WHERE run_id = '{taken.job.run_id}'"))
-        outbox.take_due(connection, [TakeDue(2.0, until=9.0, limit=10)])
-        outbox.put_off(connection, [PutOff(outbox.DISPATCH, left_to_the_relay.job.run_id, 1, due_at=3.0)])
-        outbox.mark_sent(connection, [Sent(sent.job.run_id, 1, 42)])
-    with database.writer.begin() as connection:
-        assert acceptance.withdraw(connection, [Withdrawal(run.job.run_id, 5.0) for run in runs]) == [False] * 4
+    with Transaction.begin(database.writer) as transaction:
+        transaction.execute(text(f"UPDATE outbox SET due_at = 1 WHERE run_id = '{taken.job.run_id}'"))
+        outbox.take_due(transaction, [TakeDue(2.0, until=9.0, limit=10)])
+        outbox.put_off(transaction, [PutOff(outbox.DISPATCH, left_to_the_relay.job.run_id, 1, due_at=3.0)])
+        outbox.mark_sent(transaction, [Sent(sent.job.run_id, 1, 42)])
+    with Transaction.begin(database.writer) as transaction:
+        assert acceptance.withdraw(transaction, [Withdrawal(run.job.run_id, 5.0) for run in runs]) == [False] * 4
     assert totals(database) == {"RUNNING": 1, "PENDING": 3}
 
 
@@ -194,31 +192,31 @@ def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database)
         accept(database, run)
         may_be_sent, withdrawn = False, False
         for step in order:
-            with database.writer.begin() as connection:
+            with Transaction.begin(database.writer) as transaction:
                 if step == "take":
-                    (ids,) = outbox.take_due(connection, [TakeDue(run.send_at, until=run.send_at, limit=10)])
-                    rows = connection.execute(reads.outbox_rows(ids)).all()
+                    (ids,) = outbox.take_due(transaction, [TakeDue(send_at(run), until=send_at(run), limit=10)])
+                    rows = reads.outbox_rows(ids).all(transaction.connection)
                     assert {row.run_id for row in rows if row.kind == outbox.DISPATCH} <= {run_id}
                     may_be_sent |= any(row.kind == outbox.DISPATCH for row in rows)
                 elif step == "leave":
-                    outbox.put_off(connection, [PutOff(outbox.DISPATCH, run_id, 1, due_at=run.send_at)])
+                    outbox.put_off(transaction, [PutOff(outbox.DISPATCH, run_id, 1, due_at=send_at(run))])
                     may_be_sent |= not withdrawn
                 else:
-                    [withdrawn] = acceptance.withdraw(connection, [Withdrawal(run_id, run.send_at)])
+                    [withdrawn] = acceptance.withdraw(transaction, [Withdrawal(run_id, send_at(run))])
             assert withdrawn != may_be_sent or not (withdrawn or may_be_sent), order
-        with database.writer.begin() as connection:
-            outbox.clear_withdrawn(connection, [run_id])
-            outbox.mark_sent(connection, [Sent(run_id, 1, 42)])
-            found = connection.execute(reads.run_with_documents(run_id)).all()
+        with Transaction.begin(database.writer) as transaction:
+            outbox.clear_withdrawn(transaction, [run_id])
+            outbox.mark_sent(transaction, [Sent(run_id, 1, 42)])
+            found = reads.run_with_documents(run_id).all(transaction.connection)
             assert bool(found) == may_be_sent, order
-            assert not connection.execute(text("SELECT * FROM outbox")).all()
+            assert not transaction.execute(text("SELECT * FROM outbox")).all()
 
 
 def test_counts_of_a_transaction_that_was_rolled_back_are_forgotten(database: Database) -> None:
     run = new_run()
-    with database.writer.connect() as connection, connection.begin() as transaction:
-        acceptance.accept(connection, [Acceptance([run])])
-        transaction.rollback()
+    with database.writer.connect() as connection, connection.begin() as rolled_back:
+        acceptance.accept(Transaction(connection), [Acceptance([run], send_at(run))])
+        rolled_back.rollback()
     accept(database, new_run())
     assert totals(database) == counted(database) == {"PENDING": 1}
 
@@ -234,9 +232,14 @@ def test_folding_is_idempotent_and_the_counters_always_agree_with_the_rows(datab
     for tenant in ("anonymous", "acme"):
         assert totals(database, tenant) == counted(database, tenant)
     assert totals(database) == {"COMPLETED": 1}
-    [row] = database.read(lambda c: c.execute(reads.run_with_documents(one.job.run_id)).all())
+    [row] = database.read(reads.run_with_documents(one.job.run_id).all)
     assert RunSnapshot.decode(row.snapshot.encode()) == done
-    assert row.finished_at == 9.0
+    assert [
+        tuple(r)
+        for r in database.read(
+            lambda c: c.execute(text("SELECT finished_at FROM runs WHERE status = 'COMPLETED'")).all()
+        )
+    ] == [(9.0,)]
 
 
 def test_a_forgotten_run_is_queued_again_once_and_its_revisions_begin_anew(database: Database) -> None:
@@ -244,10 +247,10 @@ def test_a_forgotten_run_is_queued_again_once_and_its_revisions_begin_anew(datab
     accept(database, run)
     observe(database, (running(run), 50))
     again = Redispatch(run.job.run_id, expected_dispatch=1, forgotten=True, now=1.0, reason="job_lost")
-    with database.writer.begin() as connection:
-        assert lost_runs.redispatch(connection, [again, again]) == [True, False]
+    with Transaction.begin(database.writer) as transaction:
+        assert lost_runs.redispatch(transaction, [again, again]) == [True, False]
     [due] = take_due(database, 2.0)
-    assert (due.run_id, due.dispatch, due.attempt) == (run.job.run_id, 2, 1)
+    assert (due.run_id, due.dispatch, due.run.known.attempt) == (run.job.run_id, 2, 1)
     second = running(run).model_copy(update={"attempt": 2})
     assert observe(database, (second, 3)) == [True]
 
@@ -256,8 +259,8 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
     run = new_run()
     accept(database, run)
     observe(database, (running(run).finish(RunStatus.FAILED, now=9.0), 5))
-    with database.writer.begin() as connection:
-        assert lost_runs.redispatch(connection, [Redispatch(run.job.run_id, 1, True, 1.0, "job_lost")]) == [False]
+    with Transaction.begin(database.writer) as transaction:
+        assert lost_runs.redispatch(transaction, [Redispatch(run.job.run_id, 1, True, 1.0, "job_lost")]) == [False]
 
 
 PAGES = {
@@ -283,7 +286,7 @@ def test_with_100000_runs_every_page_is_read_through_an_index(database: Database
             plan = explain(connection, query)
             assert "ix_outbox_due" in plan or not database.is_sqlite, plan
             assert not re.search(r"SCAN outbox(?! USING)", plan), plan
-        plan = explain(connection, dead_letter_reads.count_open(most=100))
+        plan = explain(connection, reads.open_letters_of_all(most=100))
         assert "ix_dead_letters_age" in plan or not database.is_sqlite, plan
         assert "dead_letter_groups" not in plan, plan
         counts = explain(connection, reads.totals_by_status())
@@ -291,8 +294,8 @@ def test_with_100000_runs_every_page_is_read_through_an_index(database: Database
     assert totals(database) == {"COMPLETED": 97_990, "FAILED": 2_000}
 
 
-def explain(connection: Connection, query: Select[Any]) -> str:
-    compiled = query.compile(connection, compile_kwargs={"literal_binds": True})
+def explain(connection: Connection, query: Query[Any]) -> str:
+    compiled = query.statement.compile(connection, compile_kwargs={"literal_binds": True})
     prefix = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
     return "\n".join(str(row[-1]) for row in connection.execute(text(f"{prefix} {compiled}".replace(":", "\\:"))))
 
@@ -300,50 +303,51 @@ def explain(connection: Connection, query: Select[Any]) -> str:
 def test_what_one_relay_has_taken_no_other_takes_until_it_is_due_again(database: Database) -> None:
     accept(database, *(new_run() for _ in range(5)))
     later = time.time() + 60
-    with database.writer.begin() as connection:
+    with Transaction.begin(database.writer) as transaction:
         first, second = outbox.take_due(
-            connection, [TakeDue(later, until=later + 10, limit=3), TakeDue(later, until=later + 10, limit=3)]
+            transaction, [TakeDue(later, until=later + 10, limit=3), TakeDue(later, until=later + 10, limit=3)]
         )
         assert (len(first), len(second)) == (3, 2)
         assert set(first).isdisjoint(second)
-        assert outbox.take_due(connection, [TakeDue(later + 5, until=later + 20, limit=9)]) == [[]]
-        assert outbox.take_due(connection, [TakeDue(later + 10, until=later + 20, limit=9)]) == [first + second]
+        assert outbox.take_due(transaction, [TakeDue(later + 5, until=later + 20, limit=9)]) == [[]]
+        assert outbox.take_due(transaction, [TakeDue(later + 10, until=later + 20, limit=9)]) == [first + second]
 
 
 def backlog(database: Database, now: float) -> tuple[int, float]:
     """How many dispatches are due and not sent, and since when the first of them is."""
-    count = database.read(lambda c: c.execute(reads.count_due(now, most=10)).scalar_one())
-    (first,) = database.read(lambda c: c.execute(reads.due_longest()).all())
-    return count, min(moment for moment in first if moment is not None)
+    [count] = database.read(reads.count_due(now, most=10).all)
+    [first] = database.read(reads.due_longest().all)
+    assert first is not None
+    return count, first
 
 
 def test_what_was_taken_and_not_sent_is_due_as_long_as_it_was(database: Database) -> None:
     runs = [new_run() for _ in range(5)]
     accept(database, *runs)
-    due_at = min(run.send_at for run in runs)
+    due_at = min(send_at(run) for run in runs)
     assert backlog(database, due_at - 1) == (0, due_at)
     later = due_at + 60
     assert backlog(database, later) == (5, due_at)
     for now in (later, later + 10, later + 20):
-        with database.writer.begin() as connection:
-            assert len(outbox.take_due(connection, [TakeDue(now, until=now + 10, limit=3)])[0]) == 3
+        with Transaction.begin(database.writer) as transaction:
+            assert len(outbox.take_due(transaction, [TakeDue(now, until=now + 10, limit=3)])[0]) == 3
         assert backlog(database, now + 5) == (5, due_at)
-    with database.writer.begin() as connection:
-        outbox.mark_sent(connection, [Sent(run.job.run_id, 1, 42) for run in runs[1:]])
-    assert backlog(database, later + 25) == (1, runs[0].send_at)
+    with Transaction.begin(database.writer) as transaction:
+        outbox.mark_sent(transaction, [Sent(run.job.run_id, 1, 42) for run in runs[1:]])
+    assert backlog(database, later + 25) == (1, send_at(runs[0]))
 
 
 def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: Database) -> None:
     left, scheduled = new_run(), new_run()
-    scheduled = replace(scheduled, job=scheduled.job.model_copy(update={"not_before": scheduled.send_at}))
+    scheduled = replace(scheduled, job=scheduled.job.model_copy(update={"not_before": send_at(scheduled)}))
     accept(database, left, scheduled)
-    now = left.send_at - 5
-    with database.writer.begin() as connection:
-        assert outbox.hasten_outbox(connection, [now]) == [None]
+    now = send_at(left) - 5
+    with Transaction.begin(database.writer) as transaction:
+        assert outbox.hasten_outbox(transaction, [now]) == [None]
     assert backlog(database, now) == (1, now)
     assert [row.run_id for row in take_due(database, now)] == [left.job.run_id]
-    with database.writer.begin() as connection:
-        outbox.hasten_outbox(connection, [now + 1])
+    with Transaction.begin(database.writer) as transaction:
+        outbox.hasten_outbox(transaction, [now + 1])
     assert backlog(database, now + 1) == (1, now)
 
 

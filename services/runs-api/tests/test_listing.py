@@ -14,12 +14,12 @@ from sqlalchemy import text
 from fleet_contracts.names import HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance
-from fleet_runs_api.accept.acceptance import Acceptance, NewRun
-from fleet_runs_api.ledger.counting import settle_counts
+from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest, runs_running, runs_settings
+from .conftest import RunsUnderTest, accepting, runs_running, runs_settings
 
 Item = dict[str, Any]
 
@@ -267,8 +267,8 @@ async def test_a_difference_waits_for_a_change_whose_commit_takes_long(service: 
         begun, may_end = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def slow_batch(connection: Any, items: Any) -> list[None]:
-            connection.execute(update, {"now": time.time(), "run_id": run_id})
+        def slow_batch(transaction: Any, items: Any) -> list[None]:
+            transaction.execute(update, {"now": time.time(), "run_id": run_id})
             loop.call_soon_threadsafe(begun.set)
             asyncio.run_coroutine_threadsafe(may_end.wait(), loop).result(timeout=60)
             return [None for _ in items]
@@ -291,10 +291,9 @@ async def test_a_run_of_a_replica_that_stood_still_before_its_commit_is_in_the_n
     nats_server: NatsServer, tmp_path: Path, postgres_url: str, new_run: NewRun
 ) -> None:
     async with runs_running(runs_settings(nats_server, tmp_path, runs_database_url=postgres_url)) as service:
-        with service.database.writer.begin() as replica:
-            acceptance.accept(replica, [Acceptance([new_run])])
+        with Transaction.begin(service.database.writer) as replica:
+            acceptance.accept(replica, [accepting(new_run)])
             after = await _poll_for(service, 1.0)
-            settle_counts(replica)
         assert ids((await ask(service, updated_after=after))["items"]) == [new_run.job.run_id]
 
 

@@ -5,24 +5,27 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, text
+from sqlalchemy import Connection, text
 
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance
-from fleet_runs_api.accept.acceptance import Acceptance, NewRun
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
-from fleet_runs_api.ledger.counting import settle_counts
 from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.rows import Query
 from fleet_runs_api.ledger.shared_secrets import agree
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.read.cursor import Difference, Walk
 from fleet_runs_api.read.lists import paging
 from fleet_runs_api.read.lists import reads as list_reads
 from fleet_runs_api.read.lists.paging import Found
-from fleet_runs_api.read.lists.reads import RunFilter
+from fleet_runs_api.read.lists.reads import Candidate, RunFilter
 from fleet_testkit.filling import fill_ledger
+
+from .conftest import accepting
 
 MINE = RunFilter("anonymous")
 
@@ -32,21 +35,19 @@ def accept(
 ) -> str:
     fields = {"tag": "default", "submitted_at": time.time()} | more
     job = Job(run_id=run_id or str(uuid.uuid4()), flow_name=flow, tenant_id=tenant, **fields)
-    run = NewRun(job=job, job_text=job.encode().decode(), tags_text="[]", send_at=job.submitted_at)
-    with database.writer.begin() as connection:
-        acceptance.accept(connection, [Acceptance([run])])
-        settle_counts(connection)
+    run = NewRun.of(job)
+    with Transaction.begin(database.writer) as transaction:
+        acceptance.accept(transaction, [accepting(run)])
     return job.run_id
 
 
 def fail(database: Database, run_id: str, error: str) -> None:
-    with database.writer.begin() as connection:
-        job = connection.execute(text("SELECT job FROM run_documents WHERE run_id = :r"), {"r": run_id}).scalar_one()
+    with Transaction.begin(database.writer) as transaction:
+        job = transaction.execute(text("SELECT job FROM run_documents WHERE run_id = :r"), {"r": run_id}).scalar_one()
         pending = RunSnapshot.pending(Job.decode(job.encode()), now=1.0)
         claimed = pending.claim(worker_id="w", worker_instance_id="i", ack_subject=None, now=2.0)
         failed = claimed.finish(RunStatus.FAILED, now=3.0, error=error)
-        recording.record(connection, [[Observation(failed, 7, failed.encode().decode())]])
-        settle_counts(connection)
+        recording.record(transaction, [[Observation(failed, 7, failed.encode().decode())]])
 
 
 def found(database: Database, wanted: RunFilter, *, limit: int = 50) -> list[str]:
@@ -54,8 +55,7 @@ def found(database: Database, wanted: RunFilter, *, limit: int = 50) -> list[str
 
     def read(connection: Connection) -> list[str]:
         seqs = paging.newest(connection, wanted, None, limit=limit, patient=True, total=None).seqs
-        chosen = list_reads.chosen(wanted, seqs, with_documents=False)
-        rows = {row.seq: row.run_id for row in connection.execute(chosen)}
+        rows = {seq: row.run_id for seq, row in list_reads.summaries(wanted, seqs).all(connection) if row is not None}
         return [rows[seq] for seq in seqs]
 
     ids: list[str] = database.read(read)
@@ -141,13 +141,13 @@ def test_a_secret_is_the_same_for_all_who_ask(database: Database) -> None:
     again.dispose()
 
 
-def newest(wanted: RunFilter, guide: list_reads.Guide, *, size: int = 51) -> Select[Any]:
+def newest(wanted: RunFilter, guide: list_reads.Guide, *, size: int = 51) -> Query[Candidate]:
     return list_reads.newest(wanted, guide, before=99_000, lowest=None, size=size)
 
 
 _FAILED = replace(MINE, statuses=(RunStatus.FAILED,))
 _DIFFERENCE = Difference(5.0, 98_000.0, 99_000.0, 500.0, 500)
-PAGES = {
+PAGES: dict[str, tuple[Query[Any], str]] = {
     "newest": (newest(MINE, "tenant_id"), "ix_runs_tenant"),
     "of a small tenant": (newest(RunFilter("acme"), "tenant_id"), "ix_runs_tenant"),
     "by status": (newest(_FAILED, "status"), "ix_runs_tenant_status"),
@@ -169,8 +169,8 @@ PAGES = {
 }
 
 
-def explain(connection: Connection, query: Select[Any]) -> str:
-    compiled = query.compile(connection, compile_kwargs={"literal_binds": True})
+def explain(connection: Connection, query: Query[Any]) -> str:
+    compiled = query.statement.compile(connection, compile_kwargs={"literal_binds": True})
     prefix = "EXPLAIN QUERY PLAN" if connection.dialect.name == "sqlite" else "EXPLAIN"
     return "\n".join(str(row[-1]) for row in connection.execute(text(f"{prefix} {compiled}".replace(":", "\\:"))))
 
@@ -191,8 +191,7 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
             assert "TEMP B-TREE" not in plan or name.startswith("by flows"), f"{name}: {plan}"
         by_id = explain(connection, list_reads.with_id_prefix(replace(MINE, text="deadbeef"), "deadbeef"))
         assert "sqlite_autoindex_runs_1" in by_id or "runs_run_id_key" in by_id, by_id
-        chosen = list_reads.chosen(_FAILED, list(range(200)), with_documents=True)
-        plan = explain(connection, chosen)
+        plan = explain(connection, list_reads.whole_runs(_FAILED, list(range(200))))
         assert "INTEGER PRIMARY KEY" in plan or "using runs_pkey" in plan, plan
         for counted in (MINE, _FAILED, replace(_FAILED, flows=("flow-3",), tags=("gpu",))):
             assert "runs" not in explain(connection, list_reads.total(counted))

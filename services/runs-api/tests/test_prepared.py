@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.prepared import Deleting, Inserting, Updating
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
 
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
@@ -126,9 +127,9 @@ def test_too_long_a_text_is_refused_and_not_cut(things: Database) -> None:
     assert all_things(things) == []
 
 
-def insert_one_by_one(connection: Connection, names: Sequence[str]) -> Sequence[None]:
+def insert_one_by_one(transaction: Transaction, names: Sequence[str]) -> Sequence[None]:
     for name in names:
-        INSERT.execute(connection, [(name, 0.0, 0, "")])
+        INSERT.execute(transaction.connection, [(name, 0.0, 0, "")])
     return [None] * len(names)
 
 
@@ -147,8 +148,8 @@ async def test_a_connection_that_died_is_replaced_for_what_is_sent_next(things: 
     commits = GroupCommit(things.writer)
     commits.start()
 
-    def backend(connection: Connection, items: Sequence[None]) -> Sequence[int]:
-        return [connection.execute(text("SELECT pg_backend_pid()")).scalar_one() for _ in items]
+    def backend(transaction: Transaction, items: Sequence[None]) -> Sequence[int]:
+        return [transaction.execute(text("SELECT pg_backend_pid()")).scalar_one() for _ in items]
 
     first = await commits.write(backend, None)
     things.read(lambda c: c.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": first}))
@@ -164,12 +165,12 @@ async def test_a_connection_that_dies_in_the_middle_commits_all_or_nothing(thing
     commits.start()
     deaths: list[int] = []
 
-    def insert_and_die(connection: Connection, names: Sequence[str]) -> Sequence[None]:
-        insert_one_by_one(connection, names)
-        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    def insert_and_die(transaction: Transaction, names: Sequence[str]) -> Sequence[None]:
+        insert_one_by_one(transaction, names)
+        pid = transaction.execute(text("SELECT pg_backend_pid()")).scalar_one()
         deaths.append(pid)
         things.read(lambda c: c.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid}))
-        return insert_one_by_one(connection, [f"{name}2" for name in names])
+        return insert_one_by_one(transaction, [f"{name}2" for name in names])
 
     with pytest.raises(LedgerUnavailable):
         await commits.write(insert_and_die, "a")

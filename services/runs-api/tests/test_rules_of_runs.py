@@ -21,18 +21,18 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_runs_api.accept import acceptance
-from fleet_runs_api.accept.acceptance import Acceptance, NewRun
 from fleet_runs_api.dead_letters import reopening
 from fleet_runs_api.dead_letters.reopening import NotReopened, Reopening
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
-from fleet_runs_api.ledger.counting import settle_counts
 from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually, wait_until
 
-from .conftest import RunsUnderTest, runs_running, runs_settings
+from .conftest import RunsUnderTest, accepting, runs_running, runs_settings
 
 
 async def shown(service: RunsUnderTest, run_id: str) -> dict[str, Any]:
@@ -462,27 +462,23 @@ def test_only_a_failed_run_of_the_tenant_is_reopened(database: Database, new_run
     failed = running.finish(RunStatus.FAILED, now=3.0, error="ValueError: x", reason="execution_error")
 
     def reopen(tenant_id: str = "anonymous") -> Any:
-        with database.writer.begin() as connection:
-            (result,) = reopening.reopen(connection, [Reopening(run_id, tenant_id, 20.0, 10.0, "somebody")])
-            settle_counts(connection)
+        with Transaction.begin(database.writer) as transaction:
+            (result,) = reopening.reopen(transaction, [Reopening(run_id, tenant_id, 20.0, 10.0, "somebody")])
         return result
 
-    with database.writer.begin() as connection:
-        acceptance.accept(connection, [Acceptance([new_run])])
-        recording.record(connection, [[Observation(running, 5, running.encode().decode())]])
-        settle_counts(connection)
+    with Transaction.begin(database.writer) as transaction:
+        acceptance.accept(transaction, [accepting(new_run)])
+        recording.record(transaction, [[Observation(running, 5, running.encode().decode())]])
     assert reopen() == NotReopened(RunStatus.RUNNING)
-    with database.writer.begin() as connection:
-        recording.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
-        settle_counts(connection)
+    with Transaction.begin(database.writer) as transaction:
+        recording.record(transaction, [[Observation(failed, 6, failed.encode().decode())]])
     assert reopen("acme") == NotReopened(None)
     reopened = reopen()
     assert (reopened.status, reopened.attempt, reopened.reopened) == (RunStatus.PENDING, 1, 1)
     assert reopen() == NotReopened(RunStatus.PENDING)
     # Old news of the end does not end it again.
-    with database.writer.begin() as connection:
-        assert recording.record(connection, [[Observation(failed, 7, failed.encode().decode())]]) == [[]]
-        settle_counts(connection)
+    with Transaction.begin(database.writer) as transaction:
+        assert recording.record(transaction, [[Observation(failed, 7, failed.encode().decode())]]) == [[]]
 
 
 def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
@@ -497,8 +493,8 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
     wanted = Reopening(new_run.job.run_id, "anonymous", 10.0, 10.0, "somebody")
 
     def reopen() -> Any:
-        with other.writer.begin() as connection:
-            return reopening.reopen(connection, [wanted])[0]
+        with Transaction.begin(other.writer) as transaction:
+            return reopening.reopen(transaction, [wanted])[0]
 
     def somebody_waits() -> bool:
         waiting = (
@@ -506,12 +502,12 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
         )
         return bool(one.read(lambda connection: connection.execute(text(waiting)).scalar()))
 
-    with one.writer.begin() as connection:
-        acceptance.accept(connection, [Acceptance([new_run])])
-        recording.record(connection, [[Observation(running, 5, running.encode().decode())]])
+    with Transaction.begin(one.writer) as transaction:
+        acceptance.accept(transaction, [accepting(new_run)])
+        recording.record(transaction, [[Observation(running, 5, running.encode().decode())]])
     with ThreadPoolExecutor(1) as threads:
-        with one.writer.begin() as connection:
-            recording.record(connection, [[Observation(failed, 6, failed.encode().decode())]])
+        with Transaction.begin(one.writer) as transaction:
+            recording.record(transaction, [[Observation(failed, 6, failed.encode().decode())]])
             reopened = threads.submit(reopen)
             wait_until(somebody_waits, what="the other process waiting for the run")
         assert reopened.result(timeout=60).reopened == 1
@@ -552,7 +548,7 @@ async def test_a_run_that_is_reopened_while_kv_lets_go_of_it_keeps_its_new_snaps
         monkeypatch.setattr(Bucket, "erase", erase)
         wanted = Reopening(key, "anonymous", time.time(), time.time(), "somebody")
         reopened = await service.app.state.service._commits.write(reopening.reopen, wanted)
-        await service.app.state.service._relay.announce(reopened)
+        await service.app.state.service._relay._runs.announce(reopened)
         await erase(runs, key, up_to=up_to)
         erased.set()
 

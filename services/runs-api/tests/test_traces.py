@@ -19,6 +19,8 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.messages import StoredMessage, last_message, stored_message
 from fleet_kit.telemetry.tracing import current, span
 from fleet_runs_api.dispatch.relay import Relay
+from fleet_runs_api.ledger.rows import Kind, Known, OutboxRow, RunRow
+from fleet_runs_api.resources import Resources
 from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
 from fleet_testkit.waiting import eventually
 
@@ -276,8 +278,16 @@ TRACED_JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=2e9
 def relay_of_nothing(**parts: Any) -> Relay:
     absent: Any = SimpleNamespace()
     metrics = SimpleNamespace(relay_failures=SimpleNamespace(inc=lambda: None))
-    given = dict.fromkeys(("link", "runs", "database", "commits", "names"), absent) | {"metrics": metrics}
-    return Relay(retry_sec=1.0, **given | parts)
+    given = dict.fromkeys(("link", "runs", "database", "commits", "settings"), absent) | {"metrics": metrics}
+    return Relay(Resources(**given | parts))
+
+
+def outbox_row(job: str | None) -> OutboxRow:
+    known = Known(RunStatus.PENDING, attempt=0, revision=0)
+    run = job and RunRow(
+        "r1", Kind("anonymous", "hello", "default"), known, None, None, None, 2e9, 1, None, job, snapshot=None
+    )
+    return OutboxRow("dispatch", "r1", 1, run or None)
 
 
 # A withdrawn run has no job any more.
@@ -285,7 +295,7 @@ def relay_of_nothing(**parts: Any) -> Relay:
 def test_what_could_not_be_sent_is_told_in_the_trace_of_its_run(
     job: str | None, trace_id: str | None, traces_told: TracesTold
 ) -> None:
-    relay_of_nothing()._say_later(SimpleNamespace(run_id="r1", job=job), NatsUnavailable())
+    relay_of_nothing()._log_failure(outbox_row(job), NatsUnavailable())
     assert traces_told("could not send run r1") == {trace_id}
 
 
@@ -293,11 +303,10 @@ async def test_a_dispatch_that_could_not_even_be_begun_is_told_as_a_failed_relay
     async def refuse(*_: object, **__: object) -> None:
         raise NatsUnavailable
 
-    runs = SimpleNamespace(update_nowait=refuse)
+    runs = SimpleNamespace(create_nowait=refuse)
     commits = SimpleNamespace(write_soon=lambda *_, **__: asyncio.get_running_loop().create_future())
-    relay = relay_of_nothing(runs=runs, commits=commits, names=WireNames())
-    job = TRACED_JOB.encode().decode()
-    await relay._send_fresh([SimpleNamespace(kind="dispatch", run_id="r1", dispatch=1, job=job, updated_at=2e9)])
+    relay = relay_of_nothing(runs=runs, commits=commits, settings=WireNames())
+    await relay._send_fresh([outbox_row(TRACED_JOB.encode().decode())])
     sent = spans.named("run.relay")
     assert parent_id_of(sent) == CLIENT.span_id
     assert sent.status.status_code is StatusCode.ERROR

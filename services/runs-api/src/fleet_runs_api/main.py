@@ -9,12 +9,10 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from fastapi import FastAPI
-from sqlalchemy import Connection
 
 from fleet_kit.http.app import create_app
 from fleet_kit.http.serve import run_service
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.metrics import NatsMetrics
 from fleet_kit.nats.resources import ensure_bucket, ensure_stream
@@ -23,14 +21,12 @@ from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work
 from .accept.cancellation import Cancellation
 from .accept.submission import Submission
 from .dead_letters.arrivals import DeadLetterIngest
-from .dead_letters.groups import settle_groups
 from .dead_letters.handling import DeadLetters
 from .dispatch.queued_jobs import QueuedJobs
 from .dispatch.queues import Queues
 from .dispatch.relay import Relay
 from .errors import LedgerUnavailable
 from .fold.ingest import Ingest
-from .gauges import FleetGauges
 from .http.dead_letters import router as dead_letter_router
 from .http.lists import router as list_router
 from .http.runs import router
@@ -40,12 +36,14 @@ from .http.timeline import router as timeline_router
 from .http.workflows import router as workflow_router
 from .ledger import outbox
 from .ledger.accepted import AcceptedRuns
-from .ledger.counting import settle_counts
 from .ledger.database import Database
 from .ledger.disk import LedgerDisk
 from .ledger.shared_secrets import agree
 from .ledger.writer import GroupCommit
+from .live.run_store import RunStore
+from .live.workers import FleetView
 from .metrics import RunsMetrics
+from .read.gauges import FleetGauges
 from .read.lists.listing import Listing
 from .read.timeline.following import Following
 from .read.timeline.timeline import Timeline
@@ -55,8 +53,8 @@ from .repair.expiry import Expiry
 from .repair.retention import Retention
 from .repair.sweeper import Sweeper
 from .repair.unclaimed import Unclaimed
+from .resources import Resources
 from .settings import RunsSettings
-from .workers import FleetView
 
 logger = logging.getLogger(__name__)
 
@@ -79,9 +77,10 @@ class RunsService:
         self.metrics = metrics
         self.link = NatsLink(settings, name="runs-api")
         self._database = Database(settings.runs_database_url)
-        self._commits = GroupCommit(self._database.writer, before_commit=_settle, on_commit=self._on_commit)
+        self._commits = GroupCommit(self._database.writer, on_commit=self._on_commit)
+        runs = RunStore(self.link, settings.runs_kv_bucket)
+        shared = Resources(settings, metrics, self.link, runs, self._database, self._commits)
         self._disk = LedgerDisk(self._database.folder, settings)
-        runs = Bucket(self.link, settings.runs_kv_bucket)
         self._queues = Queues(self.link, settings)
         self._fleet = FleetView(
             self.link,
@@ -90,114 +89,25 @@ class RunsService:
             start_command=settings.worker_start_command,
             on_tags=self._queues.want,
         )
-        self._relay = relay = Relay(
-            link=self.link,
-            runs=runs,
-            database=self._database,
-            commits=self._commits,
-            names=settings,
-            retry_sec=settings.relay_retry_sec,
-            metrics=metrics,
-        )
-        self._ingest = Ingest(
-            link=self.link,
-            runs=runs,
-            database=self._database,
-            commits=self._commits,
-            relay=relay,
-            names=settings,
-            metrics=self.metrics,
-        )
-        self._dead_letter_ingest = DeadLetterIngest(
-            link=self.link,
-            runs=runs,
-            database=self._database,
-            commits=self._commits,
-            settings=settings,
-            metrics=metrics,
-        )
-        jobs = QueuedJobs(link=self.link, database=self._database, names=settings)
-        self._expiry = Expiry(
-            link=self.link,
-            runs=runs,
-            database=self._database,
-            commits=self._commits,
-            names=settings,
-            jobs=jobs,
-            metrics=self.metrics,
-        )
-        unclaimed = Unclaimed(
-            link=self.link,
-            runs=runs,
-            database=self._database,
-            queues=self._queues,
-            workers=self._fleet,
-            names=settings,
-            lost_after_sec=settings.run_lost_after_sec,
-            metrics=metrics,
-        )
-        self._retention = Retention(
-            settings=settings, link=self.link, runs=runs, database=self._database, commits=self._commits
-        )
-        self._sweeper = Sweeper(
-            settings=settings,
-            link=self.link,
-            runs=runs,
-            database=self._database,
-            commits=self._commits,
-            relay=relay,
-            expiry=self._expiry,
-            jobs=jobs,
-            unclaimed=unclaimed,
-            metrics=self.metrics,
-        )
+        self._relay = Relay(shared)
+        self._ingest = Ingest(shared, on_retry=self._relay.wake)
+        self._dead_letter_ingest = DeadLetterIngest(shared)
+        jobs = QueuedJobs(shared)
+        self._expiry = Expiry(shared, jobs=jobs)
+        unclaimed = Unclaimed(shared, queues=self._queues, workers=self._fleet)
+        self._retention = Retention(shared)
+        self._sweeper = Sweeper(shared, relay=self._relay, expiry=self._expiry, jobs=jobs, unclaimed=unclaimed)
+
         accepted = AcceptedRuns(self._database)
-        self.submission = Submission(
-            settings=settings,
-            link=self.link,
-            database=self._database,
-            accepted=accepted,
-            commits=self._commits,
-            relay=relay,
-            disk=self._disk,
-            metrics=metrics,
-        )
-        self.views = RunViews(
-            link=self.link,
-            runs=runs,
-            database=self._database,
-            accepted=accepted,
-            workers=self._fleet,
-            unclaimed=unclaimed,
-        )
-        self.listing = Listing(
-            database=self._database,
-            commits=self._commits,
-            views=self.views,
-            workers=self._fleet,
-            unclaimed=unclaimed,
-        )
-        self.watching = Watching(link=self.link, bucket=settings.runs_kv_bucket, views=self.views)
-        self.timeline = Timeline(link=self.link, names=settings, views=self.views)
-        self.following = Following(link=self.link, names=settings, timeline=self.timeline, watching=self.watching)
-        self.cancellation = Cancellation(
-            link=self.link,
-            runs=runs,
-            views=self.views,
-            commits=self._commits,
-            relay=relay,
-            names=settings,
-            jobs=jobs,
-            carry_after_sec=settings.relay_retry_sec,
-        )
-        self.dead_letters = DeadLetters(link=self.link, database=self._database, commits=self._commits, relay=relay)
-        self.gauges = FleetGauges(
-            settings=settings,
-            link=self.link,
-            database=self._database,
-            workers=self._fleet,
-            metrics=metrics,
-        )
+        self.submission = Submission(shared, accepted=accepted, relay=self._relay, disk=self._disk)
+        self.views = RunViews(shared, accepted=accepted, workers=self._fleet, is_unclaimed=unclaimed.has)
+        self.listing = Listing(shared, views=self.views, workers=self._fleet, is_unclaimed=unclaimed.has)
+        self.watching = Watching(shared, views=self.views)
+        self.timeline = Timeline(shared, views=self.views)
+        self.following = Following(shared, timeline=self.timeline, watching=self.watching)
+        self.cancellation = Cancellation(shared, views=self.views, relay=self._relay, jobs=jobs)
+        self.dead_letters = DeadLetters(shared, relay=self._relay)
+        self.gauges = FleetGauges(shared, workers=self._fleet)
         NatsMetrics(self.link, metrics.registry, component="runs-api")
         metrics.watchers.set_function(lambda: self.watching.watcher_count)
         metrics.followers.set_function(lambda: self.following.follower_count)
@@ -294,12 +204,6 @@ class RunsService:
         if made != self._made:
             self._made = made
             self._sweeper.suspect_everything()
-
-
-def _settle(connection: Connection) -> None:
-    """Write the rows that all processes share: last, and always in the same order."""
-    settle_groups(connection)
-    settle_counts(connection)
 
 
 def build(settings: RunsSettings) -> FastAPI:

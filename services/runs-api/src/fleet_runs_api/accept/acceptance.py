@@ -3,20 +3,21 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+import orjson
+from sqlalchemy import delete, insert, select
 
-from fleet_contracts.job import Job
-from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.status import RunStatus
 
-from ..ledger.commit_retries import may_be_committed
-from ..ledger.counting import Kind, count
+from ..ledger.documents import NewRun
 from ..ledger.outbox import DISPATCH, INSERT_OUTBOX, WITHDRAW
 from ..ledger.prepared import Inserting
+from ..ledger.rows import KIND_COLUMNS, Kind
 from ..ledger.tables import documents as _documents
 from ..ledger.tables import outbox as _outbox
 from ..ledger.tables import runs as _runs
+from ..ledger.transaction import Transaction
 from .idempotency import Earlier, KeyUse, forget_key, take_key
 
 _INSERT_RUN = Inserting(
@@ -32,20 +33,12 @@ _INSERT_DOCUMENT = Inserting(_documents, ("run_id", "job"))
 
 
 @dataclass(frozen=True, slots=True)
-class NewRun:
-    """A run to accept. `send_at` is when the relay may send it if the submitting process does not."""
-
-    job: Job
-    job_text: str
-    tags_text: str
-    send_at: float
-
-
-@dataclass(frozen=True, slots=True)
 class Acceptance:
     """Runs to accept together, all or none. With a key they are accepted once, however often they are sent."""
 
     runs: Sequence[NewRun]
+    # When the relay may send them if the submitting process does not; those with a time of their own then.
+    send_at: float
     key: KeyUse | None = None
 
 
@@ -56,46 +49,47 @@ class Withdrawal:
     key: KeyUse | None = None
 
 
-def accept(connection: Connection, acceptances: Sequence[Acceptance]) -> Sequence[Earlier | None]:
+def accept(transaction: Transaction, acceptances: Sequence[Acceptance]) -> Sequence[Earlier | None]:
     """Accept runs: write their rows, jobs, outbox rows and counts in one transaction.
 
     Each result is None, or what was accepted earlier under the same key.
     """
-    earlier = [_taken_earlier(connection, wanted) for wanted in acceptances]
-    new = [run for wanted, before in zip(acceptances, earlier, strict=True) if before is None for run in wanted.runs]
-    if may_be_committed(connection):
-        there = _those_of(connection, [run.job.run_id for run in new])
-        new = [run for run in new if run.job.run_id not in there]
-    pending = RunStatus.PENDING.value
+    earlier = [_taken_earlier(transaction, wanted) for wanted in acceptances]
+    fresh = [wanted for wanted, before in zip(acceptances, earlier, strict=True) if before is None]
+    new = [(run, run.job.not_before or wanted.send_at) for wanted in fresh for run in wanted.runs]
+    if transaction.may_be_committed:
+        there = _those_of(transaction, [run.job.run_id for run, _ in new])
+        new = [(run, send_at) for run, send_at in new if run.job.run_id not in there]
     # Read inside the transaction: readers that follow changes rely on it. PostgreSQL reads its own clock again when
     # it executes the statement. Before that this process may be paused, and no replica can see the transaction.
     changed_at = time.time()
-    rows = []
-    for run in new:
-        job = run.job
-        now = job.submitted_at
-        rows.append(
-            (
-                job.run_id, _tenant_of(job), job.api_key_id, job.flow_name, job.tag, run.tags_text,
-                pending, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now, changed_at, 0, 0, 0,
-                job.not_before, job.deadline_at, job.rerun_of,
-            )
-        )  # fmt: skip
-    _INSERT_RUN.execute(connection, rows)
-    _INSERT_DOCUMENT.execute(connection, [(run.job.run_id, run.job_text) for run in new])
-    INSERT_OUTBOX.execute(connection, [(DISPATCH, run.job.run_id, 1, run.send_at) for run in new])
-    count(connection, ((Kind(_tenant_of(r.job), r.job.flow_name, r.job.tag), RunStatus.PENDING, 1) for r in new))
+    _INSERT_RUN.execute(transaction.connection, [_row_of(run, changed_at) for run, _ in new])
+    _INSERT_DOCUMENT.execute(transaction.connection, [(run.job.run_id, run.payload.decode()) for run, _ in new])
+    INSERT_OUTBOX.execute(transaction.connection, [(DISPATCH, run.job.run_id, 1, send_at) for run, send_at in new])
+    for run, _ in new:
+        transaction.counts.add(run.kind, RunStatus.PENDING)
     return earlier
 
 
-def _taken_earlier(connection: Connection, wanted: Acceptance) -> Earlier | None:
-    if wanted.key is None or (before := take_key(connection, wanted.key)) is None:
+def _row_of(run: NewRun, changed_at: float) -> tuple[Any, ...]:
+    """The values of `_INSERT_RUN`."""
+    job = run.job
+    now = job.submitted_at
+    return (
+        job.run_id, run.kind.tenant_id, job.api_key_id, job.flow_name, job.tag, orjson.dumps(job.tags).decode(),
+        RunStatus.PENDING.value, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now, changed_at, 0, 0, 0,
+        job.not_before, job.deadline_at, job.rerun_of,
+    )  # fmt: skip
+
+
+def _taken_earlier(transaction: Transaction, wanted: Acceptance) -> Earlier | None:
+    if wanted.key is None or (before := take_key(transaction, wanted.key)) is None:
         return None
     # An earlier try of this same acceptance may have been committed although its answer was lost.
-    return None if may_be_committed(connection) and before.run_ids == wanted.key.run_ids else before
+    return None if transaction.may_be_committed and before.run_ids == wanted.key.run_ids else before
 
 
-def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Sequence[bool]:
+def withdraw(transaction: Transaction, withdrawals: Sequence[Withdrawal]) -> Sequence[bool]:
     """Withdraw runs whose job was never sent. False: the job may have been sent, so the run stays accepted.
 
     The outbox row of the first dispatch decides: the relay takes it, in a transaction of its own, before it sends
@@ -105,31 +99,25 @@ def withdraw(connection: Connection, withdrawals: Sequence[Withdrawal]) -> Seque
     for withdrawal in withdrawals:
         run_id = withdrawal.run_id
         waiting = select(_runs.c.run_id).where(_runs.c.run_id == run_id, _runs.c.status == RunStatus.PENDING)
-        untaken = connection.execute(
+        untaken = transaction.execute(
             delete(_outbox)
             .where(_outbox.c.run_id.in_(waiting), _outbox.c.kind == DISPATCH, _outbox.c.due_since.is_(None))
             .returning(_outbox.c.id)
         ).first()
         # No such run: an earlier try withdrew it, and the answer of that commit was lost.
-        results.append(untaken is not None or not _those_of(connection, [run_id]))
+        results.append(untaken is not None or not _those_of(transaction, [run_id]))
         if untaken is None:
             continue
-        gone = connection.execute(
-            delete(_runs)
-            .where(_runs.c.run_id == run_id)
-            .returning(_runs.c.tenant_id, _runs.c.flow_name, _runs.c.tag, _runs.c.status)
-        ).one()
-        connection.execute(delete(_documents).where(_documents.c.run_id == run_id))
-        connection.execute(insert(_outbox).values(kind=WITHDRAW, run_id=run_id, dispatch=1, due_at=withdrawal.now))
+        [(status, *kind)] = transaction.rows(
+            delete(_runs).where(_runs.c.run_id == run_id).returning(_runs.c.status, *KIND_COLUMNS)
+        )
+        transaction.execute(delete(_documents).where(_documents.c.run_id == run_id))
+        transaction.execute(insert(_outbox).values(kind=WITHDRAW, run_id=run_id, dispatch=1, due_at=withdrawal.now))
         if withdrawal.key is not None:
-            forget_key(connection, withdrawal.key)
-        count(connection, [(Kind(gone.tenant_id, gone.flow_name, gone.tag), RunStatus(gone.status), -1)])
+            forget_key(transaction, withdrawal.key)
+        transaction.counts.add(Kind(*kind), status, -1)
     return results
 
 
-def _those_of(connection: Connection, run_ids: Sequence[str]) -> set[str]:
-    return set(connection.execute(select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids))).scalars())
-
-
-def _tenant_of(job: Job) -> str:
-    return job.tenant_id or ANONYMOUS_TENANT
+def _those_of(transaction: Transaction, run_ids: Sequence[str]) -> set[str]:
+    return set(transaction.execute(select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids))).scalars())

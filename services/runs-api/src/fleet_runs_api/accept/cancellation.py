@@ -6,21 +6,18 @@ import time
 from collections.abc import Callable
 
 from fleet_contracts.control import Control, ControlKind
-from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http.identity import Identity
 from fleet_kit.logs.events import service_call
-from fleet_kit.nats.kv import Bucket
-from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.documents import Stored
 
 from ..dispatch.queued_jobs import QueuedJobs
 from ..dispatch.relay import Relay
 from ..errors import RunNotFound
 from ..ledger.documents import without_holder
-from ..ledger.writer import GroupCommit
 from ..read.views import RunViews
+from ..resources import Resources
 from . import cancel_requests
 from .cancel_requests import CancelRequest
 
@@ -30,25 +27,19 @@ logger = logging.getLogger(__name__)
 class Cancellation:
     def __init__(
         self,
+        shared: Resources,
         *,
-        link: NatsLink,
-        runs: Bucket,
         views: RunViews,
-        commits: GroupCommit,
         relay: Relay,
-        names: WireNames,
         jobs: QueuedJobs,
-        carry_after_sec: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """The relay writes a request to KV after `carry_after_sec`, if this process has not done so."""
-        self._link = link
-        self._runs = runs
+        self._link = shared.link
+        self._runs = shared.runs
+        self._commits = shared.commits
+        self._settings = shared.settings
         self._views = views
-        self._commits = commits
         self._relay = relay
-        self._carry_after_sec = carry_after_sec
-        self._names = names
         self._jobs = jobs
         self._clock = clock
         self._ending: set[asyncio.Task[None]] = set()
@@ -59,9 +50,9 @@ class Cancellation:
         Compare-and-set decides between concurrent writes: a run that ends first has ended, and of two requests the
         first one counts.
         """
-        with service_call(logger, "runs", "cancel", entity_id=f"run:{run_id}") as told:
+        with service_call(logger, "runs", "cancel", entity_id=f"run:{run_id}") as logged:
             asked = await self._cancel(run_id, caller, reason)
-            told["run_status"] = asked.status
+            logged["run_status"] = asked.status
             return asked
 
     async def _cancel(self, run_id: str, caller: Identity, reason: str | None) -> RunSnapshot:
@@ -76,7 +67,8 @@ class Cancellation:
             by=_name_of(caller),
             reason=reason,
             now=now,
-            carry_at=now + self._carry_after_sec,
+            # The relay writes the request to KV then, if this process has not done so.
+            carry_at=now + self._settings.relay_retry_sec,
         )
         asked = await self._commits.write(cancel_requests.request_cancel, request)
         if asked is None:
@@ -84,43 +76,46 @@ class Cancellation:
         if asked.is_terminal:
             return asked
         try:
-            snapshot, revision = await self._relay.announce(without_holder(asked))
+            stored = await self._runs.announce(without_holder(asked))
         except NatsUnavailable as error:
-            logger.info("run %s is told to end when NATS is back: %s", run_id, error)
+            logger.info("the cancel of run %s is written to KV when NATS is back: %s", run_id, error)
             return asked
         self._relay.cancel_carried(run_id)
-        if not snapshot.is_terminal:
-            self._bring_about(snapshot, revision)
-        return snapshot
+        if not stored.value.is_terminal:
+            self._bring_about(stored)
+        return stored.value
 
     async def stop(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _bring_about(self, snapshot: RunSnapshot, revision: int) -> None:
+    def _bring_about(self, stored: Stored[RunSnapshot]) -> None:
         """Notify the holder or end the run, after the response. If this process dies, a worker sees the request."""
-        work = self._tell_holder(snapshot) if snapshot.is_held else self._end_waiting(snapshot, revision)
+        work = self._notify_holder(stored.value) if stored.value.is_held else self._end_waiting(stored)
         task = asyncio.create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _tell_holder(self, snapshot: RunSnapshot) -> None:
+    async def _notify_holder(self, snapshot: RunSnapshot) -> None:
         assert snapshot.worker_id is not None
         message = Control(kind=ControlKind.CANCEL, run_id=snapshot.run_id)
         try:
-            await self._link.send(self._names.control_subject(snapshot.worker_id), message.encode())
+            await self._link.send(self._settings.control_subject(snapshot.worker_id), message.encode())
         except NatsUnavailable:
             logger.info("the holder of run %s will see the cancel at its next heartbeat", snapshot.run_id)
 
-    async def _end_waiting(self, snapshot: RunSnapshot, revision: int) -> None:
+    async def _end_waiting(self, stored: Stored[RunSnapshot]) -> None:
         """End a run that no worker holds."""
-        ended = snapshot.finish(RunStatus.CANCELLED, now=self._clock())
+        run_id = stored.value.run_id
+
+        def end(there: RunSnapshot | None) -> RunSnapshot | None:
+            return None if there is None else there.end_cancelled(now=self._clock())
+
         try:
-            await self._runs.update(snapshot.run_id, ended.encode(), revision=revision)
-            await self._jobs.remove_of_ended(snapshot.run_id)
-        except WrongRevision:
-            logger.debug("run %s was ended by somebody else", snapshot.run_id)
+            ended = await self._runs.change(run_id, end, known=stored, lenient=True)
+            if ended is not None and ended.is_new:
+                await self._jobs.remove_of_ended(run_id)
         except NatsUnavailable:
-            logger.info("run %s will be ended when its job is delivered", snapshot.run_id)
+            logger.info("run %s will be ended when its job is delivered", run_id)
 
 
 def _name_of(caller: Identity) -> str:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import orjson
-from sqlalchemy import Connection, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import delete, select
 
 from ..ledger.tables import idempotency_keys as _keys
+from ..ledger.transaction import Transaction
 
 # Printable ASCII: a UUID, or <domain>:<entity-id>:<epoch-ms> as the contracts document wants it.
 KEY_PATTERN = r"[ -~]{1,255}"
@@ -30,12 +30,12 @@ class Earlier:
     run_ids: tuple[str, ...]
 
 
-def take_key(connection: Connection, use: KeyUse) -> Earlier | None:
+def take_key(transaction: Transaction, use: KeyUse) -> Earlier | None:
     """Take the key for this submit, or return the submit that took it earlier. Waits for a concurrent submit."""
     while True:
-        if _insert(connection, use):
+        if _insert(transaction, use):
             return None
-        row = connection.execute(
+        row = transaction.execute(
             select(_keys.c.fingerprint, _keys.c.run_ids).where(
                 _keys.c.tenant_id == use.tenant_id, _keys.c.key == use.key
             )
@@ -44,23 +44,18 @@ def take_key(connection: Connection, use: KeyUse) -> Earlier | None:
             return Earlier(row.fingerprint, tuple(orjson.loads(row.run_ids)))
 
 
-def _insert(connection: Connection, use: KeyUse) -> bool:
-    dialect_insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    taken = connection.execute(
-        dialect_insert(_keys)
-        .values(
-            tenant_id=use.tenant_id,
-            key=use.key,
-            fingerprint=use.fingerprint,
-            run_ids=orjson.dumps(use.run_ids).decode(),
-            created_at=use.now,
-        )
-        .on_conflict_do_nothing()
-        .returning(_keys.c.key)
-    ).first()
-    return taken is not None
+def _insert(transaction: Transaction, use: KeyUse) -> bool:
+    row = {
+        "tenant_id": use.tenant_id,
+        "key": use.key,
+        "fingerprint": use.fingerprint,
+        "run_ids": orjson.dumps(use.run_ids).decode(),
+        "created_at": use.now,
+    }
+    taken = transaction.execute(transaction.insert_if_new(_keys).values(row).returning(_keys.c.key))
+    return taken.first() is not None
 
 
-def forget_key(connection: Connection, use: KeyUse) -> None:
+def forget_key(transaction: Transaction, use: KeyUse) -> None:
     """Free the key of a submit that was withdrawn."""
-    connection.execute(delete(_keys).where(_keys.c.tenant_id == use.tenant_id, _keys.c.key == use.key))
+    transaction.execute(delete(_keys).where(_keys.c.tenant_id == use.tenant_id, _keys.c.key == use.key))

@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
-import orjson
 from pydantic_core import to_json
 
 from fleet_contracts import spans
 from fleet_contracts.job import Job
 from fleet_contracts.problems import Problem
-from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http.bodies import beside_the_loop
 from fleet_kit.http.identity import Identity
 from fleet_kit.logs.events import service_call
 from fleet_kit.logs.setup import failure_fields, problem_fields
-from fleet_kit.nats.link import NatsLink, NatsSilent
+from fleet_kit.nats.link import NatsSilent
 from fleet_kit.telemetry.tracing import span
 
-from ..dispatch.relay import Dispatch, Relay
+from ..dispatch.relay import Relay
 from ..errors import (
     AcceptanceUnknown,
     IdempotencyConflict,
@@ -34,13 +32,11 @@ from ..errors import (
 )
 from ..ledger import reads
 from ..ledger.accepted import AcceptedRuns
-from ..ledger.database import Database
 from ..ledger.disk import LedgerDisk
-from ..ledger.writer import GroupCommit
-from ..metrics import RunsMetrics
-from ..settings import RunsSettings
+from ..ledger.documents import NewRun
+from ..resources import Resources
 from . import acceptance
-from .acceptance import Acceptance, NewRun, Withdrawal
+from .acceptance import Acceptance, Withdrawal
 from .idempotency import Earlier, KeyUse
 from .jobs import fingerprint, job_again, new_job, with_workflow
 from .requests import SubmitRun
@@ -75,25 +71,22 @@ class _Fate(Enum):
 class Submission:
     def __init__(
         self,
+        shared: Resources,
         *,
-        settings: RunsSettings,
-        link: NatsLink,
-        database: Database,
         accepted: AcceptedRuns,
-        commits: GroupCommit,
         relay: Relay,
         disk: LedgerDisk,
-        metrics: RunsMetrics,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._settings = settings
-        self._link = link
-        self._database = database
+        self._settings = shared.settings
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._commits = shared.commits
+        self._metrics = shared.metrics
         self._accepted = accepted
-        self._commits = commits
         self._relay = relay
         self._disk = disk
-        self._metrics = metrics
         self._clock = clock
 
     async def submit(
@@ -107,13 +100,13 @@ class Submission:
     ) -> Receipt:
         """Accept a run and send its job. If NATS is unavailable, the run is refused or withdrawn."""
         # At DEBUG, since there may be thousands: the gateway logs each request, and the ledger has the outcome.
-        with service_call(logger, "runs", "submit", level=logging.DEBUG) as told:
+        with service_call(logger, "runs", "submit", level=logging.DEBUG) as logged:
             self._link.require()
             self._disk.require()
             prepare = partial(self._prepare_one, wanted, caller, workflow, idempotency_key, self._clock())
             # 1 MiB takes up to 150 ms.
             new, use = await beside_the_loop(prepare) if is_large else prepare()
-            told["entity_id"] = f"run:{new.job.run_id}"
+            logged["entity_id"] = f"run:{new.job.run_id}"
             return await self._submit(new, use)
 
     async def rerun(self, job: Job, caller: Identity, *, idempotency_key: str | None = None) -> Receipt:
@@ -139,14 +132,14 @@ class Submission:
         # A thousand runs take a tenth of a second, and others are answered meanwhile.
         new, use = await beside_the_loop(self._prepare_many, wanted, caller, idempotency_key, now)
         run_ids = tuple(one.job.run_id for one in new)
-        with service_call(logger, "runs", "submit_batch") as told:
-            told["runs"] = len(run_ids)
+        with service_call(logger, "runs", "submit_batch") as logged:
+            logged["runs"] = len(run_ids)
             if (replay := await self._accept(new, use, send_at=now)) is not None:
                 return replay
             self._relay.wake()
             return Receipt(run_ids)
 
-    async def _submit(self, new: Dispatch, use: KeyUse | None) -> Receipt:
+    async def _submit(self, new: NewRun, use: KeyUse | None) -> Receipt:
         job = new.job
         # The relay sends the run at this time, if this process has not.
         send_at = job.submitted_at + self._settings.relay_retry_sec
@@ -174,7 +167,7 @@ class Submission:
         workflow: Workflow | None,
         idempotency_key: str | None,
         now: float,
-    ) -> tuple[Dispatch, KeyUse | None]:
+    ) -> tuple[NewRun, KeyUse | None]:
         job = new_job(wanted, caller, self._settings, now=now)
         if workflow is not None:
             job = with_workflow(job, workflow)
@@ -187,7 +180,7 @@ class Submission:
 
     def _prepare_many(
         self, wanted: Sequence[SubmitRun], caller: Identity, idempotency_key: str | None, now: float
-    ) -> tuple[list[Dispatch], KeyUse | None]:
+    ) -> tuple[list[NewRun], KeyUse | None]:
         new = [self._prepare_one_of_many(index, one, caller, now) for index, one in enumerate(wanted)]
         if idempotency_key is None:
             return new, None
@@ -195,32 +188,23 @@ class Submission:
         run_ids = tuple(one.job.run_id for one in new)
         return new, KeyUse(caller.tenant_id, idempotency_key, asked, run_ids, now)
 
-    def _prepare_one_of_many(self, index: int, wanted: SubmitRun, caller: Identity, now: float) -> Dispatch:
+    def _prepare_one_of_many(self, index: int, wanted: SubmitRun, caller: Identity, now: float) -> NewRun:
         try:
             return self._prepare(new_job(wanted, caller, self._settings, now=now))
         except (InvalidTimes, SubmissionTooLarge) as error:
             place = f"run {index} of the batch"
             raise type(error)(f"{place}: {error.message}", index=index, **error.meta) from error
 
-    def _prepare(self, job: Job) -> Dispatch:
-        payload = job.encode()
-        self._refuse_if_too_large(job, len(payload))
-        return Dispatch(job, payload, RunSnapshot.pending(job, now=job.submitted_at))
+    def _prepare(self, job: Job) -> NewRun:
+        new = NewRun.of(job)
+        self._refuse_if_too_large(job, len(new.payload))
+        return new
 
-    async def _accept(self, new: Sequence[Dispatch], use: KeyUse | None, *, send_at: float) -> Receipt | None:
+    async def _accept(self, new: Sequence[NewRun], use: KeyUse | None, *, send_at: float) -> Receipt | None:
         """Accept the runs; or, if their key was used before, the receipt of that time."""
-        runs = [
-            NewRun(
-                job=one.job,
-                job_text=one.payload.decode(),
-                tags_text=orjson.dumps(one.job.tags).decode(),
-                send_at=one.job.not_before or send_at,
-            )
-            for one in new
-        ]
-        wanted = Acceptance(runs, use)
+        wanted = Acceptance(new, send_at, use)
         begun = time.perf_counter()
-        with span(spans.RUN_ACCEPT, spans.about_run(runs[0].job) if len(runs) == 1 else {spans.RUN_COUNT: len(runs)}):
+        with span(spans.RUN_ACCEPT, spans.about_run(new[0].job) if len(new) == 1 else {spans.RUN_COUNT: len(new)}):
             earlier = await self._write(wanted)
         self._metrics.accept_seconds.observe(time.perf_counter() - begun)
         if earlier is None or use is None:
@@ -256,15 +240,14 @@ class Submission:
         """Whether the first request may still be withdrawn: its job was neither sent nor taken by the relay."""
         if len(earlier.run_ids) > 1:
             return _Fate.DECIDED  # a batch is never withdrawn
-        rows = await self._database.fetch(reads.first_dispatch(earlier.run_ids[0]))
-        if not rows:
-            return _Fate.GONE
-        return _Fate.UNDECIDED if rows[0].unsent else _Fate.DECIDED
+        for is_unsent in await self._database.fetch(reads.is_unsent(earlier.run_ids[0])):
+            return _Fate.UNDECIDED if is_unsent else _Fate.DECIDED
+        return _Fate.GONE
 
-    async def _announce(self, new: Dispatch) -> None:
+    async def _announce(self, new: NewRun) -> None:
         """Write the snapshot of a scheduled run to KV: now, or if NATS is unavailable, when the run is due."""
         try:
-            await self._relay.announce(new.snapshot)
+            await self._runs.announce(new.snapshot)
         except NatsUnavailable as error:
             logger.info("run %s will be announced when it is due: %s", new.job.run_id, error)
         self._relay.wake()

@@ -11,25 +11,18 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from fleet_contracts import spans
 from fleet_contracts.log_events import LetterMove
-from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import DEAD_LETTER_ID, NATS_MSG_ID
-from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket, Entry
-from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..fold import recording
 from ..fold.recording import Observation
-from ..ledger.database import Database
-from ..ledger.writer import GroupCommit
-from ..metrics import RunsMetrics
-from ..settings import RunsSettings
+from ..resources import Resources
 from . import reads as dead_letter_reads
 from . import writes as dead_letter_writes
 from .letter import Arrived, Letter, Moved, Unfounded, read_letter
@@ -46,25 +39,15 @@ _FORGET_PAGE = 500
 class DeadLetterIngest:
     """Replicas share one durable consumer. A message is acknowledged when its letter is on disk."""
 
-    def __init__(
-        self,
-        *,
-        link: NatsLink,
-        runs: Bucket,
-        database: Database,
-        commits: GroupCommit,
-        settings: RunsSettings,
-        metrics: RunsMetrics,
-    ) -> None:
-        self._metrics = metrics
-        self._link = link
-        self._runs = runs
-        self._database = database
-        self._commits = commits
-        self._settings = settings
-        self._puller = Puller(
-            link, stream=settings.dlq_stream, durables=[settings.dlq_durable()], expires_seconds=5.0
-        )
+    def __init__(self, shared: Resources) -> None:
+        self._metrics = shared.metrics
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._commits = shared.commits
+        self._settings = settings = shared.settings
+        durables = [settings.dlq_durable()]
+        self._puller = Puller(self._link, stream=settings.dlq_stream, durables=durables, expires_seconds=5.0)
         self._forgotten_at = 0.0
         self._failures = RateLimitedLog()
 
@@ -114,7 +97,7 @@ class DeadLetterIngest:
         for msg, outcome in zip(messages, outcomes, strict=True):
             if isinstance(outcome, Moved):
                 with _in_trace_of(msg):
-                    outcome.tell(LetterMove.ENTERED)
+                    outcome.log(LetterMove.ENTERED)
                 self._metrics.count_letter(outcome.reason)
             elif isinstance(outcome, Unfounded):
                 with _in_trace_of(msg):
@@ -131,19 +114,17 @@ class DeadLetterIngest:
                 raise outcome
         if is_recording():
             for msg, letter in zip(messages, letters, strict=True):
-                _tell_trace(msg, letter, begun_at)
+                _trace(msg, letter, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
     async def _catch_up(self, letters: Sequence[Letter]) -> None:
         """Fold in the failures of the named runs. Workers write them to KV before the letter; the ingest may lag."""
         named = {letter.run_id for letter in letters if letter.run_id is not None}
-        rows = await self._database.fetch(dead_letter_reads.unfinished(named)) if named else []
-        for row in rows:
-            entry = await self._runs.get(row.run_id, linearizable=True)
-            if entry is not None and (failed := _failed(row.run_id, entry)) is not None:
-                seen = Observation(failed, entry.revision, entry.value.decode())
-                changed = await self._commits.write(recording.record, [seen])
+        for run_id in await self._database.fetch(dead_letter_reads.unfinished(named)) if named else []:
+            stored = await self._runs.read(run_id, linearizable=True, lenient=True)
+            if stored is not None and stored.value.status is RunStatus.FAILED:
+                changed = await self._commits.write(recording.record, [Observation.of(stored)])
                 self._metrics.note_changes(observation.snapshot for observation in changed)
 
     def _read(self, msg: Msg) -> Letter:
@@ -178,20 +159,12 @@ class DeadLetterIngest:
             self._forgotten_at = time.monotonic()
 
 
-def _failed(run_id: str, entry: Entry) -> RunSnapshot | None:
-    try:
-        snapshot = RunSnapshot.decode_of(run_id, entry.value)
-    except MalformedMessage:
-        return None
-    return snapshot if snapshot.status is RunStatus.FAILED else None
-
-
 def _in_trace_of(msg: Msg) -> Span:
     """A context for log lines about a letter: they belong to the trace of its run."""
     return Span(TraceContext.of_headers(msg.headers))
 
 
-def _tell_trace(msg: Msg, letter: Letter, begun_at: float) -> None:
+def _trace(msg: Msg, letter: Letter, begun_at: float) -> None:
     if (trace := TraceContext.of_headers(msg.headers)) is not None:
         span(
             spans.DEAD_LETTER_INGEST, spans.about_letter(letter), kind=Kind.CONSUMER, parent=trace, begun_at=begun_at

@@ -5,10 +5,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import Any
 
 import orjson
-from sqlalchemy import Row
 
 from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
@@ -17,16 +15,14 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http.identity import Identity
 from fleet_kit.logs.events import service_call
 from fleet_kit.logs.setup import failure_fields
-from fleet_kit.nats.link import NatsLink
 
 from ..dispatch.relay import Relay
 from ..errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
-from ..ledger.database import Database
-from ..ledger.writer import GroupCommit
 from ..read.cursor import CursorSigner, Walk
+from ..resources import Resources
 from . import reads as dead_letter_reads
 from . import writes as dead_letter_writes
-from .reads import LetterFilter, LetterPage
+from .reads import GroupRow, LetterFilter, LetterPage, LetterRow, LetterWithRun
 from .writes import Deletion, Refused, Requeued, Requeueing, WhyNot
 
 logger = logging.getLogger(__name__)
@@ -56,18 +52,11 @@ class BulkDeletion:
 
 
 class DeadLetters:
-    def __init__(
-        self,
-        *,
-        link: NatsLink,
-        database: Database,
-        commits: GroupCommit,
-        relay: Relay,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._link = link
-        self._database = database
-        self._commits = commits
+    def __init__(self, shared: Resources, *, relay: Relay, clock: Callable[[], float] = time.time) -> None:
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._commits = shared.commits
         self._relay = relay
         self._clock = clock
         self._signer: CursorSigner | None = None
@@ -77,24 +66,25 @@ class DeadLetters:
 
     async def newest(
         self, wanted: LetterFilter, *, limit: int, cursor: str | None
-    ) -> tuple[Sequence[Row[Any]], str | None]:
+    ) -> tuple[Sequence[LetterRow], str | None]:
         """A page of letters, and the cursor of the next one if there may be one."""
         scope = _scope("newest", wanted)
         page = await self._page(wanted, limit=limit, position=self._position(cursor, scope), oldest_first=False)
         return page.rows, self._cursor(page.next_position, scope)
 
-    async def find(self, letter_id: int, *, tenant_id: str) -> Row[Any]:
+    async def find(self, letter_id: int, *, tenant_id: str) -> LetterWithRun:
         """The letter and the present state of its run, as the ledger knows it."""
         rows = await self._database.fetch(dead_letter_reads.letter_with_run(letter_id, tenant_id=tenant_id))
         if not rows:
             raise DeadLetterNotFound(letter_id=letter_id)
         return rows[0]
 
-    async def groups(self, tenant_id: str, *, limit: int) -> Sequence[Row[Any]]:
+    async def groups(self, tenant_id: str, *, limit: int) -> Sequence[GroupRow]:
         return await self._database.fetch(dead_letter_reads.newest_groups(tenant_id, limit=limit))
 
     async def total_open(self, tenant_id: str) -> int:
-        return int((await self._database.fetch(dead_letter_reads.open_letters(tenant_id)))[0][0])
+        [total] = await self._database.fetch(dead_letter_reads.open_letters(tenant_id))
+        return total
 
     async def requeue(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
         """Give the run of the letter a new attempt and close all its open letters; returns the run and their ids."""
@@ -125,9 +115,9 @@ class DeadLetters:
         cursor: str | None,
     ) -> BulkRequeue:
         """Requeue the runs of up to `limit` letters, the oldest first, at `rate_per_sec`."""
-        with service_call(logger, "runs", "requeue_letters") as told:
+        with service_call(logger, "runs", "requeue_letters") as logged:
             report = await self._requeue_all(wanted, caller, rate_per_sec, limit, start_at, cursor)
-            told["letters"] = report.requeued
+            logged["letters"] = report.requeued
             return report
 
     async def _requeue_all(
@@ -163,7 +153,7 @@ class DeadLetters:
         report.next_cursor = self._cursor(position, scope)
         if position is not None:
             left = dead_letter_reads.count_left(wanted, position=position, most=_MOST_COUNTED)
-            report.remaining = (await self._database.fetch(left))[0][0]
+            [report.remaining] = await self._database.fetch(left)
         return report
 
     async def delete(self, letter_id: int, caller: Identity) -> None:
@@ -178,12 +168,12 @@ class DeadLetters:
         scope = _scope("oldest", wanted)
         position = self._position(cursor, scope)
         report = BulkDeletion()
-        with service_call(logger, "runs", "delete_letters") as told:
+        with service_call(logger, "runs", "delete_letters") as logged:
             async for page in self._walk(wanted, limit=limit, position=position):
                 position = page.next_position
                 if page.rows:
                     report.deleted += await self._remove([row.id for row in page.rows], caller)
-            told["letters"] = report.deleted
+            logged["letters"] = report.deleted
         report.next_cursor = self._cursor(position, scope)
         return report
 
@@ -225,22 +215,22 @@ class DeadLetters:
     async def _requeue(self, wanted: Requeueing) -> Requeued:
         done = await self._commits.write(dead_letter_writes.requeue, wanted)
         for letter in done.letters:
-            letter.tell(LetterMove.REQUEUED)
+            letter.log(LetterMove.REQUEUED)
         await asyncio.gather(*(self._announce(run) for run in done.runs))
         self._relay.wake()
         return done
 
     async def _announce(self, run: RunSnapshot) -> None:
         try:
-            await self._relay.announce(run)
+            await self._runs.announce(run)
         except (NatsUnavailable, MalformedMessage) as error:
             # The run waits in the ledger. The relay announces it again when it is due; the sweeper repairs the rest.
-            logger.info("run %s waits again; KV will tell of it later", run.run_id, extra=failure_fields(error))
+            logger.info("run %s waits again; KV has it later", run.run_id, extra=failure_fields(error))
 
     async def _remove(self, letter_ids: Sequence[int], caller: Identity) -> int:
         gone = await self._commits.write(dead_letter_writes.remove, Deletion(letter_ids, caller.tenant_id))
         for letter in gone:
-            letter.tell(LetterMove.DELETED)
+            letter.log(LetterMove.DELETED)
         return len(gone)
 
 

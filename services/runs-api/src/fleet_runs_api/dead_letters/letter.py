@@ -5,6 +5,7 @@ import logging
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from fleet_contracts.dead_letter import DeadLetter
 from fleet_contracts.log_events import LetterMove
@@ -70,8 +71,7 @@ class Unfounded:
     """A letter that is rejected: its run has not failed, or was not in the queue that the letter names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(NamedTuple):
     """A letter whose state has changed."""
 
     id: int
@@ -80,7 +80,7 @@ class Moved:
     tag: str | None
     reason: str
 
-    def tell(self, move: LetterMove) -> None:
+    def log(self, move: LetterMove) -> None:
         log_dlq_transition(
             logger,
             move,

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Subquery, and_, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Subquery, and_, func, select, union_all
 
+from fleet_contracts.status import RunStatus
+
+from ..ledger.rows import Query
 from ..ledger.tables import dead_letter_groups as _groups
 from ..ledger.tables import dead_letters as _letters
 from ..ledger.tables import runs as _runs
@@ -14,13 +17,52 @@ from .letter import LetterState
 # How many letters a page may read before it returns what it has found so far.
 MOST_LOOKED_AT = 2000
 
-_SHOWN = tuple(
-    _letters.c[name]
-    for name in (
-        "id", "run_id", "flow_name", "tag", "reason", "error", "error_type", "fingerprint", "worker_id", "attempt",
-        "num_delivered", "subject", "at", "state", "requeued_at", "requeued_by",
-    )
-)  # fmt: skip
+
+class LetterRow(NamedTuple):
+    id: int
+    run_id: str | None
+    flow_name: str | None
+    tag: str | None
+    reason: str
+    error: str | None
+    error_type: str
+    fingerprint: str
+    worker_id: str | None
+    attempt: int | None
+    num_delivered: int | None
+    subject: str | None
+    at: float
+    state: str
+    requeued_at: float | None
+    requeued_by: str | None
+
+
+class RunOfLetter(NamedTuple):
+    """The present state of a letter's run."""
+
+    status: RunStatus
+    attempt: int
+    updated_at: float
+
+
+class LetterWithRun(NamedTuple):
+    letter: LetterRow
+    # None: the letter belongs to no run, or the run is no longer kept.
+    run: RunOfLetter | None
+
+
+class GroupRow(NamedTuple):
+    fingerprint: str
+    reason: str
+    flow_name: str | None
+    error_type: str
+    error: str | None
+    total: int
+    first_at: float
+    last_at: float
+
+
+_SHOWN = tuple(_letters.c[name] for name in LetterRow._fields)
 # The columns that filters compare.
 _FILTERED = tuple(
     _letters.c[name] for name in ("id", "state", "reason", "flow_name", "tag", "run_id", "fingerprint", "at")
@@ -42,7 +84,7 @@ class LetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
-    rows: Sequence[Row[Any]]
+    rows: Sequence[LetterRow]
     # The id to go on from; None: there are no more.
     next_position: int | None
 
@@ -56,7 +98,7 @@ def read_page(
     oldest_first: bool = False,
 ) -> LetterPage:
     """A page of letters, ordered by id. A page may be short or empty without being the last."""
-    rows = connection.execute(page(wanted, limit=limit, position=position, oldest_first=oldest_first)).all()
+    rows = page(wanted, limit=limit, position=position, oldest_first=oldest_first).all(connection)
     if len(rows) > limit:
         return LetterPage(rows[:limit], rows[limit - 1].id)
     most = _most_looked_at(wanted, limit)
@@ -66,32 +108,34 @@ def read_page(
     return LetterPage(rows, last if count == most else None)
 
 
-def page(wanted: LetterFilter, *, limit: int, position: int | None = None, oldest_first: bool = False) -> Select[Any]:
+def page(
+    wanted: LetterFilter, *, limit: int, position: int | None = None, oldest_first: bool = False
+) -> Query[LetterRow]:
     """The letters of a page and one more, which shows that there is another page."""
     looked_at = _looked_at(wanted, position, oldest_first, _most_looked_at(wanted, limit))
-    return (
+    statement = (
         select(*_SHOWN)
         .join(looked_at, looked_at.c.id == _letters.c.id)
         .where(*_matching(wanted, looked_at))
         .order_by(looked_at.c.id.asc() if oldest_first else looked_at.c.id.desc())
         .limit(limit + 1)
     )
+    return Query(statement, LetterRow)
 
 
-def count_left(wanted: LetterFilter, *, position: int, most: int) -> Select[Any]:
+def count_left(wanted: LetterFilter, *, position: int, most: int) -> Query[int]:
     """Count the letters that match among the next `most` after a position, the oldest first."""
     looked_at = _looked_at(wanted, position, True, most)
-    return select(func.count()).select_from(looked_at).where(*_matching(wanted, looked_at))
+    return Query(select(func.count()).select_from(looked_at).where(*_matching(wanted, looked_at)), int)
 
 
-def letter_with_run(letter_id: int, *, tenant_id: str) -> Select[Any]:
-    return (
-        select(
-            *_SHOWN,
-            _runs.c.status.label("run_status"),
-            _runs.c.attempt.label("run_attempt"),
-            _runs.c.updated_at.label("run_updated_at"),
-        )
+def letter_with_run(letter_id: int, *, tenant_id: str) -> Query[LetterWithRun]:
+    def row(*columns: Any) -> LetterWithRun:
+        letter, run = columns[: len(_SHOWN)], columns[len(_SHOWN) :]
+        return LetterWithRun(LetterRow(*letter), None if run[0] is None else RunOfLetter(*run))
+
+    statement = (
+        select(*_SHOWN, *(_runs.c[name] for name in RunOfLetter._fields))
         .outerjoin(_runs, and_(_runs.c.run_id == _letters.c.run_id, _runs.c.tenant_id == _letters.c.tenant_id))
         .where(
             _letters.c.id == letter_id,
@@ -99,31 +143,23 @@ def letter_with_run(letter_id: int, *, tenant_id: str) -> Select[Any]:
             _letters.c.state != LetterState.DELETED,
         )
     )
+    return Query(statement, row)
 
 
-def unfinished(run_ids: Iterable[str]) -> Select[Any]:
+def unfinished(run_ids: Iterable[str]) -> Query[str]:
     """Those of the runs that have not ended according to the ledger."""
-    return select(_runs.c.run_id).where(_runs.c.run_id.in_(list(run_ids)), _runs.c.finished_at.is_(None))
+    return Query(select(_runs.c.run_id).where(_runs.c.run_id.in_(list(run_ids)), _runs.c.finished_at.is_(None)), str)
 
 
-def newest_groups(tenant_id: str, *, limit: int) -> Select[Any]:
-    return (
-        select(*(column for column in _groups.c if column.name != "tenant_id"))
-        .where(_groups.c.tenant_id == tenant_id)
-        .order_by(_groups.c.last_at.desc())
-        .limit(limit)
-    )
+def newest_groups(tenant_id: str, *, limit: int) -> Query[GroupRow]:
+    of_tenant = select(*(_groups.c[name] for name in GroupRow._fields)).where(_groups.c.tenant_id == tenant_id)
+    return Query(of_tenant.order_by(_groups.c.last_at.desc()).limit(limit), GroupRow)
 
 
-def open_letters(tenant_id: str) -> Select[Any]:
+def open_letters(tenant_id: str) -> Query[int]:
     """The number of a tenant's open letters, from its groups."""
-    return select(func.coalesce(func.sum(_groups.c.total), 0)).where(_groups.c.tenant_id == tenant_id)
-
-
-def count_open(*, most: int) -> Select[Any]:
-    """The number of open letters of all tenants, up to `most`. Adding up groups would have no such limit."""
-    found = select(_letters.c.state).where(_letters.c.state == LetterState.OPEN).limit(most).subquery()
-    return select(func.count()).select_from(found)
+    total = select(func.coalesce(func.sum(_groups.c.total), 0)).where(_groups.c.tenant_id == tenant_id)
+    return Query(total, int)
 
 
 def _most_looked_at(wanted: LetterFilter, limit: int) -> int:

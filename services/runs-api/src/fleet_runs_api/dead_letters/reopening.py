@@ -4,17 +4,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select
-
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
 from ..fold.history import Decided, DecisionKind, note_attempts, note_decisions
-from ..ledger.counting import Kind, count
 from ..ledger.documents import KEEP_SNAPSHOT, snapshot_of
 from ..ledger.outbox import queue_again
-from ..ledger.tables import documents as _documents
-from ..ledger.tables import runs as _runs
+from ..ledger.reads import locked_run
+from ..ledger.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +32,29 @@ class NotReopened:
     status: RunStatus | None
 
 
-def reopen(connection: Connection, wanted: Sequence[Reopening]) -> Sequence[RunSnapshot | NotReopened]:
+def reopen(transaction: Transaction, wanted: Sequence[Reopening]) -> Sequence[RunSnapshot | NotReopened]:
     """Set failed runs back to PENDING. Returns the snapshot to announce for each run, or why there is none."""
     results: list[RunSnapshot | NotReopened] = [NotReopened(None)] * len(wanted)
     # In a fixed order, so that two processes do not deadlock.
     for place in sorted(range(len(wanted)), key=lambda place: wanted[place].run_id):
-        results[place] = _reopen(connection, wanted[place])
+        results[place] = _reopen(transaction, wanted[place])
     return results
 
 
-def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopened:
-    row = connection.execute(
-        select(_runs).where(_runs.c.run_id == item.run_id, _runs.c.tenant_id == item.tenant_id).with_for_update()
-    ).first()
+def _reopen(transaction: Transaction, item: Reopening) -> RunSnapshot | NotReopened:
+    row = locked_run(transaction, item.run_id, tenant_id=item.tenant_id)
     if row is None:
         return NotReopened(None)
-    # In a separate statement: a join that waited for the lock would return the new run with the old document.
-    document = connection.execute(select(_documents).where(_documents.c.run_id == item.run_id)).one()
-    if row.status != RunStatus.FAILED or document.snapshot is None:
-        return NotReopened(RunStatus(row.status))
+    before = row.known
+    if before.status is not RunStatus.FAILED or row.snapshot is None:
+        return NotReopened(before.status)
     not_before = item.due_at if item.due_at > item.now else None
-    snapshot = snapshot_of(document).reopen(now=item.now, not_before=not_before)
+    snapshot = snapshot_of(row).reopen(now=item.now, not_before=not_before)
     # The ledger counts attempts also for peers' workers, which do not.
-    snapshot = snapshot.model_copy(update={"attempt": row.attempt, "reopened": row.reopened + 1})
-    note_attempts(connection, snapshot)
+    snapshot = snapshot.model_copy(update={"attempt": before.attempt, "reopened": before.reopened + 1})
+    note_attempts(transaction, snapshot)
     queue_again(
-        connection,
+        transaction,
         item.run_id,
         due_at=item.due_at,
         now=item.now,
@@ -71,14 +65,13 @@ def _reopen(connection: Connection, item: Reopening) -> RunSnapshot | NotReopene
         failures=0,
         not_before=not_before,
         deadline_at=None,
-        reopened=row.reopened + 1,
+        reopened=before.reopened + 1,
         kv_released=0,
         updated_at=item.now,
         changed_at=time.time(),
     )
-    KEEP_SNAPSHOT.execute(connection, [(snapshot.encode().decode(), item.run_id)])
-    reason = f"{item.by} asked for another attempt after: {row.error or row.reason or 'no error was told'}"
-    note_decisions(connection, [Decided(item.run_id, item.now, DecisionKind.REQUEUE, row.attempt, reason)])
-    kind = Kind(row.tenant_id, row.flow_name, row.tag)
-    count(connection, [(kind, RunStatus.FAILED, -1), (kind, RunStatus.PENDING, 1)])
+    KEEP_SNAPSHOT.execute(transaction.connection, [(snapshot.encode().decode(), item.run_id)])
+    reason = f"{item.by} asked for another attempt after: {row.error or row.reason or 'no error was given'}"
+    note_decisions(transaction, [Decided(item.run_id, item.now, DecisionKind.REQUEUE, before.attempt, reason)])
+    transaction.counts.move(row.kind, before.status, snapshot.status)
     return snapshot

@@ -3,31 +3,43 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, and_, delete, select, update
 
 from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
+from ..ledger.letter_groups import GroupKey
 from ..ledger.tables import dead_letters as _letters
 from ..ledger.tables import runs as _runs
 from ..ledger.texts import fitting
+from ..ledger.transaction import Transaction
 from . import reopening
-from .groups import GroupKey, letters_entered, letters_left
 from .letter import LONGEST_ERROR, Letter, LetterState, Moved, Unfounded, error_type_of, fingerprint_of
 from .reopening import NotReopened, Reopening
 
-_MOVED = tuple(
-    _letters.c[name]
-    for name in ("id", "tenant_id", "fingerprint", "run_id", "flow_name", "tag", "reason")
-)  # fmt: skip
-_INSERT = {
-    "sqlite": sqlite.insert(_letters).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(_letters).on_conflict_do_nothing(),
-}
+_MOVED = tuple(_letters.c[name] for name in Moved._fields)
+_GROUP = tuple(_letters.c[name] for name in GroupKey._fields)
+
+
+class _NamedRun(NamedTuple):
+    """The run that a letter names."""
+
+    tenant_id: str
+    flow_name: str
+    tag: str
+    status: RunStatus
+    attempt: int
+    reopened: int
+    reason: str | None
+    error: str | None
+
+
+class _RunOfLetter(NamedTuple):
+    letter_id: int
+    run_id: str
 
 
 class WhyNot(StrEnum):
@@ -85,13 +97,13 @@ class TooOld:
     limit: int
 
 
-def enter(connection: Connection, letters: Sequence[Letter]) -> Sequence[Moved | Unfounded | None]:
+def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved | Unfounded | None]:
     """Insert letters from the stream, each once. None: the ledger has it already.
 
     A worker may publish any letter on the subjects of its tags, about any run. The letter is accepted only if the
     ledger knows that the run was in this queue and failed in this attempt.
     """
-    runs = _runs_of(connection, letters)
+    runs = _runs_of(transaction, letters)
     # Checked one by one: an unfounded letter may have the id of a valid one.
     are_founded = [_is_founded(letter, runs.get(letter.run_id or "")) for letter in letters]
     rows = {
@@ -101,38 +113,36 @@ def enter(connection: Connection, letters: Sequence[Letter]) -> Sequence[Moved |
     }
     new: dict[str, Moved] = {}
     if rows:
-        inserted = connection.execute(
-            _INSERT[connection.dialect.name].returning(_letters.c.message_id, *_MOVED), list(rows.values())
-        )
-        new = {row.message_id: _moved(row) for row in inserted}
-        letters_entered(connection, (rows[message_id] for message_id in new))
+        insert = transaction.insert_if_new(_letters).returning(_letters.c.message_id, *_MOVED)
+        new = {message_id: Moved(*moved) for message_id, *moved in transaction.rows(insert, list(rows.values()))}
+        transaction.letter_groups.entered(rows[message_id] for message_id in new)
     return [
         new.pop(letter.message_id, None) if is_founded else Unfounded()
         for letter, is_founded in zip(letters, are_founded, strict=True)
     ]
 
 
-def requeue(connection: Connection, wanted: Sequence[Requeueing]) -> Sequence[Requeued]:
-    return [_requeue(connection, item) for item in wanted]
+def requeue(transaction: Transaction, wanted: Sequence[Requeueing]) -> Sequence[Requeued]:
+    return [_requeue(transaction, item) for item in wanted]
 
 
-def remove(connection: Connection, wanted: Sequence[Deletion]) -> Sequence[Sequence[Moved]]:
+def remove(transaction: Transaction, wanted: Sequence[Deletion]) -> Sequence[Sequence[Moved]]:
     """Mark letters as deleted; returns those that were not deleted before."""
     results = []
     for item in wanted:
         chosen = and_(_letters.c.id.in_(item.letter_ids), _letters.c.tenant_id == item.tenant_id)
-        gone = _close(connection, chosen, state=LetterState.DELETED.value, error=None)
-        gone += connection.execute(
+        gone = _close(transaction, chosen, state=LetterState.DELETED.value, error=None)
+        requeued = transaction.rows(
             update(_letters)
             .where(chosen, _letters.c.state == LetterState.REQUEUED)
             .values(state=LetterState.DELETED.value, error=None)
             .returning(*_MOVED)
-        ).all()
-        results.append([_moved(row) for row in gone])
+        )
+        results.append(gone + [Moved(*row) for row in requeued])
     return results
 
 
-def forget(connection: Connection, wanted: Sequence[TooOld]) -> Sequence[int]:
+def forget(transaction: Transaction, wanted: Sequence[TooOld]) -> Sequence[int]:
     """Delete the rows of old letters, a page at a time; returns how many."""
     results = []
     for item in wanted:
@@ -147,24 +157,24 @@ def forget(connection: Connection, wanted: Sequence[TooOld]) -> Sequence[int]:
                 .order_by(_letters.c.at)
                 .limit(item.limit - gone)
             )
-            rows = connection.execute(delete(_letters).where(_letters.c.id.in_(old)).returning(*_MOVED)).all()
+            rows = transaction.rows(delete(_letters).where(_letters.c.id.in_(old)).returning(*_GROUP))
             if state is LetterState.OPEN:
-                letters_left(connection, (_group_of(row) for row in rows))
+                transaction.letter_groups.left(GroupKey(*row) for row in rows)
             gone += len(rows)
         results.append(gone)
     return results
 
 
-def _requeue(connection: Connection, item: Requeueing) -> Requeued:
+def _requeue(transaction: Transaction, item: Requeueing) -> Requeued:
     """Requeue the runs and close all their open letters, in one transaction."""
     refused = []
     # If a run has several letters, the first one represents them all.
     first_letters: dict[str, int] = {}
-    for letter_id, row in _with_runs(connection, item):
-        if (no := _refusal(letter_id, row)) is not None:
-            refused.append(no)
+    for outcome in _checked(transaction, item):
+        if isinstance(outcome, Refused):
+            refused.append(outcome)
         else:
-            first_letters.setdefault(row.run_id, letter_id)
+            first_letters.setdefault(outcome.run_id, outcome.letter_id)
     wanted = [
         Reopening(
             run_id=run_id,
@@ -176,27 +186,30 @@ def _requeue(connection: Connection, item: Requeueing) -> Requeued:
         for place, run_id in enumerate(first_letters)
     ]
     runs, last_due_at = [], None
-    for asked, outcome in zip(wanted, reopening.reopen(connection, wanted), strict=True):
-        if isinstance(outcome, NotReopened):
-            why = WhyNot.RUN_GONE if outcome.status is None else WhyNot.RUN_NOT_FAILED
-            refused.append(Refused(first_letters[asked.run_id], why, asked.run_id, outcome.status))
+    for asked, reopened in zip(wanted, reopening.reopen(transaction, wanted), strict=True):
+        if isinstance(reopened, NotReopened):
+            why = WhyNot.RUN_GONE if reopened.status is None else WhyNot.RUN_NOT_FAILED
+            refused.append(Refused(first_letters[asked.run_id], why, asked.run_id, reopened.status))
         else:
-            runs.append(outcome)
+            runs.append(reopened)
             last_due_at = asked.due_at
     closed = _close(
-        connection,
+        transaction,
         and_(_letters.c.run_id.in_([run.run_id for run in runs]), _letters.c.tenant_id == item.tenant_id),
         state=LetterState.REQUEUED.value,
         requeued_at=item.now,
         requeued_by=item.by[:128],
     )
-    return Requeued(runs, last_due_at, [_moved(row) for row in closed], refused)
+    return Requeued(runs, last_due_at, closed, refused)
 
 
-def _with_runs(connection: Connection, item: Requeueing) -> list[tuple[int, Any]]:
-    """Each requested letter in order, with the status of its run; None for a letter that does not exist."""
-    rows = connection.execute(
-        select(_letters.c.id, _letters.c.run_id, _letters.c.state, _runs.c.status.label("run_status"))
+def _checked(transaction: Transaction, item: Requeueing) -> list[_RunOfLetter | Refused]:
+    """The run of each requested letter in order, or why it cannot be requeued, whatever the state of the run.
+
+    That state is checked later, under the run's lock.
+    """
+    rows = transaction.rows(
+        select(_letters.c.id, _letters.c.run_id, _letters.c.state, _runs.c.status)
         .outerjoin(_runs, and_(_runs.c.run_id == _letters.c.run_id, _runs.c.tenant_id == _letters.c.tenant_id))
         .where(
             _letters.c.id.in_(item.letter_ids),
@@ -204,44 +217,39 @@ def _with_runs(connection: Connection, item: Requeueing) -> list[tuple[int, Any]
             _letters.c.state != LetterState.DELETED,
         )
     )
-    found = {row.id: row for row in rows}
-    return [(letter_id, found.get(letter_id)) for letter_id in item.letter_ids]
+    found: dict[int, _RunOfLetter | Refused] = {}
+    for letter_id, run_id, state, run_status in rows:
+        if run_id is None:
+            found[letter_id] = Refused(letter_id, WhyNot.NO_RUN)
+        elif state == LetterState.REQUEUED:
+            found[letter_id] = Refused(letter_id, WhyNot.REQUEUED_ALREADY, run_id, run_status)
+        else:
+            found[letter_id] = _RunOfLetter(letter_id, run_id)
+    return [found.get(letter_id, Refused(letter_id, WhyNot.NOT_FOUND)) for letter_id in item.letter_ids]
 
 
-def _refusal(letter_id: int, row: Any) -> Refused | None:
-    """Why this letter cannot be requeued, whatever the state of its run; that is checked later, under its lock."""
-    if row is None:
-        return Refused(letter_id, WhyNot.NOT_FOUND)
-    if row.run_id is None:
-        return Refused(letter_id, WhyNot.NO_RUN)
-    if row.state == LetterState.REQUEUED:
-        status = RunStatus(row.run_status) if row.run_status else None
-        return Refused(letter_id, WhyNot.REQUEUED_ALREADY, row.run_id, status)
-    return None
-
-
-def _close(connection: Connection, chosen: ColumnElement[bool], **values: Any) -> list[Row[Any]]:
+def _close(transaction: Transaction, chosen: ColumnElement[bool], **values: Any) -> list[Moved]:
     """Close open letters and subtract them from their groups."""
-    closed = connection.execute(
-        update(_letters).where(chosen, _letters.c.state == LetterState.OPEN).values(**values).returning(*_MOVED)
-    ).all()
-    letters_left(connection, (_group_of(row) for row in closed))
-    return list(closed)
+    is_open = _letters.c.state == LetterState.OPEN
+    changed = update(_letters).where(chosen, is_open).values(**values)
+    closed = transaction.rows(changed.returning(*_GROUP, *_MOVED))
+    transaction.letter_groups.left(GroupKey(*row[:2]) for row in closed)
+    return [Moved(*row[2:]) for row in closed]
 
 
-def _runs_of(connection: Connection, letters: Iterable[Letter]) -> dict[str, Any]:
+def _runs_of(transaction: Transaction, letters: Iterable[Letter]) -> dict[str, _NamedRun]:
     wanted = {letter.run_id for letter in letters if letter.run_id is not None}
     if not wanted:
         return {}
-    columns = ("run_id", "tenant_id", "flow_name", "tag", "status", "attempt", "reopened", "reason", "error")
-    rows = connection.execute(select(*(_runs.c[name] for name in columns)).where(_runs.c.run_id.in_(wanted)))
-    return {row.run_id: row for row in rows}
+    columns = [_runs.c[name] for name in _NamedRun._fields]
+    rows = transaction.rows(select(_runs.c.run_id, *columns).where(_runs.c.run_id.in_(wanted)))
+    return {run_id: _NamedRun(*columns) for run_id, *columns in rows}
 
 
-def _is_founded(letter: Letter, run: Any) -> bool:
+def _is_founded(letter: Letter, run: _NamedRun | None) -> bool:
     """Whether a letter fits its run. A letter without a known run is accepted: it belongs to the operator."""
     return run is None or (
-        run.status == RunStatus.FAILED
+        run.status is RunStatus.FAILED
         and run.tag == letter.tag
         and letter.attempt in (None, run.attempt)
         # Else this letter could take the id of the letter of a later end, which would then count as a repeat.
@@ -249,7 +257,7 @@ def _is_founded(letter: Letter, run: Any) -> bool:
     )
 
 
-def _row_of(letter: Letter, run: Any) -> dict[str, Any]:
+def _row_of(letter: Letter, run: _NamedRun | None) -> dict[str, Any]:
     """The row of a letter. Tenant, flow and error come from its run; without a run it belongs to the operator."""
     flow_name = run.flow_name if run else letter.flow_name
     reason = (run and run.reason) or letter.reason
@@ -267,11 +275,3 @@ def _row_of(letter: Letter, run: Any) -> dict[str, Any]:
         "fingerprint": fingerprint_of(reason, flow_name, error_type),
         "state": LetterState.OPEN.value,
     }
-
-
-def _moved(row: Row[Any]) -> Moved:
-    return Moved(row.id, row.run_id, row.flow_name, row.tag, row.reason)
-
-
-def _group_of(row: Row[Any]) -> GroupKey:
-    return GroupKey(row.tenant_id, row.fingerprint)

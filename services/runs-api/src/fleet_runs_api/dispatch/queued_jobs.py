@@ -7,22 +7,22 @@ import orjson
 
 from fleet_contracts.names import NATS_MSG_ID, WireNames
 from fleet_kit.errors import FleetError
-from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.nats.outages import OUTAGES
 from fleet_kit.nats.pull import ack_tokens
 
 from ..ledger import reads
-from ..ledger.database import Database
+from ..ledger.rows import JobPlace
+from ..resources import Resources
 
 logger = logging.getLogger(__name__)
 
 
 class QueuedJobs:
-    def __init__(self, *, link: NatsLink, database: Database, names: WireNames) -> None:
-        self._link = link
-        self._database = database
-        self._names = names
+    def __init__(self, shared: Resources) -> None:
+        self._link = shared.link
+        self._database = shared.database
+        self._names: WireNames = shared.settings
 
     async def has(self, run_id: str, sequence: int | None) -> bool:
         """Whether the message at this sequence is the run's job; after a wipe of the stream it may be another one."""
@@ -37,9 +37,9 @@ class QueuedJobs:
     async def place_of(self, run_id: str) -> int | None:
         """The stream sequence of the latest job of a run; None if there is no job, or that is not known."""
         try:
-            rows = await self._database.fetch(reads.job_place(run_id))
-            if rows and await self.has(run_id, rows[0].job_sequence):
-                return int(rows[0].job_sequence)
+            for place in await self._database.fetch(reads.job_place(run_id)):
+                if await self.has(run_id, place.job_sequence):
+                    return place.job_sequence
         except FleetError as error:
             logger.debug("the job of run %s stays where it is: %s", run_id, error)
         return None
@@ -50,8 +50,8 @@ class QueuedJobs:
         The subject comes from the snapshot, in which a worker may have written any subject: nothing is sent to one
         that is not the ack subject of this job.
         """
-        rows = await self._database.fetch(reads.job_place(run_id))
-        if rows and await self._is_answer_for(run_id, ack_subject, rows[0].tag, rows[0].job_sequence):
+        places = await self._database.fetch(reads.job_place(run_id))
+        if places and await self._is_answer_for(run_id, ack_subject, places[0]):
             await self._link.send(ack_subject, answer)
         else:
             logger.warning(
@@ -60,15 +60,18 @@ class QueuedJobs:
                 extra={"run_id": run_id},
             )
 
-    async def _is_answer_for(self, run_id: str, subject: str, tag: str, sequence: int | None) -> bool:
-        """`sequence` is that of the job in the stream; if it is None, the stored job itself is checked."""
+    async def _is_answer_for(self, run_id: str, subject: str, place: JobPlace) -> bool:
+        """If the ledger does not know the place of the job in the stream, the stored job itself is checked."""
         tokens = subject.split(".")
         if tokens[:2] != ["$JS", "ACK"]:
             return False
         stream, durable, _, found, *_ = [*ack_tokens(subject), *("",) * 4]
-        if (stream, durable) != (self._names.work_stream, self._names.work_durable(tag)) or not found.isdecimal():
+        queue = (self._names.work_stream, self._names.work_durable(place.tag))
+        if (stream, durable) != queue or not found.isdecimal():
             return False
-        return int(found) == sequence if sequence is not None else await self.has(run_id, int(found))
+        if place.job_sequence is None:
+            return await self.has(run_id, int(found))
+        return int(found) == place.job_sequence
 
     async def remove_of_ended(self, run_id: str) -> None:
         """Remove the job of an ended run, so that it does not wait for a worker, which would only drop it."""

@@ -5,30 +5,24 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fleet_contracts import spans
 from fleet_contracts.job import Job
 from fleet_contracts.log_events import LogEvent
-from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import NATS_MSG_ID, WireNames, job_message_id
+from fleet_contracts.names import NATS_MSG_ID, job_message_id
 from fleet_contracts.problems import Problem
-from fleet_contracts.snapshot import RunSnapshot
-from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.logs.setup import problem_fields
-from fleet_kit.nats.kv import Bucket
-from fleet_kit.nats.link import Ack, NatsLink, WriteDenied, WriteRefused, WrongRevision
+from fleet_kit.nats.link import Ack, WriteDenied, WriteRefused, WrongRevision
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..errors import LedgerUnavailable
 from ..ledger import outbox, reads
-from ..ledger.database import Database
-from ..ledger.documents import waiting_snapshot_of, with_facts_of
+from ..ledger.documents import NewRun, waiting_snapshot_of
 from ..ledger.outbox import PutOff, Sent, TakeDue
-from ..ledger.writer import GroupCommit
-from ..metrics import RunsMetrics
+from ..ledger.rows import OutboxRow
+from ..resources import Resources
 
 logger = logging.getLogger(__name__)
 
@@ -37,37 +31,29 @@ _LONGEST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatch:
-    """A job, and the snapshot that must be in KV before the job is sent."""
+class _Flying:
+    """A first dispatch that was sent and not acknowledged yet."""
 
-    job: Job
-    payload: bytes
-    snapshot: RunSnapshot
+    begun: float
+    row: OutboxRow
+    new: NewRun
+    span: Span
+    written: "asyncio.Future[Ack]"
+    queued: "asyncio.Future[Ack]"
 
 
 class Relay:
-    def __init__(
-        self,
-        *,
-        link: NatsLink,
-        runs: Bucket,
-        database: Database,
-        commits: GroupCommit,
-        names: WireNames,
-        retry_sec: float,
-        metrics: RunsMetrics,
-    ) -> None:
-        self._link = link
-        self._runs = runs
-        self._database = database
-        self._commits = commits
-        self._names = names
-        self._retry_sec = retry_sec
-        self._metrics = metrics
+    def __init__(self, shared: Resources) -> None:
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._commits = shared.commits
+        self._settings = shared.settings
+        self._metrics = shared.metrics
         self._awake = asyncio.Event()
         self._failures = RateLimitedLog()
 
-    async def send(self, new: Dispatch) -> int | None:
+    async def send(self, new: NewRun) -> int | None:
         """Write the first snapshot, then publish the job; its stream sequence, None if it was not acknowledged.
 
         The job is sent only after NATS has acknowledged the snapshot. A failure before that is raised, as is a job
@@ -78,8 +64,7 @@ class Relay:
         begun = time.perf_counter()
         job = new.job
         with self._sending(job, dispatch=1):
-            written = await self._runs.update_nowait(job.run_id, new.snapshot.encode(), revision=0)
-            revision = await self._confirm_snapshot(new, written)
+            revision = await self._confirm_snapshot(new, await self._runs.create_nowait(new.snapshot))
             try:
                 queued = await self._queue_nowait(job, new.payload, dispatch=1)
                 sequence = (await self._link.wait_ack(queued)).sequence
@@ -98,7 +83,7 @@ class Relay:
     async def _take_back(self, run_id: str, revision: int) -> bool:
         """Remove the first snapshot, so that no worker can claim the run; False if that is not certain."""
         try:
-            await self._runs.delete(run_id, revision=revision)
+            await self._runs.bucket.delete(run_id, revision=revision)
         except (WrongRevision, NatsUnavailable) as error:
             logger.info("run %s stays accepted: its snapshot could not be removed: %s", run_id, error)
             return False
@@ -120,26 +105,6 @@ class Relay:
         except LedgerUnavailable as error:
             self._failures.log(logger, "a dispatch is sent again later than it could be", error)
         self.wake()
-
-    async def announce(self, snapshot: RunSnapshot) -> tuple[RunSnapshot, int]:
-        """Write the ledger's snapshot to KV; returns the snapshot that KV then has, and its revision.
-
-        A snapshot that KV already has is newer and is kept, except that a requeue or a cancel is applied to it.
-        """
-        run_id = snapshot.run_id
-        while True:
-            entry = await self._runs.get(run_id)
-            try:
-                if entry is None:
-                    return snapshot, await self._runs.create(run_id, snapshot.encode())
-                there = _readable(run_id, entry.value)
-                wanted = snapshot if there is None else _with_what_was_asked(there, snapshot)
-                if wanted is there:
-                    return with_facts_of(snapshot, there), entry.revision
-                wanted = with_facts_of(snapshot, wanted)
-                return wanted, await self._runs.update(run_id, wanted.encode(), revision=entry.revision)
-            except WrongRevision:
-                continue
 
     def cancel_carried(self, run_id: str) -> None:
         """Record in the ledger that KV has a request to cancel, without waiting for the commit."""
@@ -177,17 +142,18 @@ class Relay:
     async def _work(self) -> float:
         """Send all rows that are due; returns the seconds until the next one is."""
         while True:
-            (row,) = await self._database.fetch(reads.next_due())
-            if row.due_at is None:
+            [due_at] = await self._database.fetch(reads.next_due())
+            if due_at is None:
                 return _LONGEST_PAUSE_SECONDS
-            if (left := float(row.due_at) - time.time()) > 0:
+            if (left := due_at - time.time()) > 0:
                 return min(left, _LONGEST_PAUSE_SECONDS)
             await self.send_due()
 
     async def send_due(self) -> None:
         """Take a page of rows that are due and send them. A row that cannot be sent becomes due again later."""
         now = time.time()
-        taken = await self._commits.write(outbox.take_due, TakeDue(now, until=now + self._retry_sec, limit=_PAGE))
+        due = TakeDue(now, until=now + self._settings.relay_retry_sec, limit=_PAGE)
+        taken = await self._commits.write(outbox.take_due, due)
         if taken and logger.isEnabledFor(logging.DEBUG):
             meta = {"queue": "outbox", "priority": 0, "leased_count": len(taken)}
             logger.debug("%d rows are due", len(taken), extra={"event": LogEvent.SCHEDULER, "meta": meta})
@@ -196,90 +162,88 @@ class Relay:
         rest = [row for row in rows if not _is_fresh(row)]
         await asyncio.gather(self._send_fresh(fresh), *(self._deal_with(row) for row in rest))
 
-    async def _send_fresh(self, rows: Sequence[Any]) -> None:
+    async def _send_fresh(self, rows: Sequence[OutboxRow]) -> None:
         """Send first dispatches, all in flight at once: a run that the relay has taken cannot be withdrawn.
 
         The server processes them in the order sent. A worker that gets a job earlier waits for the snapshot.
         """
-        flying: list[tuple[float, Any, Span, Dispatch, asyncio.Future[Ack], asyncio.Future[Ack]]] = []
+        flying: list[_Flying] = []
         try:
             for row in rows:
+                assert row.run is not None
                 begun = time.perf_counter()
-                job = Job.decode(payload := row.job.encode())
-                new = Dispatch(job, payload, RunSnapshot.pending(job, now=row.updated_at))
-                sending = self._sending(job, dispatch=1)
+                new = NewRun.of_row(row.run)
+                sending = self._sending(new.job, dispatch=1)
                 try:
                     with sending.active():
-                        flying.append((begun, row, sending, new, *await self._send_nowait(new)))
+                        written = await self._runs.create_nowait(new.snapshot)
+                        queued = await self._queue_nowait(new.job, new.payload, dispatch=1)
+                        flying.append(_Flying(begun, row, new, sending, written, queued))
                 except NatsUnavailable as error:
                     sending.fail(type(error).__name__, str(error))
                     sending.end()
                     raise
         except NatsUnavailable as error:
-            self._say_later(rows[len(flying)], error)
+            self._log_failure(rows[len(flying)], error)
             self._put_off(rows[len(flying) :], error)
         marks = []
-        for begun, row, sending, new, written, queued in flying:
+        for sent in flying:
             try:
-                with sending:
-                    sequence = await self._confirm(new, written, queued)
+                with sent.span:
+                    sequence = await self._confirm(sent)
             except NatsUnavailable as error:
-                self._say_later(row, error)
-                self._put_off([row], error)
+                self._log_failure(sent.row, error)
+                self._put_off([sent.row], error)
             else:
-                self._metrics.relay_seconds.observe(time.perf_counter() - begun)
-                marks.append(self._commits.write_soon(outbox.mark_sent, Sent(row.run_id, 1, sequence)))
+                self._metrics.relay_seconds.observe(time.perf_counter() - sent.begun)
+                marks.append(self._commits.write_soon(outbox.mark_sent, Sent(sent.row.run_id, 1, sequence)))
         await asyncio.gather(*marks)
-
-    async def _send_nowait(self, new: Dispatch) -> tuple["asyncio.Future[Ack]", "asyncio.Future[Ack]"]:
-        written = await self._runs.update_nowait(new.job.run_id, new.snapshot.encode(), revision=0)
-        return written, await self._queue_nowait(new.job, new.payload, dispatch=1)
 
     async def _queue_nowait(self, job: Job, payload: bytes, *, dispatch: int) -> "asyncio.Future[Ack]":
         return await self._link.publish_nowait(
-            self._names.work_subject(job.tag), payload, {NATS_MSG_ID: job_message_id(job.run_id, dispatch)}
+            self._settings.work_subject(job.tag), payload, {NATS_MSG_ID: job_message_id(job.run_id, dispatch)}
         )
 
-    async def _confirm(self, new: Dispatch, written: "asyncio.Future[Ack]", queued: "asyncio.Future[Ack]") -> int:
+    async def _confirm(self, sent: _Flying) -> int:
         try:
-            await self._confirm_snapshot(new, written)
+            await self._confirm_snapshot(sent.new, sent.written)
         except NatsUnavailable:
-            queued.cancel()
+            sent.queued.cancel()
             raise
-        return (await self._link.wait_ack(queued)).sequence
+        return (await self._link.wait_ack(sent.queued)).sequence
 
-    async def _confirm_snapshot(self, new: Dispatch, written: "asyncio.Future[Ack]") -> int:
+    async def _confirm_snapshot(self, new: NewRun, written: "asyncio.Future[Ack]") -> int:
         """The revision of the snapshot."""
         try:
             return (await self._link.wait_ack(written)).sequence
         except WrongRevision:
             # KV has the snapshot already (this is a repeated send), or the marker of a deleted one.
-            _, revision = await self.announce(new.snapshot)
-            return revision
+            return (await self._runs.announce(new.snapshot)).revision
 
-    async def _deal_with(self, row: Any) -> None:
+    async def _deal_with(self, row: OutboxRow) -> None:
         try:
             if row.kind == outbox.WITHDRAW:
                 await self._purge(row.run_id)
                 return
+            run = row.unfinished  # None: withdrawn or ended since, so that there is nothing to send
             if row.kind == outbox.CANCEL:
-                if row.job is not None and not RunStatus(row.status).is_terminal:
-                    await self.announce(waiting_snapshot_of(row))
+                if run is not None:
+                    await self._runs.announce(waiting_snapshot_of(run))
                 self.cancel_carried(row.run_id)
                 return
-            sequence = 0  # withdrawn or ended since: there is nothing to send
-            if row.job is not None and not RunStatus(row.status).is_terminal:
+            sequence = 0
+            if run is not None:
                 begun = time.perf_counter()
-                job = Job.decode(payload := row.job.encode())
+                job = Job.decode(payload := run.job.encode())
                 with self._sending(job, dispatch=row.dispatch):
                     # In this order: a job that arrives before the reopened snapshot would count as finished.
-                    await self.announce(waiting_snapshot_of(row))
+                    await self._runs.announce(waiting_snapshot_of(run))
                     queued = await self._queue_nowait(job, payload, dispatch=row.dispatch)
                     sequence = (await self._link.wait_ack(queued)).sequence
                 self._metrics.relay_seconds.observe(time.perf_counter() - begun)
             await self._commits.write(outbox.mark_sent, Sent(row.run_id, row.dispatch, sequence))
         except NatsUnavailable as error:
-            self._say_later(row, error)
+            self._log_failure(row, error)
             self._put_off([row], error)
 
     def _sending(self, job: Job, *, dispatch: int) -> Span:
@@ -288,15 +252,15 @@ class Relay:
             return span(spans.RUN_RELAY, parent=job.trace_context)
         about = {
             **spans.about_run(job),
-            **spans.about_message(self._names.work_subject(job.tag), "send"),
+            **spans.about_message(self._settings.work_subject(job.tag), "send"),
             spans.DISPATCH: dispatch,
         }
         return span(spans.RUN_RELAY, about, kind=Kind.PRODUCER, parent=job.trace_context)
 
-    def _say_later(self, row: Any, error: NatsUnavailable) -> None:
-        if row.job is not None:  # else the row only removes the snapshot of a withdrawn run
+    def _log_failure(self, row: OutboxRow, error: NatsUnavailable) -> None:
+        if row.run is not None:  # else the row only removes the snapshot of a withdrawn run
             self._metrics.relay_failures.inc()
-        trace = None if row.job is None else Job.decode(row.job.encode()).trace_context
+        trace = None if row.run is None else Job.decode(row.run.job.encode()).trace_context
         with Span(trace):
             logger.warning(
                 "could not send run %s, trying again: %s",
@@ -305,7 +269,7 @@ class Relay:
                 extra={"run_id": row.run_id, **problem_fields(Problem.NATS_UNAVAILABLE)},
             )
 
-    def _put_off(self, rows: Sequence[Any], error: NatsUnavailable) -> None:
+    def _put_off(self, rows: Sequence[OutboxRow], error: NatsUnavailable) -> None:
         """Retry rows soon after an outage. A row that JetStream refused becomes due again at its usual time."""
         if isinstance(error, WriteRefused):
             return
@@ -315,35 +279,11 @@ class Relay:
             self._commits.write_soon(outbox.put_off, later, patient=True).add_done_callback(self._marked)
 
     async def _purge(self, run_id: str) -> None:
-        await self._runs.delete(run_id)
+        await self._runs.bucket.delete(run_id)
         await self._commits.write(outbox.clear_withdrawn, run_id)
 
 
-def _with_what_was_asked(there: RunSnapshot, snapshot: RunSnapshot) -> RunSnapshot:
-    if there.reopened < snapshot.reopened:
-        return snapshot
-    if snapshot.status is not RunStatus.CANCELLING or snapshot.reopened < there.reopened:
-        return there
-    assert snapshot.cancel_requested_at is not None
-    return there.request_cancel(
-        by=snapshot.cancel_requested_by, now=snapshot.cancel_requested_at, reason=snapshot.cancel_reason
-    )
-
-
-def _readable(run_id: str, stored: bytes) -> RunSnapshot | None:
-    """The snapshot under the run's key; None if the value is not one, so that it may be overwritten."""
-    try:
-        return RunSnapshot.decode_of(run_id, stored)
-    except MalformedMessage:
-        return None
-
-
-def _is_fresh(row: Any) -> bool:
+def _is_fresh(row: OutboxRow) -> bool:
     """Whether the row is a first dispatch that, according to the ledger, was never sent."""
-    return bool(
-        row.kind == outbox.DISPATCH
-        and row.dispatch == 1
-        and row.snapshot is None
-        and row.job is not None
-        and not RunStatus(row.status).is_terminal
-    )
+    run = row.unfinished
+    return row.kind == outbox.DISPATCH and row.dispatch == 1 and run is not None and run.snapshot is None

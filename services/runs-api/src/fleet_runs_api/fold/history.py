@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection
-from sqlalchemy.dialects import postgresql, sqlite
 
 from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus
@@ -16,6 +14,7 @@ from ..ledger.prepared import Inserting
 from ..ledger.tables import attempts as _attempts
 from ..ledger.tables import decisions as _decisions
 from ..ledger.texts import fitting, iso
+from ..ledger.transaction import Transaction
 
 
 class DecisionKind(StrEnum):
@@ -40,49 +39,46 @@ _LONGEST_NAME = 255
 _LONGEST_TEXT = 4000
 _WHEELS = TypeAdapter(list[WheelInUse])
 _INSERT_DECISION = Inserting(_decisions, ("run_id", "at", "kind", "attempt", "reason"))
-_INSERT_ATTEMPT = {
-    "sqlite": sqlite.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
-    "postgresql": postgresql.insert(_attempts).on_conflict_do_nothing().returning(_attempts.c.attempt),
-}
 
 
-def decide(connection: Connection, decided: Sequence[Decided]) -> Sequence[None]:
+def decide(transaction: Transaction, decided: Sequence[Decided]) -> Sequence[None]:
     """`note_decisions` as a batch of the group commit."""
-    note_decisions(connection, decided)
+    note_decisions(transaction, decided)
     return [None] * len(decided)
 
 
-def note_decisions(connection: Connection, decided: Sequence[Decided]) -> None:
+def note_decisions(transaction: Transaction, decided: Sequence[Decided]) -> None:
     rows = [(d.run_id, d.at, d.kind.value, d.attempt, fitting(d.reason, _LONGEST_TEXT)) for d in decided]
-    _INSERT_DECISION.execute(connection, rows)
+    _INSERT_DECISION.execute(transaction.connection, rows)
 
 
-def note_attempts(connection: Connection, snapshot: RunSnapshot) -> None:
+def note_attempts(transaction: Transaction, snapshot: RunSnapshot) -> None:
     """Record the attempts in a snapshot, and the decision after each one that the ledger did not have."""
-    decided = _note_records(connection, snapshot, snapshot.earlier_attempts)
+    decided = _note_records(transaction, snapshot, snapshot.earlier_attempts)
     if _has_used_up_its_retries(snapshot):
         assert snapshot.retry is not None
         reason = f"failure {snapshot.failures} of {snapshot.retry.max_attempts} allowed: {snapshot.error}"
         at = snapshot.end_time or snapshot.updated_at
         decided.append(Decided(snapshot.run_id, at, DecisionKind.GIVE_UP, snapshot.attempt, reason))
-    note_decisions(connection, decided)
+    note_decisions(transaction, decided)
 
 
-def note_lost_attempts(connection: Connection, ended: RunSnapshot) -> None:
+def note_lost_attempts(transaction: Transaction, ended: RunSnapshot) -> None:
     """Record interrupted attempts from a snapshot that a worker wrote after the end, and nothing else of it."""
     records = [
         record
         for record in ended.earlier_attempts
         if record.outcome is AttemptOutcome.INTERRUPTED and record.attempt < ended.attempt
     ]
-    note_decisions(connection, _note_records(connection, ended, records))
+    note_decisions(transaction, _note_records(transaction, ended, records))
 
 
-def _note_records(connection: Connection, snapshot: RunSnapshot, records: Sequence[AttemptRecord]) -> list[Decided]:
+def _note_records(transaction: Transaction, snapshot: RunSnapshot, records: Sequence[AttemptRecord]) -> list[Decided]:
     decided = []
     for record in records:
-        added = connection.execute(
-            _INSERT_ATTEMPT[connection.dialect.name].values(
+        added = transaction.execute(
+            transaction.insert_if_new(_attempts)
+            .values(
                 run_id=snapshot.run_id,
                 attempt=record.attempt,
                 outcome=record.outcome.value,
@@ -92,6 +88,7 @@ def _note_records(connection: Connection, snapshot: RunSnapshot, records: Sequen
                 error=fitting(record.error, _LONGEST_TEXT),
                 wheels=_WHEELS.dump_json(record.wheels).decode() if record.wheels else None,
             )
+            .returning(_attempts.c.attempt)
         ).first()
         if added is not None and (decision := _decision_after(snapshot, record)) is not None:
             decided.append(decision)

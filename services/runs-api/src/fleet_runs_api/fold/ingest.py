@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nats.aio.msg import Msg
 from nats.js import api
@@ -17,18 +17,13 @@ from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket
-from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller, stored_at_of, stream_sequence_of
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
-from ..dispatch.relay import Relay
 from ..errors import LedgerUnavailable
 from ..ledger import reads
-from ..ledger.database import Database
-from ..ledger.writer import GroupCommit
-from ..metrics import RunsMetrics
+from ..resources import Resources
 from . import recording
 from .recording import Observation
 
@@ -48,26 +43,22 @@ class Ingest:
 
     def __init__(
         self,
+        shared: Resources,
         *,
-        link: NatsLink,
-        runs: Bucket,
-        database: Database,
-        commits: GroupCommit,
-        relay: Relay,
-        names: WireNames,
-        metrics: RunsMetrics,
+        on_retry: Callable[[], None],
     ) -> None:
-        self._link = link
-        self._runs = runs
-        self._database = database
-        self._commits = commits
-        self._relay = relay
-        self._names = names
-        self._metrics = metrics
+        """`on_retry` is called after a commit that may have put the next attempt of a run into the outbox."""
+        self._link = shared.link
+        self._runs = shared.runs.bucket
+        self._database = shared.database
+        self._commits = shared.commits
+        self._metrics = shared.metrics
+        self._names: WireNames = shared.settings
+        self._on_retry = on_retry
         self._failures = RateLimitedLog()
-        self._puller = Puller(
-            link, stream=kv_stream(names.runs_kv_bucket), durables=[names.ingest_durable()], expires_seconds=5.0
-        )
+        stream = kv_stream(self._names.runs_kv_bucket)
+        durables = [self._names.ingest_durable()]
+        self._puller = Puller(self._link, stream=stream, durables=durables, expires_seconds=5.0)
 
     async def prepare(self) -> None:
         """Make the consumer if it is not there; a hook of the link."""
@@ -121,9 +112,9 @@ class Ingest:
                 self._metrics.snapshot_bytes.observe(len(seen.text))
             self._metrics.ingest_lag.observe(max(time.time() - stored_at_of(messages[0]), 0.0))
             if any(seen.snapshot.not_before is not None for seen in observations):
-                self._relay.wake()
+                self._on_retry()
             if is_recording():
-                _tell_traces(observations, refused, begun_at)
+                _trace(observations, refused, begun_at)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
@@ -194,7 +185,7 @@ def _is_first(run_id: str, msg: Msg) -> bool:
     return stored_at_of(msg) - accepted_at < _FIRST_WORD_SECONDS
 
 
-def _tell_traces(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:
+def _trace(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:
     """Record a span for each change that was written within a trace; heartbeats are written without one."""
     for seen in observations:
         if seen.trace is not None:

@@ -3,25 +3,25 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
+from fleet_kit.nats.documents import Stored
 
-from ..ledger.counting import Kind, count
 from ..ledger.documents import KEEP_SNAPSHOT
-from ..ledger.known import KNOWN_COLUMNS, Known
 from ..ledger.outbox import queue_again
 from ..ledger.prepared import Updating
+from ..ledger.rows import KIND_COLUMNS, KNOWN_COLUMNS, Kind, Known
 from ..ledger.tables import runs as _runs
+from ..ledger.transaction import Transaction
 from .history import note_attempts, note_lost_attempts
 from .rules import Change, fold, tells_of_lost_attempts
 
-_CHANGE_COLUMNS = (*Change.__dataclass_fields__, "changed_at")
-_APPLY_CHANGE = Updating(_runs, _CHANGE_COLUMNS, keys=("run_id",))
+_APPLY_CHANGE = Updating(_runs, (*Change._fields, "changed_at"), keys=("run_id",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +34,30 @@ class Observation:
     # The trace in which it was written, if any.
     trace: TraceContext | None = None
 
+    @classmethod
+    def of(cls, stored: Stored[RunSnapshot]) -> Self:
+        return cls(stored.value, stored.revision, stored.value.encode().decode())
 
-def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> Sequence[Sequence[Observation]]:
+
+def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) -> Sequence[Sequence[Observation]]:
     """Fold groups of snapshots into the ledger. Returns the snapshots of each group that changed it."""
     observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
-    columns = ("run_id", "tenant_id", "flow_name", "tag", *KNOWN_COLUMNS)
-    rows = connection.execute(
-        select(*(_runs.c[name] for name in columns))
+    rows = transaction.rows(
+        select(_runs.c.run_id, *KIND_COLUMNS, *KNOWN_COLUMNS)
         .where(_runs.c.run_id.in_(wanted))
         .order_by(_runs.c.run_id)
         .with_for_update()
     )
     known: dict[str, Known] = {}
     kinds: dict[str, Kind] = {}
-    for row in rows:
-        known[row.run_id] = Known.of(row)
-        kinds[row.run_id] = Kind(row.tenant_id, row.flow_name, row.tag)
+    for run_id, tenant_id, flow_name, tag, *rest in rows:
+        known[run_id] = Known(*rest)
+        kinds[run_id] = Kind(tenant_id, flow_name, tag)
 
     now = time.time()
     changed: set[int] = set()
     latest: dict[str, tuple[Change, Observation]] = {}
-    moves: list[tuple[Kind, RunStatus, int]] = []
     to_retry: dict[str, float] = {}
     late: list[RunSnapshot] = []
     for observation in observations:
@@ -68,25 +70,18 @@ def record(connection: Connection, groups: Sequence[Sequence[Observation]]) -> S
             continue
         changed.add(id(observation))
         latest[run_id] = (change, observation)
-        if change.status is not before.status:
-            moves += [(kinds[run_id], before.status, -1), (kinds[run_id], change.status, 1)]
+        transaction.counts.move(kinds[run_id], before.status, change.status)
         if change.status is RunStatus.PENDING and change.failures > before.failures:
             to_retry[run_id] = change.not_before or now
-        known[run_id] = Known.of(change)
-    if latest:
-        _APPLY_CHANGE.execute(connection, [_change_row(run_id, c, now) for run_id, (c, _) in latest.items()])
-        KEEP_SNAPSHOT.execute(connection, [(seen.text, run_id) for run_id, (_, seen) in latest.items()])
-        for _, seen in latest.values():
-            if seen.snapshot.earlier_attempts:
-                note_attempts(connection, seen.snapshot)
-        for run_id, due_at in to_retry.items():
-            if not known[run_id].status.is_terminal:
-                queue_again(connection, run_id, due_at=due_at, now=now)
-        count(connection, moves)
+        known[run_id] = change.known
+    _APPLY_CHANGE.execute(transaction.connection, [(*c, now, run_id) for run_id, (c, _) in latest.items()])
+    KEEP_SNAPSHOT.execute(transaction.connection, [(seen.text, run_id) for run_id, (_, seen) in latest.items()])
+    for _, seen in latest.values():
+        if seen.snapshot.earlier_attempts:
+            note_attempts(transaction, seen.snapshot)
+    for run_id, due_at in to_retry.items():
+        if not known[run_id].status.is_terminal:
+            queue_again(transaction, run_id, due_at=due_at, now=now)
     for snapshot in late:
-        note_lost_attempts(connection, snapshot)
+        note_lost_attempts(transaction, snapshot)
     return [[observation for observation in group if id(observation) in changed] for group in groups]
-
-
-def _change_row(run_id: str, change: Change, now: float) -> tuple[Any, ...]:
-    return (*(getattr(change, name) for name in Change.__dataclass_fields__), now, run_id)

@@ -1,11 +1,11 @@
 """Rules, without SQL, for how a snapshot in KV changes the ledger's record of a run."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
-from ..ledger.known import Known
+from ..ledger.rows import Known
 from ..ledger.texts import fitting
 
 _LONGEST_ERROR = 2000
@@ -17,8 +17,9 @@ _MOST_UNSEEN_ATTEMPTS = 1000
 _LONGEST_WAIT_SECONDS = 2 * 86400.0
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
+    """The new values of a run's columns."""
+
     status: RunStatus
     attempt: int
     revision: int
@@ -32,6 +33,10 @@ class Change:
     failures: int
     not_before: float | None
     reopened: int
+
+    @property
+    def known(self) -> Known:
+        return Known(self.status, self.attempt, self.revision, self.failures, self.reopened, self.not_before)
 
 
 def is_possible(known: Known, snapshot: RunSnapshot, *, now: float) -> bool:

@@ -1,10 +1,9 @@
 """HTTP routes of dead letters: parse the request, call the use case, render the response. No logic here."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Query, Request
-from sqlalchemy import Row
 
 from fleet_contracts.problems import Problem
 from fleet_kit.http.app import answers_invalid_requests_with, new_router
@@ -31,7 +30,6 @@ from .dead_letter_schemas import (
     LettersRequeued,
     LetterView,
     RequeueLetters,
-    RunNow,
     StateFilter,
 )
 from .dependencies import Service
@@ -53,7 +51,7 @@ async def list_letters(caller: RunsReader, service: Service, query: Annotated[Le
     wanted = _filter(query, caller.tenant_id, query.state)
     rows, next_cursor = await service.dead_letters.newest(wanted, limit=query.limit, cursor=query.cursor)
     return LetterList(
-        items=[LetterView.model_validate(row._mapping) for row in rows],
+        items=[LetterView.model_validate(row._asdict()) for row in rows],
         next_cursor=next_cursor,
         total_open=await service.dead_letters.total_open(caller.tenant_id),
     )
@@ -78,7 +76,7 @@ async def list_groups(
     """Open letters by kind, the kind that was seen last first."""
     rows = await service.dead_letters.groups(caller.tenant_id, limit=limit)
     return GroupList(
-        items=[GroupView.model_validate(row._mapping) for row in rows],
+        items=[GroupView.model_validate(row._asdict()) for row in rows],
         total_open=await service.dead_letters.total_open(caller.tenant_id),
     )
 
@@ -114,8 +112,8 @@ async def requeue_letters(request: Request, caller: RunsWriter, service: Service
 @router.get("/dlq/{letter_id}", response_model=LetterInFull)
 async def read_letter(letter_id: str, caller: RunsReader, service: Service) -> LetterInFull:
     """A letter, and the present state of its run."""
-    row = await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
-    return LetterInFull.model_validate({**row._mapping, "run": _run_now(row)})
+    letter, run = await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
+    return LetterInFull.model_validate({**letter._asdict(), "run": run and run._asdict()})
 
 
 @router.post("/dlq/{letter_id}/requeue", response_model=LetterRequeued)
@@ -155,9 +153,3 @@ def _number(letter_id: str) -> int:
     if _LETTER_ID.fullmatch(letter_id) is None:
         raise DeadLetterNotFound(letter_id=letter_id)
     return int(letter_id)
-
-
-def _run_now(row: Row[Any]) -> RunNow | None:
-    if row.run_status is None:
-        return None
-    return RunNow(status=row.run_status, attempt=row.run_attempt, updated_at=row.run_updated_at)

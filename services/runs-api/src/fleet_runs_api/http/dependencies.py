@@ -7,8 +7,8 @@ from fastapi import Depends, Request
 from ..accept.cancellation import Cancellation
 from ..accept.submission import Submission
 from ..dead_letters.handling import DeadLetters
-from ..gauges import FleetGauges
 from ..metrics import RunsMetrics
+from ..read.gauges import FleetGauges
 from ..read.lists.listing import Listing
 from ..read.timeline.following import Following
 from ..read.timeline.timeline import Timeline

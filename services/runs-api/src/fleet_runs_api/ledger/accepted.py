@@ -4,11 +4,11 @@ from collections import OrderedDict
 
 from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
+from fleet_contracts.snapshot import RunSnapshot
 
 from ..errors import RunNotFound
 from . import reads
 from .database import Database
-from .documents import Accepted
 
 _MOST_KEPT = 2000
 _LARGEST_KEPT = 8192
@@ -28,17 +28,17 @@ class AcceptedRuns:
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
 
-    async def find(self, run_id: str, *, tenant_id: str) -> Accepted:
-        """RunNotFound also for a run of another tenant."""
+    async def find(self, run_id: str, *, tenant_id: str) -> RunSnapshot:
+        """The run as it was accepted, before its first attempt; RunNotFound also for a run of another tenant."""
         job = self._kept.get(run_id) or await self._read(run_id)
         if job is None or (job.tenant_id or ANONYMOUS_TENANT) != tenant_id:
             raise RunNotFound(run_id=run_id)
-        return Accepted.of(job)
+        return RunSnapshot.pending(job, now=job.submitted_at)
 
     async def _read(self, run_id: str) -> Job | None:
-        rows = await self._database.fetch(reads.job_of(run_id))
-        if not rows:
+        texts = await self._database.fetch(reads.job_of(run_id))
+        if not texts:
             return None
-        job = Job.decode(data := rows[0].job.encode())
+        job = Job.decode(data := texts[0].encode())
         self.note(job, size=len(data))
         return job

@@ -1,19 +1,20 @@
 """The connection to SQL: durable commits on SQLite and PostgreSQL, and migrations."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, Select, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from ..errors import DiskFull, LedgerUnavailable
 from .migrations import HEAD
 from .pipelining import pipeline_writes
+from .rows import Query
 
 T = TypeVar("T")
 
@@ -141,9 +142,9 @@ class Database:
             version: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
             return version
 
-    async def fetch(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    async def fetch(self, query: Query[T]) -> list[T]:
         """All rows of a query."""
-        return await self.look(lambda connection: connection.execute(query).all())
+        return await self.look(query.all)
 
     async def look(self, query: Callable[[Connection], T]) -> T:
         """Read in a thread, so that the event loop is not blocked, with a timeout."""

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from .prepared import Deleting, Inserting, Updating
 from .tables import outbox as _outbox
 from .tables import runs as _runs
+from .transaction import Transaction
 
 DISPATCH = "dispatch"
 WITHDRAW = "withdraw"
@@ -41,7 +42,7 @@ class PutOff:
     due_at: float
 
 
-def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequence[int]]:
+def take_due(transaction: Transaction, wanted: Sequence[TakeDue]) -> Sequence[Sequence[int]]:
     """Take outbox rows that are due. No other process takes them before `until`, when unsent ones are due again."""
     taken = []
     for item in wanted:
@@ -52,7 +53,7 @@ def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequ
             .limit(item.limit)
             .with_for_update(skip_locked=True)
         )
-        rows = connection.execute(
+        rows = transaction.execute(
             update(_outbox)
             .where(_outbox.c.id.in_(due))
             .values(due_at=item.until, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
@@ -62,19 +63,19 @@ def take_due(connection: Connection, wanted: Sequence[TakeDue]) -> Sequence[Sequ
     return taken
 
 
-def mark_sent(connection: Connection, sent: Sequence[Sent]) -> Sequence[None]:
+def mark_sent(transaction: Transaction, sent: Sequence[Sent]) -> Sequence[None]:
     """Record that dispatches have reached JetStream, and delete their outbox rows."""
     sent = sorted(sent, key=lambda s: s.run_id)
-    _DELETE_SENT.execute(connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
-    _NOTE_SENT.execute(connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
+    _DELETE_SENT.execute(transaction.connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
+    _NOTE_SENT.execute(transaction.connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
     return [None] * len(sent)
 
 
-def put_off(connection: Connection, wanted: Sequence[PutOff]) -> Sequence[None]:
+def put_off(transaction: Transaction, wanted: Sequence[PutOff]) -> Sequence[None]:
     """Change when rows are due; from now on they count as taken."""
     for item in wanted:
         same = (_outbox.c.run_id == item.run_id, _outbox.c.kind == item.kind, _outbox.c.dispatch == item.dispatch)
-        connection.execute(
+        transaction.execute(
             update(_outbox)
             .where(*same)
             .values(due_at=item.due_at, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
@@ -82,33 +83,33 @@ def put_off(connection: Connection, wanted: Sequence[PutOff]) -> Sequence[None]:
     return [None] * len(wanted)
 
 
-def clear_withdrawn(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
+def clear_withdrawn(transaction: Transaction, run_ids: Sequence[str]) -> Sequence[None]:
     """Delete the outbox rows of withdrawn runs, whose snapshots were removed from KV."""
-    connection.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == WITHDRAW))
+    transaction.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == WITHDRAW))
     return [None] * len(run_ids)
 
 
-def clear_cancelled(connection: Connection, run_ids: Sequence[str]) -> Sequence[None]:
+def clear_cancelled(transaction: Transaction, run_ids: Sequence[str]) -> Sequence[None]:
     """Delete the outbox rows of requests to cancel, which KV has now."""
-    connection.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == CANCEL))
+    transaction.execute(delete(_outbox).where(_outbox.c.run_id.in_(run_ids), _outbox.c.kind == CANCEL))
     return [None] * len(run_ids)
 
 
-def hasten_outbox(connection: Connection, moments: Sequence[float]) -> Sequence[None]:
+def hasten_outbox(transaction: Transaction, moments: Sequence[float]) -> Sequence[None]:
     """Make rows due now unless their run is scheduled: the process that was to send them has ended."""
     scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
     now = max(moments)
-    connection.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
+    transaction.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
     return [None] * len(moments)
 
 
-def queue_again(connection: Connection, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:
+def queue_again(transaction: Transaction, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:
     """Add a new dispatch of the run, which the relay sends when it is due; older ones are not sent any more."""
-    dispatch: int = connection.execute(
+    dispatch: int = transaction.execute(
         update(_runs)
         .where(_runs.c.run_id == run_id)
         .values(dispatch=_runs.c.dispatch + 1, job_sequence=None, checked_at=now, **changes)
         .returning(_runs.c.dispatch)
     ).scalar_one()
-    connection.execute(delete(_outbox).where(_outbox.c.run_id == run_id, _outbox.c.kind == DISPATCH))
-    connection.execute(insert(_outbox).values(kind=DISPATCH, run_id=run_id, dispatch=dispatch, due_at=due_at))
+    transaction.execute(delete(_outbox).where(_outbox.c.run_id == run_id, _outbox.c.kind == DISPATCH))
+    transaction.execute(insert(_outbox).values(kind=DISPATCH, run_id=run_id, dispatch=dispatch, due_at=due_at))

@@ -3,57 +3,81 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select, union_all
+from sqlalchemy import func, or_, select, union_all
 
-from .known import KNOWN_COLUMNS
 from .outbox import DISPATCH
+from .rows import (
+    KNOWN_COLUMNS,
+    RUN_COLUMNS,
+    AttemptRow,
+    DecisionRow,
+    EndedRun,
+    HeldRun,
+    JobPlace,
+    Known,
+    OutboxRow,
+    OverdueRun,
+    Query,
+    QueuedRun,
+    RunRow,
+    StatusTotal,
+    UncheckedRun,
+    run_row,
+)
 from .tables import FINISHED, FINISHED_IN_KV, HELD, QUEUED, TAKEN, WITH_DEADLINE
 from .tables import attempts as _attempts
 from .tables import counts as _counts
+from .tables import dead_letters as _letters
 from .tables import decisions as _decisions
 from .tables import documents as _documents
 from .tables import outbox as _outbox
 from .tables import runs as _runs
+from .transaction import Transaction
 
 
-def totals_by_status() -> Select[Any]:
+def totals_by_status() -> Query[StatusTotal]:
     """Runs by status, from the counters: one row per tenant and status, however many runs there are."""
-    return select(_counts.c.status, _counts.c.total)
+    return Query(select(_counts.c.status, _counts.c.total), StatusTotal)
 
 
-def run_with_documents(run_id: str) -> Select[Any]:
-    return (
-        select(_runs, _documents.c.job, _documents.c.snapshot)
-        .join(_documents, _documents.c.run_id == _runs.c.run_id)
-        .where(_runs.c.run_id == run_id)
-    )
+def run_with_documents(run_id: str) -> Query[RunRow]:
+    joined = select(*RUN_COLUMNS).join(_documents, _documents.c.run_id == _runs.c.run_id)
+    return Query(joined.where(_runs.c.run_id == run_id), run_row)
 
 
-def job_of(run_id: str) -> Select[Any]:
+def locked_run(transaction: Transaction, run_id: str, *, tenant_id: str) -> RunRow | None:
+    """A run of a tenant, locked until the transaction ends."""
+    own = select(_runs.c.run_id).where(_runs.c.run_id == run_id, _runs.c.tenant_id == tenant_id)
+    if transaction.execute(own.with_for_update()).first() is None:
+        return None
+    # In a separate statement: a join that waited for the lock would return the new run with the old document.
+    return run_with_documents(run_id).first(transaction.connection)
+
+
+def job_of(run_id: str) -> Query[str]:
     """The accepted job of a run."""
-    return select(_documents.c.job).where(_documents.c.run_id == run_id)
+    return Query(select(_documents.c.job).where(_documents.c.run_id == run_id), str)
 
 
-def outbox_rows(ids: Sequence[int]) -> Select[Any]:
+def outbox_rows(ids: Sequence[int]) -> Query[OutboxRow]:
     """Outbox rows with what is needed to send them, in the order of acceptance."""
-    return (
-        select(
-            _outbox,
-            _documents.c.job,
-            _documents.c.snapshot,
-            _runs.c.attempt,
-            _runs.c.status,
-            _runs.c.updated_at,
-        )
+
+    def row(kind: str, run_id: str, dispatch: int, *run: Any) -> OutboxRow:
+        return OutboxRow(kind, run_id, dispatch, None if run[0] is None else run_row(*run))
+
+    statement = (
+        select(_outbox.c.kind, _outbox.c.run_id, _outbox.c.dispatch, *RUN_COLUMNS)
+        .select_from(_outbox)
         .outerjoin(_runs, _runs.c.run_id == _outbox.c.run_id)
         .outerjoin(_documents, _documents.c.run_id == _outbox.c.run_id)
         .where(_outbox.c.id.in_(ids))
         .order_by(_outbox.c.id)
     )
+    return Query(statement, row)
 
 
-def first_dispatch(run_id: str) -> Select[Any]:
-    """A row if the run exists; `unsent` if its submit has neither sent the job nor left it to the relay."""
+def is_unsent(run_id: str) -> Query[bool]:
+    """Whether the submit of a run has neither sent its job nor left it to the relay; no row: there is no such run."""
     unsent = (
         select(_outbox.c.id)
         .where(
@@ -65,101 +89,124 @@ def first_dispatch(run_id: str) -> Select[Any]:
         )
         .exists()
     )
-    return select(unsent.label("unsent")).select_from(_runs).where(_runs.c.run_id == run_id)
+    return Query(select(unsent).select_from(_runs).where(_runs.c.run_id == run_id), bool)
 
 
-def job_place(run_id: str) -> Select[Any]:
+def job_place(run_id: str) -> Query[JobPlace]:
     """The queue and the stream sequence of the latest job of a run."""
-    return select(_runs.c.tag, _runs.c.job_sequence).where(_runs.c.run_id == run_id)
+    return Query(select(_runs.c.tag, _runs.c.job_sequence).where(_runs.c.run_id == run_id), JobPlace)
 
 
-def next_due() -> Select[Any]:
+def next_due() -> Query[float | None]:
     """When the next outbox row is due."""
-    return select(func.min(_outbox.c.due_at).label("due_at"))
+    return Query(select(func.min(_outbox.c.due_at)), _earliest)
 
 
-def count_due(now: float, *, most: int) -> Select[Any]:
+def count_due(now: float, *, most: int) -> Query[int]:
     """The number of outbox rows that are due, including those taken and not sent; counting stops at `most`."""
     taken = select(_outbox.c.id).where(TAKEN)
     untouched = select(_outbox.c.id).where(_outbox.c.due_at <= now, _outbox.c.due_since.is_(None))
-    return select(func.count()).select_from(union_all(taken, untouched).limit(most).subquery())
+    return Query(select(func.count()).select_from(union_all(taken, untouched).limit(most).subquery()), int)
 
 
-def due_longest() -> Select[Any]:
-    """Since when the oldest outbox row is due: of those that were taken, and of all; each may be NULL."""
+def due_longest() -> Query[float | None]:
+    """Since when the oldest outbox row is due, of those that were taken and of all."""
     taken = select(func.min(_outbox.c.due_since)).where(TAKEN).scalar_subquery()
-    return select(taken.label("due_since"), select(func.min(_outbox.c.due_at)).scalar_subquery().label("due_at"))
+    return Query(select(taken, select(func.min(_outbox.c.due_at)).scalar_subquery()), _earliest)
 
 
-def heard_of_longest_ago() -> Select[Any]:
+def heard_of_longest_ago() -> Query[float]:
     """The time of the latest change of the held run that changed longest ago, by the ledger's own clock."""
-    return select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1)
+    return Query(select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1), float)
 
 
-def held_runs(*, limit: int) -> Select[Any]:
+def held_runs(*, limit: int) -> Query[HeldRun]:
     """Runs that a worker holds, those that changed longest ago first."""
-    return select(_runs.c.run_id, _runs.c.revision).where(HELD).order_by(_runs.c.changed_at).limit(limit)
+    held = select(_runs.c.run_id, _runs.c.revision).where(HELD)
+    return Query(held.order_by(_runs.c.changed_at).limit(limit), HeldRun)
 
 
-def queued_runs(tag: str, now: float, *, limit: int) -> Select[Any]:
+def queued_runs(tag: str, now: float, *, limit: int) -> Query[QueuedRun]:
     """Runs of a tag that wait with a job in the queue and are not scheduled for later, in the order of their jobs."""
-    return (
+    statement = (
         select(_runs.c.run_id, _runs.c.job_sequence)
         .where(QUEUED, _runs.c.tag == tag, or_(_runs.c.not_before.is_(None), _runs.c.not_before <= now))
         .order_by(_runs.c.job_sequence)
         .limit(limit)
     )
+    return Query(statement, QueuedRun)
 
 
-def unchecked_runs(before: float, *, limit: int) -> Select[Any]:
+def unchecked_runs(before: float, *, limit: int) -> Query[UncheckedRun]:
     """Unfinished runs that were not compared with JetStream since `before` and have no outbox row."""
+
+    def row(run_id: str, dispatch: int, job_sequence: int | None, tag: str, *known: Any) -> UncheckedRun:
+        return UncheckedRun(run_id, dispatch, job_sequence, tag, Known(*known))
+
     sending = select(_outbox.c.run_id).where(_outbox.c.run_id == _runs.c.run_id).exists()
-    return (
-        select(*(_runs.c[name] for name in ("run_id", "dispatch", "job_sequence", "tag", *KNOWN_COLUMNS)))
+    statement = (
+        select(_runs.c.run_id, _runs.c.dispatch, _runs.c.job_sequence, _runs.c.tag, *KNOWN_COLUMNS)
         .where(_runs.c.finished_at.is_(None), _runs.c.checked_at < before, ~sending)
         .order_by(_runs.c.checked_at)
         .limit(limit)
     )
+    return Query(statement, row)
 
 
-def overdue_runs(now: float, *, limit: int) -> Select[Any]:
-    return (
+def overdue_runs(now: float, *, limit: int) -> Query[OverdueRun]:
+    statement = (
         select(_runs.c.run_id, _runs.c.deadline_at)
         .where(WITH_DEADLINE, _runs.c.deadline_at <= now)
         .order_by(_runs.c.deadline_at)
         .limit(limit)
     )
+    return Query(statement, OverdueRun)
 
 
-def finished_runs_in_kv(before: float, *, limit: int) -> Select[Any]:
+def finished_runs_in_kv(before: float, *, limit: int) -> Query[str]:
     """Runs that ended before a time, also by the ledger's own clock: a worker's clock cannot be trusted."""
-    return (
+    statement = (
         select(_runs.c.run_id)
         .where(FINISHED_IN_KV, _runs.c.finished_at < before, _runs.c.changed_at < before)
         .order_by(_runs.c.finished_at)
         .limit(limit)
     )
+    return Query(statement, str)
 
 
-def finished_runs_out_of_kv(before: float, *, limit: int) -> Select[Any]:
-    return (
+def finished_runs_out_of_kv(before: float, *, limit: int) -> Query[str]:
+    statement = (
         select(_runs.c.run_id)
         .where(FINISHED, _runs.c.finished_at < before, _runs.c.changed_at < before, _runs.c.kv_released == 1)
         .order_by(_runs.c.finished_at)
         .limit(limit)
     )
+    return Query(statement, str)
 
 
-def ended_among(run_ids: Sequence[str]) -> Select[Any]:
+def ended_among(run_ids: Sequence[str]) -> Query[EndedRun]:
     """Those of the runs that have ended, with the KV revision of the end."""
     columns = (_runs.c.run_id, _runs.c.revision)
-    return select(*columns).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
+    return Query(select(*columns).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None)), EndedRun)
 
 
-def attempts_of(run_id: str) -> Select[Any]:
-    return select(_attempts).where(_attempts.c.run_id == run_id).order_by(_attempts.c.attempt)
+def attempts_of(run_id: str) -> Query[AttemptRow]:
+    columns = [_attempts.c[name] for name in AttemptRow._fields]
+    return Query(select(*columns).where(_attempts.c.run_id == run_id).order_by(_attempts.c.attempt), AttemptRow)
 
 
-def decisions_about(run_id: str, *, limit: int) -> Select[Any]:
+def decisions_about(run_id: str, *, limit: int) -> Query[DecisionRow]:
     """The latest decisions about a run, the newest first."""
-    return select(_decisions).where(_decisions.c.run_id == run_id).order_by(_decisions.c.id.desc()).limit(limit)
+    columns = [_decisions.c[name] for name in DecisionRow._fields]
+    latest = select(*columns).where(_decisions.c.run_id == run_id).order_by(_decisions.c.id.desc()).limit(limit)
+    return Query(latest, DecisionRow)
+
+
+def open_letters_of_all(*, most: int) -> Query[int]:
+    """The number of open letters of all tenants, up to `most`. Adding up groups would have no such limit."""
+    found = select(_letters.c.state).where(_letters.c.state == "open").limit(most).subquery()
+    return Query(select(func.count()).select_from(found), int)
+
+
+def _earliest(*moments: float | None) -> float | None:
+    return min((moment for moment in moments if moment is not None), default=None)

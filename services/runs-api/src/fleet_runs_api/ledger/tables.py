@@ -1,12 +1,25 @@
 """The ledger's tables. The row of a run is small; its documents (job and last snapshot) are in another table."""
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, text
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, TypeDecorator, text
 from sqlmodel import Field, SQLModel
 
 from fleet_contracts.status import RunStatus
 
 # SQLite generates keys only for a column whose type is exactly INTEGER.
 _Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+class _Status(TypeDecorator[RunStatus]):
+    """A text that is read as the status it names."""
+
+    impl = String(16)
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Any) -> RunStatus | None:
+        return None if value is None else RunStatus(value)
+
 
 # Conditions of partial indexes: SQLite uses such an index only if the query repeats its condition literally.
 _UNFINISHED = text("finished_at IS NULL")
@@ -54,7 +67,7 @@ class Run(SQLModel, table=True):
     flow_name: str = Field(sa_column=Column(String(200), nullable=False))
     tag: str = Field(sa_column=Column(String(64), nullable=False))
     tags: str = Field(sa_column=Column(Text, nullable=False))
-    status: RunStatus = Field(sa_column=Column(String(16), nullable=False))
+    status: RunStatus = Field(sa_column=Column(_Status, nullable=False))
     attempt: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     worker_id: str | None = Field(default=None, sa_column=Column(String(255)))
     error: str | None = Field(default=None, sa_column=Column(Text))
@@ -218,7 +231,7 @@ class RunCount(SQLModel, table=True):
     __tablename__ = "run_counts"
 
     tenant_id: str = Field(sa_column=Column(String(128), primary_key=True))
-    status: RunStatus = Field(sa_column=Column(String(16), primary_key=True))
+    status: RunStatus = Field(sa_column=Column(_Status, primary_key=True))
     total: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 
@@ -230,7 +243,7 @@ class FlowCount(SQLModel, table=True):
     tenant_id: str = Field(sa_column=Column(String(128), primary_key=True))
     flow_name: str = Field(sa_column=Column(String(200), primary_key=True))
     tag: str = Field(sa_column=Column(String(64), primary_key=True))
-    status: RunStatus = Field(sa_column=Column(String(16), primary_key=True))
+    status: RunStatus = Field(sa_column=Column(_Status, primary_key=True))
     total: int = Field(sa_column=Column(BigInteger, nullable=False))
 
 

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ..errors import LedgerUnavailable
-from .commit_retries import note_retry
 from .database import unavailable_if_away
+from .transaction import Transaction
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ I = TypeVar("I")  # noqa: E741
 R = TypeVar("R")
 
 # Writes many items of one kind at once; the results are in the order of the items.
-Batch = Callable[[Connection, Sequence[I]], Sequence[R]]
+Batch = Callable[[Transaction, Sequence[I]], Sequence[R]]
 
 _MOST_PER_COMMIT = 1000
 _PATIENCE_SECONDS = 0.02
@@ -64,13 +64,11 @@ class GroupCommit:
         self,
         engine: Engine,
         *,
-        before_commit: Callable[[Connection], None] | None = None,
         on_commit: Callable[[int, float], None] = lambda *_: None,
     ) -> None:
         """`on_commit` is called after each transaction with its number of writes and its duration in seconds."""
         self._on_commit = on_commit
         self._engine = engine
-        self._before_commit = before_commit
         self._queue: queue.SimpleQueue[_Waiting[Any, Any] | _Nudge | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -244,13 +242,12 @@ class GroupCommit:
         for waiting in group:
             by_batch.setdefault(waiting.batch, []).append(waiting)
         with unavailable_if_away(), self._connect() as connection, connection.begin():
-            note_retry(connection, unsure=any(waiting.unsure for waiting in group))
+            transaction = Transaction(connection, may_be_committed=any(waiting.unsure for waiting in group))
             for batch, members in by_batch.items():
-                results = batch(connection, [member.item for member in members])
+                results = batch(transaction, [member.item for member in members])
                 for member, result in zip(members, results, strict=True):
                     member.result = result
-            if self._before_commit is not None:
-                self._before_commit(connection)
+            transaction.settle()
 
 
 def _has_lost_connection(error: LedgerUnavailable) -> bool:

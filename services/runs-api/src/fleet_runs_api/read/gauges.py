@@ -12,16 +12,12 @@ import nats.js.errors
 from fleet_contracts.names import kv_stream, kv_subject
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError
-from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import messages_of
 from fleet_kit.telemetry.metrics import OTHER
 
-from .dead_letters import reads as dead_letter_reads
-from .ledger import reads
-from .ledger.database import Database
-from .metrics import RunsMetrics
-from .settings import RunsSettings
-from .workers import NOBODY, FleetView
+from ..ledger import reads
+from ..live.workers import NOBODY, FleetView
+from ..resources import Resources
 
 logger = logging.getLogger(__name__)
 
@@ -36,20 +32,12 @@ _AWAY = (FleetError, nats.errors.Error, nats.js.errors.Error, OSError, TimeoutEr
 
 
 class FleetGauges:
-    def __init__(
-        self,
-        *,
-        settings: RunsSettings,
-        link: NatsLink,
-        database: Database,
-        workers: FleetView,
-        metrics: RunsMetrics,
-    ) -> None:
-        self._settings = settings
-        self._link = link
-        self._database = database
+    def __init__(self, shared: Resources, *, workers: FleetView) -> None:
+        self._settings = shared.settings
+        self._link = shared.link
+        self._database = shared.database
+        self._metrics = shared.metrics
         self._workers = workers
-        self._metrics = metrics
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
 
@@ -90,20 +78,19 @@ class FleetGauges:
     async def _show_totals(self) -> None:
         totals: Counter[RunStatus] = Counter()
         for row in await self._database.fetch(reads.totals_by_status()):
-            totals[RunStatus(row.status)] += row.total
+            totals[row.status] += row.total
         self._metrics.show_totals(totals)
-        (letters,) = await self._database.fetch(dead_letter_reads.count_open(most=_MOST_COUNTED))
-        self._metrics.open_letters.set(letters[0])
+        [letters] = await self._database.fetch(reads.open_letters_of_all(most=_MOST_COUNTED))
+        self._metrics.open_letters.set(letters)
 
     async def _show_backlog(self) -> None:
         now = time.time()
-        held = await self._database.fetch(reads.heard_of_longest_ago())
-        self._metrics.oldest_heartbeat.set(max(now - held[0].changed_at, 0.0) if held else 0.0)
-        (due,) = await self._database.fetch(reads.count_due(now, most=_MOST_COUNTED))
-        self._metrics.outbox_due.set(due[0])
-        (first,) = await self._database.fetch(reads.due_longest())
-        since = min((moment for moment in first if moment is not None), default=now)
-        self._metrics.outbox_oldest.set(max(now - since, 0.0))
+        changed = await self._database.fetch(reads.heard_of_longest_ago())
+        self._metrics.oldest_heartbeat.set(max(now - changed[0], 0.0) if changed else 0.0)
+        [due] = await self._database.fetch(reads.count_due(now, most=_MOST_COUNTED))
+        self._metrics.outbox_due.set(due)
+        [since] = await self._database.fetch(reads.due_longest())
+        self._metrics.outbox_oldest.set(0.0 if since is None else max(now - since, 0.0))
 
     # From JetStream -----------------------------------------------------------------------------
 

@@ -3,23 +3,23 @@
 import logging
 import time
 import uuid
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import AttemptOutcome, RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats.kv import Bucket, Entry
-from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.documents import Stored
 
 from ..errors import LedgerUnavailable, RunNotFound
 from ..ledger import reads
 from ..ledger.accepted import AcceptedRuns
-from ..ledger.database import Database
-from ..ledger.documents import Accepted, snapshot_of
-from ..repair.unclaimed import Unclaimed
-from ..workers import FleetView
+from ..ledger.documents import snapshot_of
+from ..ledger.rows import AttemptRow
+from ..live.workers import FleetView
+from ..resources import Resources
 from .schemas import Attempts, AttemptView, DecisionView
 from .waiting import why_snapshot_waits
 
@@ -38,39 +38,39 @@ _OUTCOMES = {
 
 # An attempt of a run, and the worker that executed it.
 Writer = tuple[int, str | None]
+# Whether the job of a run (by its id and tag) was delivered and not claimed.
+IsUnclaimed = Callable[[str, str], bool]
 
 
 class RunViews:
     def __init__(
         self,
+        shared: Resources,
         *,
-        link: NatsLink,
-        runs: Bucket,
-        database: Database,
         accepted: AcceptedRuns,
         workers: FleetView,
-        unclaimed: Unclaimed,
+        is_unclaimed: IsUnclaimed,
     ) -> None:
-        self._link = link
-        self._runs = runs
-        self._database = database
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
         self._accepted = accepted
         self._workers = workers
-        self._unclaimed = unclaimed
+        self._is_unclaimed = is_unclaimed
 
     async def find(self, run_id: str, *, tenant_id: str, linearizable: bool = False) -> RunSnapshot:
         """The run's latest state; RunNotFound also for a run of another tenant."""
         live = await self.find_live(run_id, tenant_id=tenant_id, linearizable=linearizable)
-        return live[0] if live is not None else await self._from_ledger(run_id)
+        return live.value if live is not None else await self._from_ledger(run_id)
 
-    async def find_for_watcher(self, run_id: str, accepted: Accepted) -> tuple[RunSnapshot, int]:
+    async def find_for_watcher(self, run_id: str, accepted: RunSnapshot) -> Stored[RunSnapshot]:
         """The latest state and its KV revision, or 0 if the ledger has it and KV does not.
 
         An end in the ledger is final, also if KV was set back to a time before it.
         """
         self._link.require()
         live = await self._live(run_id, accepted, linearizable=True)
-        if live is not None and live[0].is_terminal:
+        if live is not None and live.value.is_terminal:
             return live
         try:
             known = await self._from_ledger(run_id)
@@ -78,7 +78,7 @@ class RunViews:
             if live is None:
                 raise
             return live
-        return live if live is not None and not known.is_terminal else (known, 0)
+        return live if live is not None and not known.is_terminal else Stored(known, revision=0)
 
     async def ended_among(self, run_ids: Sequence[str]) -> list[str]:
         """Those of the runs that have ended according to the ledger."""
@@ -87,15 +87,19 @@ class RunViews:
 
     async def find_live(
         self, run_id: str, *, tenant_id: str, linearizable: bool = False
-    ) -> tuple[RunSnapshot, int] | None:
-        """The run's snapshot in KV and its revision; None if KV has none that can be read."""
+    ) -> Stored[RunSnapshot] | None:
+        """The run's snapshot in KV; None if KV has none that can be read."""
         return await self._live(run_id, await self.accepted(run_id, tenant_id=tenant_id), linearizable=linearizable)
 
-    async def _live(self, run_id: str, accepted: Accepted, *, linearizable: bool) -> tuple[RunSnapshot, int] | None:
-        found = _readable(run_id, await self._runs.get(run_id, linearizable=linearizable))
-        return found and (accepted.laid_over(found[0]), found[1])
+    async def _live(self, run_id: str, accepted: RunSnapshot, *, linearizable: bool) -> Stored[RunSnapshot] | None:
+        try:
+            stored = await self._runs.read(run_id, linearizable=linearizable)
+        except MalformedMessage as error:
+            logger.warning("a snapshot in KV cannot be read, the ledger answers: %s", error)
+            return None
+        return stored and replace(stored, value=stored.value.with_facts_of(accepted))
 
-    async def accepted(self, run_id: str, *, tenant_id: str) -> Accepted:
+    async def accepted(self, run_id: str, *, tenant_id: str) -> RunSnapshot:
         """The run as it was accepted; RunNotFound also for a run of another tenant."""
         if not _is_run_id(run_id):
             raise RunNotFound(run_id=run_id)
@@ -111,7 +115,7 @@ class RunViews:
             more["worker_alive"] = self._workers.is_alive(worker, now=now)
             more["worker_heartbeat_at"] = worker.last_heartbeat_at
             more["worker_tags"] = worker.tags
-        unclaimed = self._unclaimed.has(snapshot.run_id, snapshot.tag or "")
+        unclaimed = self._is_unclaimed(snapshot.run_id, snapshot.tag or "")
         if (waiting := why_snapshot_waits(snapshot, self._workers, now=now, unclaimed=unclaimed)) is not None:
             more["waiting_reason"] = waiting.reason
             more["waiting_detail"] = waiting.detail
@@ -121,14 +125,14 @@ class RunViews:
     async def job(self, run_id: str, *, tenant_id: str) -> Job:
         """The job of the run, as it was accepted."""
         rows = await self._database.fetch(reads.run_with_documents(run_id)) if _is_run_id(run_id) else []
-        if not rows or rows[0].tenant_id != tenant_id:
+        if not rows or rows[0].kind.tenant_id != tenant_id:
             raise RunNotFound(run_id=run_id)
         return Job.decode(rows[0].job.encode())
 
     async def attempts(self, run_id: str, *, tenant_id: str) -> Attempts:
         """All attempts of the run in order, and the decisions about it."""
         snapshot = await self.find(run_id, tenant_id=tenant_id)
-        known = {row.attempt: AttemptView.model_validate(row._mapping) for row in await self._attempt_rows(run_id)}
+        known = {row.attempt: AttemptView.model_validate(row._asdict()) for row in await self._attempt_rows(run_id)}
         for record in snapshot.earlier_attempts:
             row = known.get(record.attempt)
             known[record.attempt] = AttemptView(
@@ -155,7 +159,7 @@ class RunViews:
             max_attempts=snapshot.retry.max_attempts if snapshot.retry else 1,
             failures=snapshot.failures,
             attempts=[known[number] for number in sorted(known)],
-            decisions=[DecisionView.model_validate(row._mapping) for row in reversed(decided)],
+            decisions=[DecisionView.model_validate(row._asdict()) for row in reversed(decided)],
         )
 
     async def writers(self, run_id: str, *, tenant_id: str, wanted: Set[Writer]) -> Set[Writer]:
@@ -167,7 +171,7 @@ class RunViews:
             known |= {(row.attempt, row.worker_id) for row in await self._attempt_rows(run_id)}
         return known
 
-    async def _attempt_rows(self, run_id: str) -> Sequence[Any]:
+    async def _attempt_rows(self, run_id: str) -> Sequence[AttemptRow]:
         return await self._database.fetch(reads.attempts_of(run_id))
 
     async def _from_ledger(self, run_id: str) -> RunSnapshot:
@@ -175,16 +179,6 @@ class RunViews:
         if not rows:
             raise RunNotFound(run_id=run_id)
         return snapshot_of(rows[0])
-
-
-def _readable(run_id: str, entry: Entry | None) -> tuple[RunSnapshot, int] | None:
-    if entry is None:
-        return None
-    try:
-        return RunSnapshot.decode_of(run_id, entry.value), entry.revision
-    except MalformedMessage as error:
-        logger.warning("a snapshot in KV cannot be read, the ledger answers: %s", error)
-        return None
 
 
 def _is_run_id(text: str) -> bool:

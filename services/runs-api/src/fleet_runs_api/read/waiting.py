@@ -7,7 +7,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
 from ..ledger.texts import iso
-from ..workers import FleetView
+from ..live.workers import FleetView
 
 
 class WaitingReason(StrEnum):

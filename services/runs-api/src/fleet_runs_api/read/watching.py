@@ -17,11 +17,10 @@ from fleet_contracts.names import kv_key, kv_stream, kv_subject
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stream_identity
 from fleet_kit.nats.pull import stream_sequence_of
 
-from ..ledger.documents import Accepted
+from ..resources import Resources
 from .event_ids import EventId
 from .views import RunViews
 
@@ -54,7 +53,7 @@ class Watcher:
         # A change may have been missed, so the state must be read.
         self.must_look = True
 
-    def tell(self, news: _News) -> None:
+    def notify(self, news: _News) -> None:
         self._news = news
         self._changed.set()
 
@@ -78,9 +77,9 @@ class Watcher:
 class Watching:
     """Follows the bucket while there are watchers."""
 
-    def __init__(self, *, link: NatsLink, bucket: str, views: RunViews) -> None:
-        self._link = link
-        self._bucket = bucket
+    def __init__(self, shared: Resources, *, views: RunViews) -> None:
+        self._link = shared.link
+        self._bucket = shared.runs.bucket.name
         self._views = views
         self._watchers: dict[str, set[Watcher]] = {}
         self._subscription: JetStreamContext.PushSubscription | None = None
@@ -133,7 +132,7 @@ class Watching:
         return self._states(run_id, accepted, after, since, time.monotonic() + seconds)
 
     async def _states(
-        self, run_id: str, accepted: Accepted, last: EventId | None, since: float, deadline: float
+        self, run_id: str, accepted: RunSnapshot, last: EventId | None, since: float, deadline: float
     ) -> AsyncIterator[State | None]:
         watcher = Watcher()
         self._watchers.setdefault(run_id, set()).add(watcher)
@@ -152,7 +151,7 @@ class Watching:
             self._leave(run_id, watcher)
 
     async def _next(
-        self, run_id: str, accepted: Accepted, watcher: Watcher, last: EventId | None, deadline: float
+        self, run_id: str, accepted: RunSnapshot, watcher: Watcher, last: EventId | None, deadline: float
     ) -> State | None:
         """The next state: read if a change may have been missed, else from the next message."""
         try:
@@ -160,18 +159,19 @@ class Watching:
             if watcher.must_look:
                 watcher.must_look = False
                 store = self._store
-                snapshot, revision = await self._views.find_for_watcher(run_id, accepted)
-                return State(snapshot, EventId(store, revision))
+                stored = await self._views.find_for_watcher(run_id, accepted)
+                return State(stored.value, EventId(store, stored.revision))
         except NatsUnavailable:
             watcher.must_look = True  # NATS is unavailable; `resume` wakes the watcher when it is back
         news = await watcher.wait(min(_HEARTBEAT_SECONDS, deadline - time.monotonic()))
         if news is None or not news.msg.data:
             return None
-        told = EventId(news.store, stream_sequence_of(news.msg))
-        if last is not None and told.is_older_than(last):
+        event_id = EventId(news.store, stream_sequence_of(news.msg))
+        if last is not None and event_id.is_older_than(last):
             return None
         try:
-            return State(accepted.laid_over(RunSnapshot.decode_of(run_id, news.msg.data)), told)
+            snapshot = RunSnapshot.decode_of(run_id, news.msg.data)
+            return State(snapshot.with_facts_of(accepted), event_id)
         except MalformedMessage:
             logger.warning("a snapshot cannot be read and is not shown", extra={"run_id": run_id})
             return None
@@ -207,7 +207,7 @@ class Watching:
 
     async def _on_change(self, store: str, msg: Msg) -> None:
         for watcher in self._watchers.get(kv_key(self._bucket, msg.subject), ()):
-            watcher.tell(_News(store, msg))
+            watcher.notify(_News(store, msg))
 
     def _warn(self, run_ids: Iterable[str]) -> None:
         for run_id in run_ids:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -21,21 +22,18 @@ from fleet_contracts.names import DEAD_LETTER_ID, WireNames, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket, Entry
-from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.telemetry.tracing import Kind, span
 
 from ..dispatch.queued_jobs import QueuedJobs
 from ..fold import history
 from ..fold.history import Decided, DecisionKind
+from ..fold.rules import is_possible
 from ..ledger import reads
-from ..ledger.database import Database
-from ..ledger.documents import waiting_snapshot_of, with_facts_of
+from ..ledger.documents import waiting_snapshot_of
+from ..ledger.rows import OverdueRun, RunRow, UncheckedRun
 from ..ledger.texts import iso
-from ..ledger.writer import GroupCommit
-from ..metrics import RunsMetrics
-from .possible import possible_snapshot
+from ..resources import Resources
 from .repairs import repair_each, repairing
 
 logger = logging.getLogger(__name__)
@@ -48,24 +46,14 @@ _QUEUE_GROUP = "runs-api"
 
 
 class Expiry:
-    def __init__(
-        self,
-        *,
-        link: NatsLink,
-        runs: Bucket,
-        database: Database,
-        commits: GroupCommit,
-        names: WireNames,
-        jobs: QueuedJobs,
-        metrics: RunsMetrics,
-    ) -> None:
-        self._link = link
-        self._runs = runs
-        self._database = database
-        self._commits = commits
-        self._names = names
+    def __init__(self, shared: Resources, *, jobs: QueuedJobs) -> None:
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._commits = shared.commits
+        self._names: WireNames = shared.settings
+        self._metrics = shared.metrics
         self._jobs = jobs
-        self._metrics = metrics
         self._advisories: Subscription | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._failures = RateLimitedLog()
@@ -78,10 +66,10 @@ class Expiry:
         overdue = await self._database.fetch(reads.overdue_runs(now, limit=_PAGE))
         await repair_each(self._database, partial(self._end_overdue, now=now), overdue)
 
-    async def _end_overdue(self, row: Any, *, now: float) -> None:
-        error = f"the run's deadline {iso(row.deadline_at)} passed before it ended"
-        patience = row.deadline_at + _HOLDER_SECONDS
-        await self._fail(row, DeadLetterReason.DEADLINE_EXCEEDED, error, spare_holder=now < patience)
+    async def _end_overdue(self, run: OverdueRun, *, now: float) -> None:
+        error = f"the run's deadline {iso(run.deadline_at)} passed before it ended"
+        spare_holder = now < run.deadline_at + _HOLDER_SECONDS
+        await self._fail(run.run_id, DeadLetterReason.DEADLINE_EXCEEDED, error, spare_holder=spare_holder)
 
     # Deliveries ----------------------------------------------------------------------------------
 
@@ -96,7 +84,7 @@ class Expiry:
             task.cancel()
         await asyncio.gather(*self._working, return_exceptions=True)
 
-    async def end_if_exhausted(self, row: Any, revision: int) -> bool:
+    async def end_if_exhausted(self, run: UncheckedRun, revision: int) -> bool:
         """Fail a waiting run if JetStream will not deliver its job again; True if that is so.
 
         JetStream does not report this for a single message. But a job that was delivered before, while no delivery
@@ -105,20 +93,20 @@ class Expiry:
         """
         try:
             info = await self._link.jetstream.consumer_info(
-                self._names.work_stream, self._names.work_durable(row.tag)
+                self._names.work_stream, self._names.work_durable(run.tag)
             )
         except nats.js.errors.NotFoundError:
             return False  # no worker has ever served this tag
         except (nats.errors.Error, nats.js.errors.Error) as error:
             # The job exists. A queue that does not answer must not delay the runs of other tags.
             self._failures.log(
-                logger, f"the queue of tag {row.tag} is looked at later", self._link.unavailable(error)
+                logger, f"the queue of tag {run.tag} is looked at later", self._link.unavailable(error)
             )
             return False
         handed_out = info.delivered.stream_seq if info.delivered else 0
-        if info.num_ack_pending or not row.job_sequence or row.job_sequence > handed_out:
+        if info.num_ack_pending or not run.job_sequence or run.job_sequence > handed_out:
             return False
-        await self._fail_exhausted(row, row.job_sequence, info.config.max_deliver, revision=revision)
+        await self._fail_exhausted(run.run_id, run.job_sequence, info.config.max_deliver, revision=revision)
         return True
 
     async def _on_advisory(self, msg: Msg) -> None:
@@ -133,69 +121,69 @@ class Expiry:
             run_id = Job.decode(message.data).run_id
         except MalformedMessage:
             return  # a worker sends a dead letter for it
-        rows = await self._database.fetch(reads.run_with_documents(run_id))
-        if rows and rows[0].job_sequence == sequence:
-            await self._fail_exhausted(rows[0], sequence, deliveries)
-        elif not rows or rows[0].job_sequence is not None:
+        places = await self._database.fetch(reads.job_place(run_id))
+        if places and places[0].job_sequence == sequence:
+            await self._fail_exhausted(run_id, sequence, deliveries)
+        elif not places or places[0].job_sequence is not None:
             await self._jobs.remove(sequence)  # there is no such run, or it has another job
         # Else the ledger does not know yet whether this is the run's job: the sweeper checks when it does.
 
     async def _fail_exhausted(
-        self, row: Any, sequence: int, deliveries: int | None, *, revision: int | None = None
+        self, run_id: str, sequence: int, deliveries: int | None, *, revision: int | None = None
     ) -> None:
         often = f"{deliveries} times, as often as PYOCO_CONSUMER_MAX_DELIVER allows" if deliveries else "too often"
         error = f"the job was delivered {often}, and no worker brought the run to an end"
         reason = DeadLetterReason.DELIVERIES_EXHAUSTED
-        if await self._fail(row, reason, error, spare_holder=True, only_revision=revision):
+        if await self._fail(run_id, reason, error, spare_holder=True, only_revision=revision):
             await self._jobs.remove(sequence)
 
     # The end -------------------------------------------------------------------------------------
 
     async def _fail(
         self,
-        row: Any,
+        run_id: str,
         reason: DeadLetterReason,
         error: str,
         *,
         spare_holder: bool,
         only_revision: int | None = None,
     ) -> bool:
-        """End the run as FAILED by compare-and-set; False if it has ended, or its holder is to do it.
+        """End the run as FAILED, or as CANCELLED if that was requested.
 
-        With `only_revision`: False also if the run is in another state than when the reason was found.
+        False if it has ended, or its holder is to do it, or if it is not of `only_revision` any more.
         """
-        while True:
-            entry = await self._runs.get(row.run_id)
-            if only_revision is not None and (entry is None or entry.revision != only_revision):
-                return False
-            rows = await self._database.fetch(reads.run_with_documents(row.run_id))
-            if not rows:
-                return False
-            snapshot = _snapshot_to_end(rows[0], entry)
-            if snapshot.is_terminal or (snapshot.is_held and spare_holder):
-                return False
-            ack_subject = snapshot.ack_subject
-            status = RunStatus.CANCELLED if snapshot.status is RunStatus.CANCELLING else RunStatus.FAILED
-            ended = snapshot.finish(status, now=time.time(), error=error, reason=reason)
-            # Read before the letter is sent: after that the run may be requeued and have another job.
-            job = None if ack_subject else await self._jobs.place_of(row.run_id)
-            with await repairing(self._database, row.run_id, reason.value):
-                try:
-                    if entry is None:
-                        await self._runs.create(row.run_id, ended.encode())
-                    else:
-                        await self._runs.update(row.run_id, ended.encode(), revision=entry.revision)
-                except WrongRevision:
-                    continue
-                # The job is removed last: as long as it exists, a worker that gets it sends a missing letter.
-                await self._tell(ended, reason, error)
-                if ack_subject:
-                    await self._jobs.answer(row.run_id, ack_subject, b"+ACK")
-                elif job is not None:
-                    await self._jobs.remove(job)
-            return True
+        before: RunSnapshot | None = None
+        with ExitStack() as traced:
 
-    async def _tell(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
+            async def end(there: RunSnapshot | None) -> RunSnapshot | None:
+                nonlocal before
+                # Read after the snapshot: a run is reopened in the ledger before it is reopened in KV.
+                rows = await self._database.fetch(reads.run_with_documents(run_id))
+                if not rows:
+                    return None
+                before = _snapshot_to_end(rows[0], there)
+                if before.is_terminal or (before.is_held and spare_holder):
+                    return None
+                traced.close()
+                traced.enter_context(await repairing(self._database, run_id, reason.value))
+                status = RunStatus.CANCELLED if before.status is RunStatus.CANCELLING else RunStatus.FAILED
+                return before.finish(status, now=time.time(), error=error, reason=reason)
+
+            ended = await self._runs.change(run_id, end, only_revision=only_revision, lenient=True)
+            if ended is None or not ended.is_new:
+                return False
+            assert before is not None
+            # Looked up before the letter is sent: after that the run may be requeued and have another job.
+            job = None if before.ack_subject else await self._jobs.place_of(run_id)
+            # The job is removed last: as long as it exists, a worker that gets it sends a missing letter.
+            await self._report(ended.value, reason, error)
+            if before.ack_subject:
+                await self._jobs.answer(run_id, before.ack_subject, b"+ACK")
+            elif job is not None:
+                await self._jobs.remove(job)
+        return True
+
+    async def _report(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
         self._metrics.repairs.labels(reason.value).inc()
         logger.warning(
             "run %s was ended: %s", ended.run_id, error, extra={"run_id": ended.run_id, "reason": reason.value}
@@ -236,15 +224,9 @@ class Expiry:
             self._failures.log(logger, "an exhausted job could not be dealt with; the sweeper will", error)
 
 
-def _snapshot_to_end(row: Any, entry: Entry | None) -> RunSnapshot:
-    """The run's snapshot in KV or, if KV has none that is possible, the one in the ledger.
-
-    `row` is read after the entry: a run is reopened in the ledger before it is reopened in KV.
-    """
+def _snapshot_to_end(row: RunRow, there: RunSnapshot | None) -> RunSnapshot:
+    """The run's snapshot in KV or, if KV has none that is possible, the one in the ledger."""
     waiting = waiting_snapshot_of(row)
-    if entry is None:
+    if there is None or not is_possible(row.known, there, now=time.time()):
         return waiting
-    try:
-        return with_facts_of(waiting, possible_snapshot(row, entry))
-    except MalformedMessage:
-        return waiting
+    return there.with_facts_of(waiting)

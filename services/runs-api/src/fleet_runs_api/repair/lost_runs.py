@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import select, update
 
 from ..fold.history import Decided, DecisionKind, note_decisions
-from ..ledger import reads
 from ..ledger.documents import KEEP_SNAPSHOT, waiting_snapshot_of
 from ..ledger.outbox import queue_again
 from ..ledger.prepared import Updating
+from ..ledger.reads import run_with_documents
 from ..ledger.tables import runs as _runs
+from ..ledger.transaction import Transaction
 
 _NOTE_CHECKED = Updating(_runs, ("checked_at",), keys=("run_id",))
 
@@ -28,43 +29,35 @@ class Redispatch:
     unheard_attempts: int = 0
 
 
-def redispatch(connection: Connection, wanted: Sequence[Redispatch]) -> Sequence[bool]:
+def redispatch(transaction: Transaction, wanted: Sequence[Redispatch]) -> Sequence[bool]:
     """Queue runs again that JetStream has lost. False: another process did so already, or the run has ended."""
-    results = []
-    for item in wanted:
-        found = connection.execute(
-            select(_runs.c.attempt)
-            .where(
-                _runs.c.run_id == item.run_id,
-                _runs.c.dispatch == item.expected_dispatch,
-                _runs.c.finished_at.is_(None),
-            )
-            .with_for_update()
-        ).first()
-        results.append(found is not None)
-        if found is not None:
-            anew = {"revision": 0} if item.forgotten else {}
-            queue_again(connection, item.run_id, due_at=item.now, now=item.now, **anew)
-            if item.forgotten:
-                row = connection.execute(reads.run_with_documents(item.run_id)).one()
-                waiting = waiting_snapshot_of(row).skip_attempts(item.unheard_attempts)
-                KEEP_SNAPSHOT.execute(connection, [(waiting.encode().decode(), item.run_id)])
-            reason = f"JetStream had lost the run ({item.reason})"
-            note_decisions(
-                connection, [Decided(item.run_id, item.now, DecisionKind.REDISPATCH, found.attempt, reason)]
-            )
-    return results
+    return [_redispatch(transaction, item) for item in wanted]
 
 
-def note_checked(connection: Connection, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
-    _NOTE_CHECKED.execute(connection, [(at, run_id) for run_id, at in sorted(checks)])
+def _redispatch(transaction: Transaction, item: Redispatch) -> bool:
+    same = (_runs.c.run_id == item.run_id, _runs.c.dispatch == item.expected_dispatch, _runs.c.finished_at.is_(None))
+    found = transaction.execute(select(_runs.c.attempt).where(*same).with_for_update()).first()
+    if found is None:
+        return False
+    anew = {"revision": 0} if item.forgotten else {}
+    queue_again(transaction, item.run_id, due_at=item.now, now=item.now, **anew)
+    if item.forgotten and (row := run_with_documents(item.run_id).first(transaction.connection)) is not None:
+        waiting = waiting_snapshot_of(row).skip_attempts(item.unheard_attempts)
+        KEEP_SNAPSHOT.execute(transaction.connection, [(waiting.encode().decode(), item.run_id)])
+    reason = f"JetStream had lost the run ({item.reason})"
+    note_decisions(transaction, [Decided(item.run_id, item.now, DecisionKind.REDISPATCH, found.attempt, reason)])
+    return True
+
+
+def note_checked(transaction: Transaction, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
+    _NOTE_CHECKED.execute(transaction.connection, [(at, run_id) for run_id, at in sorted(checks)])
     return [None] * len(checks)
 
 
-def forget_revision(connection: Connection, known: Sequence[tuple[str, int]]) -> Sequence[None]:
+def forget_revision(transaction: Transaction, known: Sequence[tuple[str, int]]) -> Sequence[None]:
     """Reset the revisions of these runs, so that the next snapshot is folded in; not if one was folded in since."""
     for run_id, revision in known:
-        connection.execute(
+        transaction.execute(
             update(_runs).where(_runs.c.run_id == run_id, _runs.c.revision == revision).values(revision=0)
         )
     return [None] * len(known)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 from fleet_contracts import spans
 from fleet_contracts.job import Job
@@ -12,8 +12,11 @@ from fleet_kit.telemetry.tracing import UNTRACED, Span, span
 
 from ..ledger import reads
 from ..ledger.database import Database
+from ..ledger.rows import HeldRun, OverdueRun, UncheckedRun
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T", HeldRun, OverdueRun, UncheckedRun)
 
 
 async def repairing(database: Database, run_id: str, reason: str) -> Span:
@@ -26,7 +29,7 @@ async def repairing(database: Database, run_id: str, reason: str) -> Span:
         return UNTRACED
     about = {
         **spans.about_run(job),
-        spans.ATTEMPT: rows[0].attempt,
+        spans.ATTEMPT: rows[0].known.attempt,
         spans.WORKER_ID: rows[0].worker_id,
         spans.REASON: reason,
     }
@@ -35,18 +38,18 @@ async def repairing(database: Database, run_id: str, reason: str) -> Span:
 
 async def in_trace_of(database: Database, run_id: str) -> Span:
     """The trace of a run of which only the id is known, for a log line about it."""
-    rows = await database.fetch(reads.run_with_documents(run_id))
-    return Span(Job.decode(rows[0].job.encode()).trace_context) if rows else UNTRACED
+    jobs = await database.fetch(reads.job_of(run_id))
+    return Span(Job.decode(jobs[0].encode()).trace_context) if jobs else UNTRACED
 
 
-async def repair_each(database: Database, repair: Callable[[Any], Awaitable[object]], rows: Sequence[Any]) -> None:
+async def repair_each(database: Database, repair: Callable[[T], Awaitable[object]], runs: Sequence[T]) -> None:
     """Repair many runs at once; one that cannot be repaired does not keep the others waiting."""
-    outcomes = await asyncio.gather(*(repair(row) for row in rows), return_exceptions=True)
-    for row, outcome in zip(rows, outcomes, strict=True):
+    outcomes = await asyncio.gather(*(repair(run) for run in runs), return_exceptions=True)
+    for run, outcome in zip(runs, outcomes, strict=True):
         if isinstance(outcome, FleetError):
             raise outcome
         if isinstance(outcome, Exception):
-            with await in_trace_of(database, row.run_id):
+            with await in_trace_of(database, run.run_id):
                 logger.error(
-                    "run %s could not be repaired", row.run_id, exc_info=outcome, extra={"run_id": row.run_id}
+                    "run %s could not be repaired", run.run_id, exc_info=outcome, extra={"run_id": run.run_id}
                 )

@@ -6,13 +6,9 @@ import time
 
 from fleet_contracts.names import kv_stream
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket
-from fleet_kit.nats.link import NatsLink
 
 from ..ledger import reads
-from ..ledger.database import Database
-from ..ledger.writer import GroupCommit
-from ..settings import RunsSettings
+from ..resources import Resources
 from . import removal
 
 logger = logging.getLogger(__name__)
@@ -22,14 +18,12 @@ _LONGEST_PAUSE_SECONDS = 10.0
 
 
 class Retention:
-    def __init__(
-        self, *, settings: RunsSettings, link: NatsLink, runs: Bucket, database: Database, commits: GroupCommit
-    ) -> None:
-        self._settings = settings
-        self._link = link
-        self._runs = runs
-        self._database = database
-        self._commits = commits
+    def __init__(self, shared: Resources) -> None:
+        self._settings = shared.settings
+        self._link = shared.link
+        self._runs = shared.runs.bucket
+        self._database = shared.database
+        self._commits = shared.commits
         self._failures = RateLimitedLog()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -58,18 +52,18 @@ class Retention:
         # Read before the ledger: the snapshot of a run that is reopened later is newer and stays. A snapshot that was
         # written over an end is erased, whatever its revision.
         last = (await self._link.stream_info(kv_stream(self._runs.name))).state.last_seq
-        rows = await self._database.fetch(reads.finished_runs_in_kv(before, limit=_PAGE))
-        await asyncio.gather(*(self._runs.erase(row.run_id, up_to=last) for row in rows))
-        if rows:
-            await self._commits.write(removal.mark_released, [row.run_id for row in rows])
-        return len(rows)
+        run_ids = await self._database.fetch(reads.finished_runs_in_kv(before, limit=_PAGE))
+        await asyncio.gather(*(self._runs.erase(run_id, up_to=last) for run_id in run_ids))
+        if run_ids:
+            await self._commits.write(removal.mark_released, run_ids)
+        return len(run_ids)
 
     async def _purge_ledger(self) -> int:
         if not self._settings.runs_retention_sec:
             return 0
         before = time.time() - self._settings.runs_retention_sec
-        rows = await self._database.fetch(reads.finished_runs_out_of_kv(before, limit=_PAGE))
-        if rows:
-            await self._commits.write(removal.purge, [row.run_id for row in rows])
-            logger.info("%d runs that ended long ago were removed from the ledger", len(rows))
-        return len(rows)
+        run_ids = await self._database.fetch(reads.finished_runs_out_of_kv(before, limit=_PAGE))
+        if run_ids:
+            await self._commits.write(removal.purge, run_ids)
+            logger.info("%d runs that ended long ago were removed from the ledger", len(run_ids))
+        return len(run_ids)

@@ -6,29 +6,26 @@ It uses linearizable reads: a server that lags behind has lost nothing.
 import asyncio
 import logging
 import time
-from typing import Any
+from contextlib import ExitStack
 
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import WireNames, kv_stream
+from fleet_contracts.names import kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket, Entry
-from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.documents import Stored
 
 from ..dispatch.queued_jobs import QueuedJobs
 from ..dispatch.relay import Relay
 from ..fold import recording
 from ..fold.recording import Observation
+from ..fold.rules import is_possible
 from ..ledger import reads
-from ..ledger.database import Database
-from ..ledger.writer import GroupCommit
-from ..metrics import RunsMetrics
-from ..settings import RunsSettings
+from ..ledger.rows import HeldRun, UncheckedRun
+from ..resources import Resources
 from . import lost_runs
 from .expiry import Expiry
 from .lost_runs import Redispatch
-from .possible import possible_snapshot
 from .repairs import in_trace_of, repair_each, repairing
 from .unclaimed import Unclaimed
 
@@ -41,30 +38,18 @@ _NOBODY = (-1, None)
 
 class Sweeper:
     def __init__(
-        self,
-        *,
-        settings: RunsSettings,
-        link: NatsLink,
-        runs: Bucket,
-        database: Database,
-        commits: GroupCommit,
-        relay: Relay,
-        expiry: Expiry,
-        jobs: QueuedJobs,
-        unclaimed: Unclaimed,
-        metrics: RunsMetrics,
+        self, shared: Resources, *, relay: Relay, expiry: Expiry, jobs: QueuedJobs, unclaimed: Unclaimed
     ) -> None:
-        self._settings = settings
-        self._names: WireNames = settings
-        self._link = link
-        self._runs = runs
-        self._database = database
-        self._commits = commits
+        self._settings = shared.settings
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._commits = shared.commits
+        self._metrics = shared.metrics
         self._relay = relay
         self._expiry = expiry
         self._jobs = jobs
         self._unclaimed = unclaimed
-        self._metrics = metrics
         # The revision of each held run, and since when (by this process's clock) it has not changed.
         self._unmoved: dict[str, tuple[int, float]] = {}
         # The number of reconnects and the bucket's leader at the last round.
@@ -130,62 +115,63 @@ class Sweeper:
             before = {}
             now += self._settings.nats_request_timeout_sec
         lost = []
-        for row in held:
-            revision, since = before.get(row.run_id, (row.revision, now))
-            self._unmoved[row.run_id] = (row.revision, since if revision == row.revision else now)
-            if revision == row.revision and now - since > self._settings.run_lost_after_sec:
-                lost.append(row)
+        for run in held:
+            revision, since = before.get(run.run_id, (run.revision, now))
+            self._unmoved[run.run_id] = (run.revision, since if revision == run.revision else now)
+            if revision == run.revision and now - since > self._settings.run_lost_after_sec:
+                lost.append(run)
         await repair_each(self._database, self._take_back, lost)
 
     async def _has_been_disturbed(self) -> bool:
         """Whether the bucket may have been unwritable at some time since the last round."""
         before, self._led = self._led, _NOBODY
-        info = await self._link.stream_info(kv_stream(self._names.runs_kv_bucket))
+        info = await self._link.stream_info(kv_stream(self._settings.runs_kv_bucket))
         self._led = (self._link.reconnects, info.cluster.leader if info.cluster else None)
         return before not in (None, self._led)
 
-    async def _take_back(self, row: Any) -> None:
+    async def _take_back(self, run: HeldRun) -> None:
         """Revoke the holder's claim by compare-and-set (fencing: it can write nothing more), then requeue the run.
 
         A run in CANCELLING ends here, also if it has no holder.
         """
-        run_id = row.run_id
-        entry = await self._runs.get(run_id, linearizable=True)
-        if entry is None:
-            return  # JetStream lost it: the check below finds that
-        try:
-            snapshot = RunSnapshot.decode_of(run_id, entry.value)
-        except MalformedMessage:
-            return  # the check below replaces it
-        if entry.revision != row.revision:
-            await self._record(snapshot, entry)
-            return
-        now = time.time()
-        cancelled = snapshot.status is RunStatus.CANCELLING
-        if not (snapshot.is_held or cancelled):
-            return
-        reason = "worker_lost" if snapshot.is_held else "cancel_unfinished"
-        after = (
-            snapshot.finish(RunStatus.CANCELLED, now=now, error=snapshot.error, reason=reason)
-            if cancelled
-            else snapshot.hand_back(now=now, interrupted=True)
-        )
-        with await repairing(self._database, run_id, reason):
-            try:
-                await self._runs.update(run_id, after.encode(), revision=entry.revision)
-            except WrongRevision:
-                return  # the holder is alive after all
-            if snapshot.ack_subject:
-                await self._jobs.answer(run_id, snapshot.ack_subject, b"+ACK" if cancelled else b"-NAK")
-            elif cancelled:
+        run_id = run.run_id
+        before: RunSnapshot | None = None
+        with ExitStack() as traced:
+
+            async def take_back(there: RunSnapshot | None) -> RunSnapshot | None:
+                nonlocal before
+                # A snapshot that JetStream has lost, or that is unreadable, is replaced by the check below.
+                if there is None or not (there.is_held or there.status is RunStatus.CANCELLING):
+                    return None
+                before = there
+                reason = _reason_to_take_back(there)
+                traced.close()
+                traced.enter_context(await repairing(self._database, run_id, reason))
+                return there.take_back(now=time.time(), reason=reason)
+
+            stored = await self._runs.change(
+                run_id, take_back, only_revision=run.revision, linearizable=True, lenient=True
+            )
+            if stored is None:
+                return
+            if not stored.is_new:
+                if stored.revision != run.revision:  # the holder is alive after all
+                    await self._record(stored)
+                return
+            assert before is not None
+            if before.ack_subject:
+                answer = b"+ACK" if stored.value.is_terminal else b"-NAK"
+                await self._jobs.answer(run_id, before.ack_subject, answer)
+            elif stored.value.is_terminal:
                 await self._jobs.remove_of_ended(run_id)
+            reason = _reason_to_take_back(before)
             self._metrics.repairs.labels(reason).inc()
             logger.warning(
                 "run %s of %s is %s",
                 run_id,
-                f"vanished worker {snapshot.worker_id}" if snapshot.is_held else "nobody",
-                "cancelled" if cancelled else "handed to another",
-                extra={"run_id": run_id, "worker_id": snapshot.worker_id, "reason": reason},
+                f"vanished worker {before.worker_id}" if before.is_held else "nobody",
+                "cancelled" if stored.value.is_terminal else "handed to another",
+                extra={"run_id": run_id, "worker_id": before.worker_id, "reason": reason},
             )
 
     # Runs that JetStream forgot ------------------------------------------------------------------
@@ -207,63 +193,68 @@ class Sweeper:
         await repair_each(self._database, self._check, unchecked)
         return False
 
-    async def _check(self, row: Any) -> None:
-        entry = await self._runs.get(row.run_id, linearizable=True)
-        if entry is None:
-            await self._send_again(row, "snapshot_lost", forgotten=True)
-            return
+    async def _check(self, run: UncheckedRun) -> None:
         try:
-            snapshot = possible_snapshot(row, entry)
+            stored = await self._runs.read(run.run_id, linearizable=True)
+            if stored is not None and not is_possible(run.known, stored.value, now=time.time()):
+                raise MalformedMessage("RunSnapshot: says of the run what the ledger knows to be impossible")
         except MalformedMessage as error:
-            with await in_trace_of(self._database, row.run_id):
+            with await in_trace_of(self._database, run.run_id):
                 logger.error(
-                    "the snapshot of run %s is made anew: %s", row.run_id, error, extra={"run_id": row.run_id}
+                    "the snapshot of run %s is made anew: %s", run.run_id, error, extra={"run_id": run.run_id}
                 )
-            await self._runs.delete(row.run_id)
-            await self._send_again(row, "snapshot_unreadable", forgotten=True)
+            await self._runs.bucket.delete(run.run_id)
+            await self._send_again(run, "snapshot_unreadable", forgotten=True)
             return
-        if entry.revision < row.revision:
+        if stored is None:
+            await self._send_again(run, "snapshot_lost", forgotten=True)
+            return
+        if stored.revision < run.known.revision:
             # Lower than the ledger's revision: the store was lost, and revisions started again at 1.
-            await self._commits.write(lost_runs.forget_revision, (row.run_id, row.revision))
-        if not await self._record(snapshot, entry) and not snapshot.is_terminal and not snapshot.is_held:
-            await self._check_queue(row, entry)
-        await self._commits.write_soon(lost_runs.note_checked, (row.run_id, time.time()), patient=True)
+            await self._commits.write(lost_runs.forget_revision, (run.run_id, run.known.revision))
+        snapshot = stored.value
+        if not await self._record(stored) and not snapshot.is_terminal and not snapshot.is_held:
+            await self._check_queue(run, stored.revision)
+        await self._commits.write_soon(lost_runs.note_checked, (run.run_id, time.time()), patient=True)
 
-    async def _check_queue(self, row: Any, entry: Entry) -> None:
+    async def _check_queue(self, run: UncheckedRun, revision: int) -> None:
         """Check that JetStream has the job of a waiting run and will deliver it; else end or requeue the run."""
-        if await self._jobs.has(row.run_id, row.job_sequence):
-            await self._expiry.end_if_exhausted(row, entry.revision)
+        if await self._jobs.has(run.run_id, run.job_sequence):
+            await self._expiry.end_if_exhausted(run, revision)
             return
         # Read again: the job may have been taken and finished between the two reads.
-        again = await self._runs.get(row.run_id, linearizable=True)
-        if again is not None and again.revision == entry.revision:
-            await self._send_again(row, "job_lost", forgotten=False)
+        again = await self._runs.read(run.run_id, linearizable=True, lenient=True)
+        if again is not None and again.revision == revision:
+            await self._send_again(run, "job_lost", forgotten=False)
 
-    async def _send_again(self, row: Any, reason: str, *, forgotten: bool) -> None:
+    async def _send_again(self, run: UncheckedRun, reason: str, *, forgotten: bool) -> None:
         wanted = Redispatch(
-            row.run_id,
-            expected_dispatch=row.dispatch,
+            run.run_id,
+            expected_dispatch=run.dispatch,
             forgotten=forgotten,
             now=time.time(),
             reason=reason,
             # Every claim needs a delivery, so there were at most this many.
             unheard_attempts=self._settings.consumer_max_deliver,
         )
-        with await repairing(self._database, row.run_id, reason):
+        with await repairing(self._database, run.run_id, reason):
             if not await self._commits.write(lost_runs.redispatch, wanted):
                 return
             self._metrics.repairs.labels(reason).inc()
             self._relay.wake()
             logger.warning(
                 "JetStream had lost run %s (%s); it is queued again",
-                row.run_id,
+                run.run_id,
                 reason,
-                extra={"run_id": row.run_id, "reason": reason},
+                extra={"run_id": run.run_id, "reason": reason},
             )
 
-    async def _record(self, snapshot: RunSnapshot, entry: Entry) -> bool:
+    async def _record(self, stored: Stored[RunSnapshot]) -> bool:
         """Fold a snapshot in directly, as the ingest may have missed it or lag behind; True if the ledger changed."""
-        seen = Observation(snapshot, entry.revision, entry.value.decode())
-        changed = await self._commits.write(recording.record, [seen])
+        changed = await self._commits.write(recording.record, [Observation.of(stored)])
         self._metrics.note_changes(observation.snapshot for observation in changed)
         return bool(changed)
+
+
+def _reason_to_take_back(snapshot: RunSnapshot) -> str:
+    return "worker_lost" if snapshot.is_held else "cancel_unfinished"

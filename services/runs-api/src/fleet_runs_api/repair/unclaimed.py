@@ -4,26 +4,21 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import nats.errors
 import nats.js.errors
 from nats.js import api
 
-from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import WireNames, ack_subject
-from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.names import ack_subject
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket
-from fleet_kit.nats.link import NatsLink
 
 from ..dispatch.queues import Queues
 from ..ledger import reads
-from ..ledger.database import Database
-from ..metrics import RunsMetrics
-from ..workers import FleetView
+from ..ledger.rows import QueuedRun
+from ..live.workers import FleetView
+from ..resources import Resources
 from .repairs import repairing
 
 logger = logging.getLogger(__name__)
@@ -32,7 +27,7 @@ REASON = "delivery_unclaimed"
 _PAGE = 100
 _TAGS_PER_ROUND = 20
 # A worker claims a delivery at once; after this time callers are shown that none has.
-_TOLD_AFTER_SECONDS = 1.0
+_SHOWN_AFTER_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -54,24 +49,18 @@ class Unclaimed:
 
     def __init__(
         self,
+        shared: Resources,
         *,
-        link: NatsLink,
-        runs: Bucket,
-        database: Database,
         queues: Queues,
         workers: FleetView,
-        names: WireNames,
-        lost_after_sec: float,
-        metrics: RunsMetrics,
     ) -> None:
-        self._link = link
-        self._runs = runs
-        self._database = database
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._settings = shared.settings
+        self._metrics = shared.metrics
         self._queues = queues
         self._workers = workers
-        self._names = names
-        self._lost_after_sec = lost_after_sec
-        self._metrics = metrics
         self._tags: deque[str] = deque()
         self._delivered: dict[str, dict[str, _Delivered]] = {}
         self._failures = RateLimitedLog()
@@ -79,7 +68,7 @@ class Unclaimed:
     def has(self, run_id: str, tag: str) -> bool:
         """Whether the run's job was delivered some time ago and not claimed."""
         found = self._delivered.get(tag, {}).get(run_id)
-        return found is not None and time.monotonic() - found.since > _TOLD_AFTER_SECONDS
+        return found is not None and time.monotonic() - found.since > _SHOWN_AFTER_SECONDS
 
     async def hand_out_again(self) -> None:
         """One round over some of the queues, the jobs delivered longest ago first."""
@@ -95,7 +84,7 @@ class Unclaimed:
 
     async def _look_at(self, tag: str) -> None:
         waiting = await self._database.fetch(reads.queued_runs(tag, time.time(), limit=_PAGE))
-        durable = self._names.work_durable(tag)
+        durable = self._settings.work_durable(tag)
         info = await self._consumer_info(durable) if waiting else None
         before = self._delivered.pop(tag, {})
         if info is None or not info.num_ack_pending or info.delivered is None:
@@ -106,45 +95,41 @@ class Unclaimed:
         has_room = self._workers.capacity(tag, now=time.time()).free_slots > 0
         delivered = self._delivered[tag] = {}
         due = []
-        for row in waiting:
-            if row.job_sequence > info.delivered.stream_seq:
+        for run in waiting:
+            if run.job_sequence > info.delivered.stream_seq:
                 break
-            known = before.get(row.run_id)
-            if known is None or known.job_sequence != row.job_sequence:
-                known = _Delivered(row.job_sequence, now, now + self._lost_after_sec)
-            delivered[row.run_id] = known
+            known = before.get(run.run_id)
+            if known is None or known.job_sequence != run.job_sequence:
+                known = _Delivered(run.job_sequence, now, now + self._settings.run_lost_after_sec)
+            delivered[run.run_id] = known
             if has_room and now >= known.next_at:
-                due.append((row, known))
-        for row, known in due:
+                due.append((run, known))
+        for run, known in due:
             known.times += 1
-            known.next_at = now + self._lost_after_sec * 2.0**known.times
-            await self._give_back(row, durable, info.delivered.consumer_seq, times=known.times)
+            known.next_at = now + self._settings.run_lost_after_sec * 2.0**known.times
+            await self._give_back(run, durable, info.delivered.consumer_seq, times=known.times)
 
     async def _consumer_info(self, durable: str) -> api.ConsumerInfo | None:
         try:
-            info: api.ConsumerInfo = await self._link.jetstream.consumer_info(self._names.work_stream, durable)
+            info: api.ConsumerInfo = await self._link.jetstream.consumer_info(self._settings.work_stream, durable)
         except nats.js.errors.NotFoundError:
             return None
         except (nats.errors.Error, nats.js.errors.Error) as error:
             raise self._link.unavailable(error) from error
         return info
 
-    async def _give_back(self, row: Any, durable: str, consumer_sequence: int, *, times: int) -> None:
+    async def _give_back(self, run: QueuedRun, durable: str, consumer_sequence: int, *, times: int) -> None:
         """Nak a delivery if the run waits in KV, too: the ledger may lag behind."""
-        entry = await self._runs.get(row.run_id, linearizable=True)
-        try:
-            snapshot = None if entry is None else RunSnapshot.decode_of(row.run_id, entry.value)
-        except MalformedMessage:
-            return  # the sweeper replaces it
-        if snapshot is None or snapshot.status is not RunStatus.PENDING or snapshot.is_held:
+        stored = await self._runs.read(run.run_id, linearizable=True, lenient=True)
+        if stored is None or stored.value.status is not RunStatus.PENDING or stored.value.is_held:
             return
-        with await repairing(self._database, row.run_id, REASON):
+        with await repairing(self._database, run.run_id, REASON):
             # JetStream accepts the answer for any unacknowledged delivery, whichever one the subject names.
-            subject = ack_subject(self._names.work_stream, durable, row.job_sequence, consumer_sequence)
+            subject = ack_subject(self._settings.work_stream, durable, run.job_sequence, consumer_sequence)
             await self._link.send(subject, b"-NAK")
             self._metrics.repairs.labels(REASON).inc()
             logger.warning(
                 "no worker has claimed the job of run %s; it is handed out again",
-                row.run_id,
-                extra={"run_id": row.run_id, "reason": REASON, "meta": {"times": times}},
+                run.run_id,
+                extra={"run_id": run.run_id, "reason": REASON, "meta": {"times": times}},
             )

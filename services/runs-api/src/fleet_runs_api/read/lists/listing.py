@@ -9,21 +9,18 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection
 
-from fleet_contracts.status import RunStatus
-
 from ...errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
-from ...ledger.database import Database
 from ...ledger.documents import snapshot_of
-from ...ledger.writer import GroupCommit
-from ...repair.unclaimed import Unclaimed
-from ...workers import FleetView
+from ...ledger.rows import RunRow
+from ...live.workers import FleetView
+from ...resources import Resources
 from ..cursor import CursorSigner, Difference, Position
 from ..schemas import RunSummary
-from ..views import RunViews
+from ..views import IsUnclaimed, RunViews
 from ..waiting import Waiting, why_waiting
 from . import paging
 from . import reads as list_reads
-from .reads import RunFilter
+from .reads import RunFilter, SummaryRow
 
 # How much the clocks of replicas may differ: the next difference begins this long before the present.
 _SETTLING_SECONDS = 0.2
@@ -57,20 +54,12 @@ class Page:
 
 
 class Listing:
-    def __init__(
-        self,
-        *,
-        database: Database,
-        commits: GroupCommit,
-        views: RunViews,
-        workers: FleetView,
-        unclaimed: Unclaimed,
-    ) -> None:
-        self._database = database
-        self._commits = commits
+    def __init__(self, shared: Resources, *, views: RunViews, workers: FleetView, is_unclaimed: IsUnclaimed) -> None:
+        self._database = shared.database
+        self._commits = shared.commits
         self._views = views
         self._workers = workers
-        self._unclaimed = unclaimed
+        self._is_unclaimed = is_unclaimed
         self._signer: CursorSigner | None = None
 
     def sign_with(self, secret: str) -> None:
@@ -89,13 +78,13 @@ class Listing:
 
         page = Page()
         rows, following = await self._database.look(lambda connection: self._read(connection, query, start, page))
-        page.items = self._in_full(rows) if query.in_full else self._summaries(rows)
+        page.items = self._rendered(rows)
         page.next_cursor = self._signer.encode(following, scope=scope) if following else None
         return page
 
     def _read(
         self, connection: Connection, query: ListQuery, start: Position | None, page: Page
-    ) -> tuple[list[Any], Position | None]:
+    ) -> tuple[list[SummaryRow | RunRow], Position | None]:
         wanted = query.wanted
         if start is None and query.updated_after is not None:
             # Read first: changes that are committed while the rows are read have a later time.
@@ -106,26 +95,29 @@ class Listing:
             found = paging.changes(connection, wanted, start, limit=query.limit)
         else:
             if wanted.is_counted:
-                page.total = int(connection.execute(list_reads.total(wanted)).scalar_one())
+                page.total = list_reads.total(wanted).first(connection)
             found = paging.newest(
                 connection, wanted, start, limit=query.limit, patient=not query.in_pages, total=page.total
             )
         if not found.seqs:
             return [], found.following
-        chosen = list_reads.chosen(wanted, found.seqs, with_documents=query.in_full)
-        rows = {row.seq: row for row in connection.execute(chosen) if row.fits}
-        return [rows[seq] for seq in found.seqs if seq in rows], found.following
+        runs: dict[int, SummaryRow | RunRow | None] = {}
+        if query.in_full:
+            runs.update(list_reads.whole_runs(wanted, found.seqs).all(connection))
+        else:
+            runs.update(list_reads.summaries(wanted, found.seqs).all(connection))
+        return [run for seq in found.seqs if (run := runs.get(seq)) is not None], found.following
 
     def _settled_until(self, connection: Connection) -> float:
         """A time that is earlier than every uncommitted change, of this process or a replica."""
         settled = self._commits.settled_until()
         if not self._database.is_sqlite:
-            oldest = connection.execute(list_reads.oldest_write()).one()
+            [oldest] = list_reads.oldest_write().all(connection)
             # Rows still to be inserted get the time of the server's clock, which may be behind ours.
             settled = min(settled, oldest.now) - oldest.age
         return settled - _SETTLING_SECONDS
 
-    def _summaries(self, rows: Sequence[Any]) -> list[bytes]:
+    def _rendered(self, runs: Sequence[SummaryRow | RunRow]) -> list[bytes]:
         now = time.time()
 
         @cache  # most of a page's runs wait for the same thing
@@ -133,26 +125,26 @@ class Listing:
             return why_waiting(**known, workers=self._workers, now=now)
 
         items = []
-        for row in rows:
+        for run in runs:
+            if isinstance(run, RunRow):
+                items.append(self._views.public(snapshot_of(run), with_records=True))
+                continue
             why = waiting(
-                status=RunStatus(row.status),
-                tag=row.tag,
-                held=row.worker_id is not None,
-                not_before=row.not_before,
-                deadline_at=row.deadline_at,
-                failures=row.failures,
-                unclaimed=self._unclaimed.has(row.run_id, row.tag),
+                status=run.status,
+                tag=run.tag,
+                held=run.worker_id is not None,
+                not_before=run.not_before,
+                deadline_at=run.deadline_at,
+                failures=run.failures,
+                unclaimed=self._is_unclaimed(run.run_id, run.tag),
             )
             more = {
-                "tags": orjson.loads(row.tags),
+                "tags": orjson.loads(run.tags),
                 "waiting_reason": why and why.reason,
                 "waiting_detail": why and why.detail,
             }
-            items.append(RunSummary.model_validate({**row._mapping, **more}).model_dump_json().encode())
+            items.append(RunSummary.model_validate({**run._asdict(), **more}).model_dump_json().encode())
         return items
-
-    def _in_full(self, rows: Sequence[Any]) -> list[bytes]:
-        return [self._views.public(snapshot_of(row), with_records=True) for row in rows]
 
 
 def _scope(wanted: RunFilter) -> bytes:

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sqlalchemy import Connection
 
 from ..cursor import Difference, Position, Walk
 from . import reads as list_reads
-from .reads import Guide, RunFilter
+from .reads import Candidate, Guide, RunFilter
 
 # A page that is not full after this many windows is returned as it is, with a cursor to continue. A caller that uses
 # no cursor gets more windows, and waits a little longer.
@@ -35,7 +34,7 @@ def difference(
     connection: Connection, wanted: RunFilter, updated_after: float, *, settled_until: float
 ) -> Difference:
     """The start of a difference: after every run that changed at `updated_after` itself."""
-    latest = connection.execute(list_reads.latest_change(wanted.tenant_id)).scalar()
+    latest = list_reads.latest_change(wanted.tenant_id).first(connection)
     return Difference(
         updated_after,
         settled_until=max(settled_until, updated_after),
@@ -50,9 +49,9 @@ def changes(connection: Connection, wanted: RunFilter, start: Difference, *, lim
     size = _WINDOW_ROWS if list_reads.has_conditions(wanted) else limit + 1
     until = None if start.seq == _BEYOND_ALL else start.shown_until
 
-    def read(last: Any) -> Sequence[Any]:
+    def read(last: Candidate | None) -> Sequence[Candidate]:
         position = start if last is None else replace(start, changed_at=last.changed_at, seq=last.seq)
-        return connection.execute(list_reads.changes(wanted, position, until=until, size=size)).all()
+        return list_reads.changes(wanted, position, until=until, size=size).all(connection)
 
     seqs, last = _gather(read, limit=limit, size=size, most=_MOST_WINDOWS)
     if last is None or last.changed_at > start.shown_until:
@@ -76,11 +75,11 @@ def newest(
 
     lowest: int | None = None
     if wanted.since is not None:
-        lowest = connection.execute(list_reads.lowest_seq(wanted.tenant_id, wanted.since)).scalar()
+        lowest = list_reads.lowest_seq(wanted.tenant_id, wanted.since).first(connection)
         if lowest is None:
             return Found([])
     if wanted.until is not None and before is None:
-        highest = connection.execute(list_reads.highest_seq(wanted.tenant_id, wanted.until)).scalar()
+        highest = list_reads.highest_seq(wanted.tenant_id, wanted.until).first(connection)
         if highest is None:
             return Found([])
         before = highest + 1
@@ -90,9 +89,9 @@ def newest(
     if list_reads.has_conditions(wanted, apart_from=guide):
         size = max(size, _WINDOW_ROWS // list_reads.breadth(wanted, guide))
 
-    def read(last: Any) -> Sequence[Any]:
+    def read(last: Candidate | None) -> Sequence[Candidate]:
         below = before if last is None else last.seq
-        return connection.execute(list_reads.newest(wanted, guide, before=below, lowest=lowest, size=size)).all()
+        return list_reads.newest(wanted, guide, before=below, lowest=lowest, size=size).all(connection)
 
     seqs, last = _gather(
         read,
@@ -105,14 +104,20 @@ def newest(
 
 
 def _gather(
-    read: Callable[[Any], Sequence[Any]], *, limit: int, size: int, most: int, enough: int | None = None
-) -> tuple[list[int], Any]:
+    read: Callable[[Candidate | None], Sequence[Candidate]],
+    *,
+    limit: int,
+    size: int,
+    most: int,
+    enough: int | None = None,
+) -> tuple[list[int], Candidate | None]:
     """The `seq` numbers of matching rows, and the row after which to continue; None at the end.
 
     `read` returns the window of `size` rows after a row; `enough` is the number of rows that match in all.
     """
     fitting: list[int] = []
-    shown_last = last = None
+    shown_last: Candidate | None = None
+    last: Candidate | None = None
     for _ in range(most):
         rows = read(last)
         for row in rows:
@@ -133,8 +138,8 @@ def _by_id(connection: Connection, wanted: RunFilter) -> list[int]:
     prefix = (wanted.text or "").lower()
     if _ID_PREFIX.fullmatch(prefix) is None:
         return []
-    rows = connection.execute(list_reads.with_id_prefix(wanted, prefix))
-    return sorted((row.seq for row in rows if row.fits), reverse=True)
+    found = list_reads.with_id_prefix(wanted, prefix).all(connection)
+    return sorted((run.seq for run in found if run.fits), reverse=True)
 
 
 def _guide(connection: Connection, wanted: RunFilter) -> Guide:
@@ -150,4 +155,4 @@ def _guide(connection: Connection, wanted: RunFilter) -> Guide:
         parts["tag"] = RunFilter(wanted.tenant_id, tags=wanted.tags)
     if len(parts) <= 1:
         return next(iter(parts), "tenant_id")
-    return min(parts, key=lambda name: int(connection.execute(list_reads.total(parts[name])).scalar_one()))
+    return min(parts, key=lambda name: list_reads.total(parts[name]).first(connection) or 0)

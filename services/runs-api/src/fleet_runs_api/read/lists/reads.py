@@ -4,9 +4,9 @@ Only one part of a filter selects rows, through its index. Whether the rest of t
 result and not a condition: so the planner cannot choose another index, and rows that do not fit count as read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from sqlalchemy import Boolean, ColumnElement, Select, and_, func, or_, select, text, true, tuple_, union_all
 from sqlalchemy.ext.compiler import compiles
@@ -15,25 +15,58 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from fleet_contracts.status import RunStatus
 
+from ...ledger.rows import RUN_COLUMNS, Query, RunRow, run_row
 from ...ledger.tables import counts as _counts
 from ...ledger.tables import documents as _documents
 from ...ledger.tables import flow_counts as _flow_counts
 from ...ledger.tables import runs as _runs
 from ..cursor import Difference
 
+R = TypeVar("R")
+
 # `seq` is nearly in the order of submit times: two runs that are farther apart by time than this number of rows are
 # in the same order by `seq`.
 _DISORDER_ROWS = 5_000
 _MOST_OF_ONE_ID = 1_000
 
-_SUMMARY_COLUMNS = tuple(
-    _runs.c[name]
-    for name in (
-        "seq", "run_id", "flow_name", "tag", "tags", "status", "attempt", "worker_id", "error", "reason",
-        "submitted_at", "updated_at", "heartbeat_at", "started_at", "finished_at", "workflow_yaml_sha256",
-        "failures", "not_before", "deadline_at", "rerun_of",
-    )
-)  # fmt: skip
+
+class Candidate(NamedTuple):
+    """A run of the index that is read, and whether it fits the whole filter."""
+
+    seq: int
+    fits: bool
+    changed_at: float = 0.0
+
+
+class SummaryRow(NamedTuple):
+    run_id: str
+    flow_name: str
+    tag: str
+    # JSON
+    tags: str
+    status: RunStatus
+    attempt: int
+    worker_id: str | None
+    error: str | None
+    reason: str | None
+    submitted_at: float
+    updated_at: float
+    heartbeat_at: float
+    started_at: float | None
+    finished_at: float | None
+    workflow_yaml_sha256: str | None
+    failures: int
+    not_before: float | None
+    deadline_at: float | None
+    rerun_of: str | None
+
+
+class OldestWrite(NamedTuple):
+    now: float
+    age: float
+
+
+_SUMMARY_COLUMNS = tuple(_runs.c[name] for name in SummaryRow._fields)
 
 
 class _HasLabel(FunctionElement[bool]):
@@ -82,8 +115,8 @@ class RunFilter:
         return not self.labels and all(part is None for part in parts)
 
 
-def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int | None, size: int) -> Select[Any]:
-    """The next rows of the guide's index, the newest accepted first: `seq`, and whether it `fits`."""
+def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int | None, size: int) -> Query[Candidate]:
+    """The next rows of the guide's index, the newest accepted first."""
     fits = _fits(wanted, apart_from=guide)
     bounds = [_runs.c.seq < before] if before is not None else []
     if lowest is not None:
@@ -96,16 +129,16 @@ def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int |
         for value in _values(wanted, guide)
     ]
     if len(parts) == 1:
-        return parts[0]
+        return Query(parts[0], Candidate)
     # Each value has its own limit: otherwise PostgreSQL would sort all their rows instead of merging a few.
     merged = union_all(*(select(part.subquery()) for part in parts)).subquery()
-    return select(merged).order_by(merged.c.seq.desc()).limit(size)
+    return Query(select(merged).order_by(merged.c.seq.desc()).limit(size), Candidate)
 
 
-def changes(wanted: RunFilter, position: Difference, *, until: float | None, size: int) -> Select[Any]:
-    """The next runs by the time of their latest change: `seq`, `changed_at`, and whether it `fits`."""
-    return (
-        select(_runs.c.seq, _runs.c.changed_at, _fits(wanted).label("fits"))
+def changes(wanted: RunFilter, position: Difference, *, until: float | None, size: int) -> Query[Candidate]:
+    """The next runs by the time of their latest change."""
+    statement = (
+        select(_runs.c.seq, _fits(wanted), _runs.c.changed_at)
         .where(
             _runs.c.tenant_id == wanted.tenant_id,
             tuple_(_runs.c.changed_at, _runs.c.seq) > tuple_(position.changed_at, position.seq),
@@ -114,37 +147,51 @@ def changes(wanted: RunFilter, position: Difference, *, until: float | None, siz
         .order_by(_runs.c.changed_at, _runs.c.seq)
         .limit(size)
     )
+    return Query(statement, Candidate)
 
 
-def with_id_prefix(wanted: RunFilter, prefix: str) -> Select[Any]:
-    """The runs whose id begins so, through the index of the ids: `seq`, and whether it `fits`."""
+def with_id_prefix(wanted: RunFilter, prefix: str) -> Query[Candidate]:
+    """The runs whose id begins so, through the index of the ids."""
     # Eight digits match a handful of runs. Collations sort a dash differently, so the range has digits only.
     digits = prefix[:8]
     fits = and_(
         _runs.c.tenant_id == wanted.tenant_id, _runs.c.run_id.startswith(prefix), _fits(wanted, apart_from="text")
     )
-    return (
-        select(_runs.c.seq, fits.label("fits"))
+    statement = (
+        select(_runs.c.seq, fits)
         .where(_runs.c.run_id >= digits, _runs.c.run_id < digits + "g")
         .limit(_MOST_OF_ONE_ID)
     )
+    return Query(statement, Candidate)
 
 
-def latest_change(tenant_id: str) -> Select[Any]:
+def latest_change(tenant_id: str) -> Query[float]:
     """The time of the latest committed change."""
     latest = select(_runs.c.changed_at).where(_runs.c.tenant_id == tenant_id)
-    return latest.order_by(_runs.c.changed_at.desc(), _runs.c.seq.desc()).limit(1)
+    return Query(latest.order_by(_runs.c.changed_at.desc(), _runs.c.seq.desc()).limit(1), float)
 
 
-def chosen(wanted: RunFilter, seqs: Sequence[int], *, with_documents: bool) -> Select[Any]:
-    """The runs with these numbers, and whether each still `fits`: it may have changed since its number was read."""
+def summaries(wanted: RunFilter, seqs: Sequence[int]) -> Query[tuple[int, SummaryRow | None]]:
+    """The runs with these numbers; None for one that does not fit any more: it may have changed meanwhile."""
+    return Query(_chosen(wanted, seqs, _SUMMARY_COLUMNS), _if_it_fits(SummaryRow))
+
+
+def whole_runs(wanted: RunFilter, seqs: Sequence[int]) -> Query[tuple[int, RunRow | None]]:
+    """Like `summaries`, with the documents of the runs."""
+    runs = _chosen(wanted, seqs, RUN_COLUMNS).join(_documents, _documents.c.run_id == _runs.c.run_id)
+    return Query(runs, _if_it_fits(run_row))
+
+
+def _chosen(wanted: RunFilter, seqs: Sequence[int], columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
     fits = and_(_runs.c.tenant_id == wanted.tenant_id, _fits(wanted))
-    columns = _SUMMARY_COLUMNS + ((_documents.c.job, _documents.c.snapshot) if with_documents else ())
-    query = select(*columns, fits.label("fits")).where(_runs.c.seq.in_(seqs))
-    return query.join(_documents, _documents.c.run_id == _runs.c.run_id) if with_documents else query
+    return select(_runs.c.seq, fits, *columns).where(_runs.c.seq.in_(seqs))
 
 
-def total(wanted: RunFilter) -> Select[Any]:
+def _if_it_fits(make: Callable[..., R]) -> Callable[..., tuple[int, R | None]]:
+    return lambda seq, fits, *columns: (seq, make(*columns) if fits else None)
+
+
+def total(wanted: RunFilter) -> Query[int]:
     """How many runs fit a filter that `is_counted`, from the counters."""
     table = _flow_counts if wanted.flows or wanted.tags else _counts
     query = select(func.coalesce(func.sum(table.c.total), 0)).where(table.c.tenant_id == wanted.tenant_id)
@@ -154,37 +201,40 @@ def total(wanted: RunFilter) -> Select[Any]:
         query = query.where(table.c.flow_name.in_(wanted.flows))
     if wanted.tags:
         query = query.where(table.c.tag.in_(wanted.tags))
-    return query
+    return Query(query, int)
 
 
-def lowest_seq(tenant_id: str, since: float) -> Select[Any]:
-    """The smallest `seq` of the runs submitted at `since` or later."""
+def lowest_seq(tenant_id: str, since: float) -> Query[int | None]:
+    """The smallest `seq` of the runs submitted at `since` or later; None if there are none."""
     near = select(_runs.c.seq).where(_runs.c.tenant_id == tenant_id, _runs.c.submitted_at >= since)
     rows = near.order_by(_runs.c.submitted_at).limit(_DISORDER_ROWS).subquery()
-    return select(func.min(rows.c.seq))
+    return Query(select(func.min(rows.c.seq)), _number_or_none)
 
 
-def highest_seq(tenant_id: str, until: float) -> Select[Any]:
-    """The largest `seq` of the runs submitted at `until` or before."""
+def highest_seq(tenant_id: str, until: float) -> Query[int | None]:
+    """The largest `seq` of the runs submitted at `until` or before; None if there are none."""
     near = select(_runs.c.seq).where(_runs.c.tenant_id == tenant_id, _runs.c.submitted_at <= until)
     rows = near.order_by(_runs.c.submitted_at.desc()).limit(_DISORDER_ROWS).subquery()
-    return select(func.max(rows.c.seq))
+    return Query(select(func.max(rows.c.seq)), _number_or_none)
 
 
-def oldest_write() -> Select[Any]:
+def oldest_write() -> Query[OldestWrite]:
     """PostgreSQL only: its clock, and the age of the oldest open transaction that writes, of any process."""
-    return select(
-        text(
-            "extract(epoch FROM clock_timestamp())::float8 AS now, "
-            "coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 AS age "
-            "FROM pg_stat_activity WHERE datname = current_database() AND backend_xid IS NOT NULL"
-        )
+    columns = text(
+        "extract(epoch FROM clock_timestamp())::float8 AS now, "
+        "coalesce(extract(epoch FROM clock_timestamp() - min(xact_start)), 0)::float8 AS age "
+        "FROM pg_stat_activity WHERE datname = current_database() AND backend_xid IS NOT NULL"
     )
+    return Query(select(columns), OldestWrite)
 
 
 def breadth(wanted: RunFilter, guide: Guide) -> int:
     """How many rows of the index are read for one row of the result, at most."""
     return len(_values(wanted, guide))
+
+
+def _number_or_none(number: int | None) -> int | None:
+    return number
 
 
 def _values(wanted: RunFilter, guide: Guide) -> list[list[ColumnElement[bool]]]:

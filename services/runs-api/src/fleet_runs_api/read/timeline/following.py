@@ -15,8 +15,8 @@ from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError, NatsUnavailable
-from fleet_kit.nats.link import NatsLink
 
+from ...resources import Resources
 from ..event_ids import EventId
 from ..watching import State, Watching
 from .timeline import Entry, LogFilter, Timeline, TimelineReader
@@ -73,9 +73,9 @@ class _Follower:
 class Following:
     """Subscribes to the events of every followed run, only to wake followers; the messages are not kept."""
 
-    def __init__(self, *, link: NatsLink, names: WireNames, timeline: Timeline, watching: Watching) -> None:
-        self._link = link
-        self._names = names
+    def __init__(self, shared: Resources, *, timeline: Timeline, watching: Watching) -> None:
+        self._link = shared.link
+        self._names: WireNames = shared.settings
         self._timeline = timeline
         self._watching = watching
         self._followers: dict[str, set[_Follower]] = {}
@@ -116,7 +116,7 @@ class Following:
         wanted: LogFilter,
     ) -> AsyncGenerator[Output | End | None]:
         follower = _Follower()
-        watch = self._spawn(self._tell_end(states, follower))
+        watch = self._spawn(self._note_end(states, follower))
         self._join(run_id, follower)
         pause = _SHORTEST_PAUSE_SECONDS
         said_at = time.monotonic()
@@ -154,7 +154,7 @@ class Following:
     async def _identify(self) -> str:
         return await self._timeline.identify()
 
-    async def _tell_end(self, states: AsyncIterator[State | None], follower: _Follower) -> None:
+    async def _note_end(self, states: AsyncIterator[State | None], follower: _Follower) -> None:
         try:
             async for state in states:
                 if state is not None and state.snapshot.is_terminal:

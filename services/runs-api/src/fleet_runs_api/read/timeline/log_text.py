@@ -46,7 +46,7 @@ class LogText:
         lines, newline, rest = (begun + (entry.event.text or "")).rpartition("\n")
         self._held_characters += len(rest) - len(begun)
         if newline:
-            said += self._tell(speaker, lines + newline)
+            said += self._format(speaker, lines + newline)
         if rest:
             self._held[speaker] = rest
         if self._held_characters > _HELD_CHARACTERS:
@@ -60,9 +60,9 @@ class LogText:
 
     def _release(self) -> str:
         held, self._held, self._held_characters = self._held, {}, 0
-        return "".join(self._tell(speaker, text) for speaker, text in held.items())
+        return "".join(self._format(speaker, text) for speaker, text in held.items())
 
-    def _tell(self, speaker: Speaker, text: str) -> str:
+    def _format(self, speaker: Speaker, text: str) -> str:
         goes_on = speaker == self._mid_line
         end_of_line = "\n" if self._mid_line is not None and not goes_on else ""
         self._mid_line = None if text.endswith("\n") else speaker

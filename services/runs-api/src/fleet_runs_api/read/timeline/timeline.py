@@ -15,6 +15,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import StoredMessage, last_message, messages_of, stream_identity
 
+from ...resources import Resources
 from ..event_ids import EventId
 from ..views import RunViews, Writer
 
@@ -180,9 +181,9 @@ def _decoded(message: StoredMessage, names: WireNames) -> RunEvents | None:
 
 
 class Timeline:
-    def __init__(self, *, link: NatsLink, names: WireNames, views: RunViews) -> None:
-        self._link = link
-        self._names = names
+    def __init__(self, shared: Resources, *, views: RunViews) -> None:
+        self._link = shared.link
+        self._names: WireNames = shared.settings
         self._views = views
 
     def reader(self, run_id: str, *, tenant_id: str, position: int = 0) -> TimelineReader:

@@ -1,0 +1,1 @@
+"""The live state in KV: the snapshots of runs, and the records of workers."""
