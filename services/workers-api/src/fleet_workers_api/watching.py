@@ -26,16 +26,22 @@ _GATHER_SECONDS = 0.1
 _REMOVALS_KEPT = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Shown:
-    """A worker as it was last shown to watchers."""
+    """A worker as it is shown to watchers."""
 
-    worker_id: str
+    record: WorkerRecord
+    state: WorkerState
     # The number of the change that led to this state.
     number: int
-    state: WorkerState
-    hidden: bool
     essence: bytes
+    # With the latest heartbeats, encoded once for all watchers, when the first needs it.
+    encoded: bytes | None = None
+
+    def encode(self) -> bytes:
+        if self.encoded is None:
+            self.encoded = summary_json(self.record, self.state)
+        return self.encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +87,7 @@ class Watching:
     def __init__(self, link: NatsLink, registry: Registry) -> None:
         self._link = link
         self._registry = registry
-        self._records: dict[str, WorkerRecord] = {}
         self._shown: dict[str, Shown] = {}
-        # Current summaries with the latest heartbeats, encoded once for all watchers, when the first needs them.
-        self._encoded: dict[str, bytes] = {}
         self._gone: OrderedDict[str, int] = OrderedDict()
         # Removals up to this number are forgotten.
         self._forgotten = 0
@@ -125,9 +128,9 @@ class Watching:
         self._watchers.add(watcher)
         try:
             if (missed := self._missed_since(last_event_id)) is None:
-                everything = [shown for shown in self._shown.values() if include_hidden or not shown.hidden]
-                known = {shown.worker_id for shown in everything}
-                yield Everything(self._number, [self._encode(shown) for shown in everything])
+                everything = [shown for shown in self._shown.values() if include_hidden or not shown.record.hidden]
+                known = {shown.record.worker_id for shown in everything}
+                yield Everything(self._number, [shown.encode() for shown in everything])
             else:
                 known = {*self._shown, *missed}
                 watcher.changed |= missed
@@ -139,9 +142,9 @@ class Watching:
                     continue
                 for number, worker_id in self._changes_for(watcher):
                     shown = self._shown.get(worker_id)
-                    if shown is not None and (include_hidden or not shown.hidden):
+                    if shown is not None and (include_hidden or not shown.record.hidden):
                         known.add(worker_id)
-                        yield Changed(number, self._encode(shown))
+                        yield Changed(number, shown.encode())
                     elif worker_id in known:
                         known.discard(worker_id)
                         yield Gone(number, worker_id)
@@ -163,7 +166,7 @@ class Watching:
         number = int(text)
         if not self._forgotten <= number <= self._number:
             return None
-        changed = {shown.worker_id for shown in self._shown.values() if shown.number > number}
+        changed = {worker_id for worker_id, shown in self._shown.items() if shown.number > number}
         return changed | {worker_id for worker_id, gone_at in self._gone.items() if gone_at > number}
 
     def _changes_for(self, watcher: Watcher) -> list[tuple[int, str]]:
@@ -176,16 +179,8 @@ class Watching:
         shown = self._shown.get(worker_id)
         return self._gone.get(worker_id, self._forgotten) if shown is None else shown.number
 
-    def _encode(self, shown: Shown) -> bytes:
-        if (encoded := self._encoded.get(shown.worker_id)) is None:
-            record = self._records[shown.worker_id]
-            encoded = self._encoded[shown.worker_id] = summary_json(record, shown.state)
-        return encoded
-
     def _on_change(self, worker_id: str, record: WorkerRecord | None) -> None:
-        self._encoded.pop(worker_id, None)
         if record is None:
-            self._records.pop(worker_id, None)
             if self._shown.pop(worker_id, None) is not None:
                 self._number += 1
                 self._gone[worker_id] = self._number
@@ -193,15 +188,15 @@ class Watching:
                     self._forgotten = self._gone.popitem(last=False)[1]
                 self._notify(worker_id)
             return
-        self._records[worker_id] = record
         state = self._registry.state_of(record)
         essence = essence_json(record, state)
         before = self._shown.get(worker_id)
         if before is not None and before.essence == essence:
+            before.record, before.encoded = record, None
             return
         self._number += 1
         self._gone.pop(worker_id, None)
-        self._shown[worker_id] = Shown(worker_id, self._number, state, record.hidden, essence)
+        self._shown[worker_id] = Shown(record, state, self._number, essence)
         self._notify(worker_id)
 
     def _notify(self, worker_id: str) -> None:
