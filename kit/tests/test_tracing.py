@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.http.app import create_app, new_router
-from fleet_kit.logs.setup import JsonFormatter
+from fleet_kit.logs.setup import LineFormatter
 from fleet_kit.settings import FleetSettings
 from fleet_kit.telemetry.tracing import Kind, current, is_recording, span
 from fleet_testkit.apps import running
@@ -124,7 +124,7 @@ async def test_tasks_have_the_context_of_where_they_were_begun(spans: RecordedSp
 
 
 def test_a_line_logged_inside_carries_the_ids_and_one_outside_does_not() -> None:
-    formatter = JsonFormatter(service="s", component="c", settings=FleetSettings())
+    formatter = LineFormatter(service="s", component="c", settings=FleetSettings())
     record = logging.LogRecord("x", logging.INFO, __file__, 1, "hello", None, None)
     assert "trace_id" not in json.loads(formatter.format(record))
     with span("work", parent=REMOTE):

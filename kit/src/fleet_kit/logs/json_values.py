@@ -1,11 +1,26 @@
-"""Converts any value to JSON types; a value without a JSON form becomes its repr."""
+"""Log lines as JSON; converts any value to JSON types, one without a JSON form becomes its repr."""
 
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 MAX_DEPTH = 32
 _MAX_INTEGER = 2**63
+# DEL and C1 controls: JSON allows them, but a terminal that shows the line executes them. In UTF-8 those above 0x7F
+# begin with 0xC2.
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
+
+def json_line(line: dict[str, Any]) -> str:
+    try:
+        data = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        # Lone surrogates, integers beyond 64 bits, objects whose `__str__` raises.
+        data = orjson.dumps(make_plain(line))
+    text = data.decode()
+    return text.translate(_ESCAPED) if b"\x7f" in data or b"\xc2" in data else text
 
 
 def make_plain(value: Any, depth: int = 0) -> Any:

@@ -8,14 +8,12 @@ import sys
 import threading
 import time
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
-
-import orjson
 
 from fleet_contracts.log_events import LogEvent, LogStatus
 from fleet_contracts.problems import Problem
@@ -24,7 +22,7 @@ from ..errors import FleetError
 from ..settings import FleetSettings
 from ..telemetry.tracing import current
 from .failures import failure_meta
-from .json_values import describe, make_plain
+from .json_values import describe, json_line
 from .masking import without_secrets
 from .text import is_coloured, text_line
 
@@ -38,9 +36,6 @@ _SPEC_FIELDS = ("run_id", "flow_name", "tag", "worker_id", "err_id", "msg_id", "
 # For an exception of another process; one of this process is passed as `exc_info`.
 _EXCEPTION_FIELDS = ("exc_type", "exc_message", "exc_origin", "exc_traceback")
 _EXTRA_FIELDS = frozenset((*_CONTRACT_FIELDS, *_SPEC_FIELDS, *_EXCEPTION_FIELDS, "component"))
-# DEL and C1 controls: JSON allows them, but a terminal that shows the line executes them. In UTF-8 those above 0x7F
-# begin with 0xC2.
-_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 @contextmanager
@@ -81,30 +76,32 @@ def failure_fields(error: BaseException) -> dict[str, Any]:
     }
 
 
-class _Formatter(logging.Formatter, ABC):
+class LineFormatter(logging.Formatter):
     def __init__(
-        self, *, service: str, component: str, settings: FleetSettings, about: dict[str, str] | None = None
+        self,
+        *,
+        service: str,
+        component: str,
+        settings: FleetSettings,
+        about: dict[str, str] | None = None,
+        render: Callable[[dict[str, Any]], str] = json_line,
     ) -> None:
         super().__init__()
+        self._render = render
         self._service = service
         self._component = component
         self._utc = settings.log_utc
         self._include_traceback = settings.log_include_traceback
         # Default fields of every line of this process.
         self._about = about or {}
-        self._component_of: dict[str, str] = {}
 
     def format(self, record: logging.LogRecord) -> str:
         """A line of the log contract; a record that cannot be formatted gets a line that reports this."""
         try:
-            line = self.written(self.fields(record))
+            line = self._render(self.fields(record))
         except Exception as error:  # noqa: BLE001 - logging never breaks the work
-            line = self.written(self.fields(_complaint(error, record)))
+            line = self._render(self.fields(_report(error, record)))
         return without_secrets(line)
-
-    @abstractmethod
-    def written(self, line: dict[str, Any]) -> str:
-        """The line as text."""
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
         given = {
@@ -150,12 +147,9 @@ class _Formatter(logging.Formatter, ABC):
 
     def _component_named(self, logger_name: str) -> str:
         """`fleet_runs_api.dead_letters.arrivals` in the process runs-api is `runs-api.dead_letters.arrivals`."""
-        component = self._component_of.get(logger_name)
-        if component is None:
-            package, _, module = logger_name.partition(".")
-            inside = module if package.startswith("fleet_") else package if package != "root" else ""
-            component = self._component_of[logger_name] = ".".join(filter(None, (self._component, inside)))
-        return component
+        package, _, module = logger_name.partition(".")
+        inside = module if package.startswith("fleet_") else package if package != "root" else ""
+        return ".".join(filter(None, (self._component, inside)))
 
     def _timestamp(self, created: float) -> str:
         moment = datetime.fromtimestamp(created, UTC)
@@ -166,26 +160,6 @@ class _Formatter(logging.Formatter, ABC):
         if self._include_traceback:
             fields["exc_traceback"] = "".join(traceback.format_exception(error))
         return fields
-
-
-class JsonFormatter(_Formatter):
-    def written(self, line: dict[str, Any]) -> str:
-        try:
-            data = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS)
-        except TypeError:
-            # Lone surrogates, integers beyond 64 bits, objects whose `__str__` raises.
-            data = orjson.dumps(make_plain(line))
-        text = data.decode()
-        return text.translate(_ESCAPED) if b"\x7f" in data or b"\xc2" in data else text
-
-
-class TextFormatter(_Formatter):
-    def __init__(self, *, coloured: bool, **options: Any) -> None:
-        super().__init__(**options)
-        self._coloured = coloured
-
-    def written(self, line: dict[str, Any]) -> str:
-        return text_line(line, coloured=self._coloured)
 
 
 class _BestEffortHandler(logging.StreamHandler[Any]):
@@ -200,7 +174,7 @@ class _BestEffortHandler(logging.StreamHandler[Any]):
         self._reported = True
         # stderr may be on the same full disk as stdout; then the report is dropped.
         with suppress(OSError, ValueError):
-            sys.__stderr__.write(f"{self.format(_complaint(error, record))}\n")
+            sys.__stderr__.write(f"{self.format(_report(error, record))}\n")
 
 
 def configure_logging(*, service: str, component: str, settings: FleetSettings, **about: str) -> None:
@@ -208,12 +182,10 @@ def configure_logging(*, service: str, component: str, settings: FleetSettings, 
 
     `about` holds default fields of every line, `worker_id` for example.
     """
-    options: dict[str, Any] = {"service": service, "component": component, "settings": settings, "about": about}
+    render = json_line if settings.log_format == "json" else partial(text_line, coloured=is_coloured(sys.stdout))
     handler = _BestEffortHandler(sys.stdout)
     handler.setFormatter(
-        JsonFormatter(**options)
-        if settings.log_format == "json"
-        else TextFormatter(coloured=is_coloured(sys.stdout), **options)
+        LineFormatter(service=service, component=component, settings=settings, about=about, render=render)
     )
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -260,7 +232,7 @@ def _message(record: logging.LogRecord) -> str:
         return f"{describe(record.msg)} with {describe(record.args)}"
 
 
-def _complaint(error: BaseException, lost: logging.LogRecord) -> logging.LogRecord:
+def _report(error: BaseException, lost: logging.LogRecord) -> logging.LogRecord:
     """The replacement of a record that cannot be written; it names the source of that record."""
     return logging.makeLogRecord(
         {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fleet_contracts.log_events import SERVICE_HTTP, SERVICE_LAUNCHER, SERVICE_WORKER, LogEvent
 from fleet_kit.logs.masking import without_secrets
-from fleet_kit.logs.setup import JsonFormatter
+from fleet_kit.logs.setup import LineFormatter
 from fleet_kit.settings import FleetSettings
 
 _MAX_LINE_BYTES = 16 * 1024
@@ -54,7 +54,7 @@ class ForeignLines(asyncio.Protocol):
         self._part = part
         self._log = log
         self._as_they_are = settings.log_format == "text"
-        self._formatter = JsonFormatter(service=_service_of(part), component=part, settings=settings)
+        self._formatter = LineFormatter(service=_service_of(part), component=part, settings=settings)
         self._rest = b""
         self._ended = asyncio.Event()
 
