@@ -276,8 +276,7 @@ class NatsLink:
 
     async def _on_error(self, error: Exception) -> None:
         if (subject := denied_subject(error)) is not None:
-            self._client.deny(subject)
-            self._replies.deny(subject)
+            self.deny(subject)
         self._note_outage(error)
         text = explained(error)
         logger.log(
@@ -306,6 +305,11 @@ class NatsLink:
         self._prepared.clear()
         self._down_because = "connection closed"
         self._replies.fail("connection closed")
+
+    def deny(self, subject: str) -> None:
+        """Fail all that waits for an answer to this subject, given in lower case: the server has denied it."""
+        self._client.deny(subject)
+        self._replies.deny(subject)
 
     def _note_outage(self, error: Exception) -> None:
         if not self._client.is_connected:

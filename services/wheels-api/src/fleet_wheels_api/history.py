@@ -1,9 +1,6 @@
 """The history of the registry: who uploaded and deleted what, the latest first."""
 
 import logging
-import os
-import time
-import uuid
 from dataclasses import dataclass
 
 from fleet_contracts.messages import MalformedMessage
@@ -25,15 +22,6 @@ class Page:
     events: list[WheelEvent]
     # Where the next page continues; None at the end of the history.
     before: int | None
-
-
-def new_event_id() -> str:
-    """A version 7 UUID: it begins with the time, so that keys sort by it."""
-    milliseconds = time.time_ns() // 1_000_000
-    chance = int.from_bytes(os.urandom(10), "big")
-    high = (milliseconds << 16) | (7 << 12) | (chance >> 68)
-    low = (0b10 << 62) | (chance & ((1 << 62) - 1))
-    return str(uuid.UUID(int=(high << 64) | low))
 
 
 class History:

@@ -19,6 +19,7 @@ from fleet_contracts.wheel import (
     split_tags,
 )
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.ids import new_id
 from fleet_kit.logs.events import service_call
 from fleet_kit.nats.link import WrongRevision
 from fleet_kit.nats.object_writing import Draft, ObjectWriter
@@ -26,7 +27,7 @@ from fleet_kit.nats.objects import Listing, StoredObject
 
 from .archive import check_archive
 from .errors import RegistryBusy, WheelNotFound
-from .history import History, new_event_id
+from .history import History
 from .names import WheelName, is_file_name, require_newer
 from .upload import Upload
 
@@ -175,7 +176,7 @@ class Registry:
             return {}
         event = upload.model_copy(
             update={
-                "event_id": new_event_id(),
+                "event_id": new_id(),
                 "occurred_at": time.time(),
                 "action": WheelAction.DELETE,
                 "replace": None,
@@ -202,7 +203,7 @@ def tags_of(stored: StoredObject) -> list[str]:
 
 def _event(action: WheelAction, name: str, actor: WheelActor, source: WheelSource) -> WheelEvent:
     return WheelEvent(
-        event_id=new_event_id(), occurred_at=time.time(), action=action, wheel_name=name, actor=actor, source=source
+        event_id=new_id(), occurred_at=time.time(), action=action, wheel_name=name, actor=actor, source=source
     )
 
 

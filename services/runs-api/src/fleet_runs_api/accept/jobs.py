@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
-import time
-import uuid
 from typing import Any
 
 from fleet_contracts.job import Job
 from fleet_kit.http.identity import Identity
+from fleet_kit.ids import new_id
 from fleet_kit.logs.setup import current_request_id
 from fleet_kit.telemetry.tracing import current
 
@@ -16,18 +14,6 @@ from ..errors import InvalidTimes
 from ..settings import RunsSettings
 from .requests import SubmitRun
 from .workflow import Workflow
-
-
-def new_run_id() -> str:
-    """A version 7 UUID: it begins with the time, so that the ledger's indexes grow at one end only.
-
-    With random ids every insert goes somewhere else, and an accept costs more the more runs there are.
-    """
-    milliseconds = time.time_ns() // 1_000_000
-    chance = int.from_bytes(os.urandom(10), "big")
-    high = (milliseconds << 16) | (7 << 12) | (chance >> 68)
-    low = (0b10 << 62) | (chance & ((1 << 62) - 1))
-    return str(uuid.UUID(int=(high << 64) | low))
 
 
 def new_job(wanted: SubmitRun, caller: Identity, settings: RunsSettings, *, now: float) -> Job:
@@ -39,7 +25,7 @@ def new_job(wanted: SubmitRun, caller: Identity, settings: RunsSettings, *, now:
     if deadline_at is not None and deadline_at <= max(now, not_before or now):
         raise InvalidTimes("the run's deadline lies before it could begin; give a later deadline_at")
     return Job(
-        run_id=new_run_id(),
+        run_id=new_id(),
         flow_name=wanted.flow_name,
         tag=tag,
         tags=wanted.tags if wanted.tags is not None else [tag],
@@ -71,7 +57,7 @@ def job_again(job: Job, caller: Identity, *, now: float) -> Job:
     """The same input as a new run of its own; the times of the first one are past."""
     return job.model_copy(
         update={
-            "run_id": new_run_id(),
+            "run_id": new_id(),
             "submitted_at": now,
             "api_key_id": caller.api_key_id,
             "not_before": None,
