@@ -1,6 +1,8 @@
 """The history of the registry: every upload and delete, who did it and from where, page by page."""
 
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -202,50 +204,54 @@ async def test_what_could_not_be_written_down_at_once_is_written_down_later(
     await peer.close()
 
 
-async def test_an_upload_that_the_history_lacks_is_written_down_before_its_wheel_is_deleted(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
-    """No sweep comes in between."""
+@asynccontextmanager
+async def refusing_history(
+    nats_server: NatsServer,
+) -> AsyncIterator[tuple[httpx.AsyncClient, Callable[[bool], Awaitable[None]]]]:
+    """A service without sweeps, and a switch that makes the history take nothing."""
     settings = Settings(nats_url=nats_server.url, wheel_sweep_interval_sec=3600)
     peer = await nats.connect(nats_server.url)
     js = peer.jetstream()
+
+    async def refuse(wanted: bool) -> None:
+        config = (await js.stream_info("KV_pyoco_wheel_history")).config
+        await js.update_stream(config.evolve(max_msg_size=16 if wanted else -1))
+
     async with running(build(settings)) as service:
         service.headers.update(ANONYMOUS)
         await until_ready(service)
-        config = (await js.stream_info("KV_pyoco_wheel_history")).config
-        await js.update_stream(config.evolve(max_msg_size=16))
+        yield service, refuse
+    await peer.close()
+
+
+async def test_an_upload_that_the_history_lacks_is_recorded_before_its_wheel_is_deleted(
+    nats_server: NatsServer, tmp_path: Path
+) -> None:
+    async with refusing_history(nats_server) as (service, refuse):
+        await refuse(True)
         wheel = build_wheel(tmp_path, "shop")
         assert (await service.post("/wheels", files=upload_of(wheel))).status_code == 200
         assert (await service.get("/wheels/history")).json() == []
         # While the history takes nothing the delete is refused, and nothing is lost.
         assert (await service.delete(f"/wheels/{NAME}")).status_code == 503
         assert len((await service.get("/wheels")).json()) == 1
-        await js.update_stream(config.evolve(max_msg_size=-1))
+        await refuse(False)
         assert (await service.delete(f"/wheels/{NAME}")).status_code == 200
         assert [e["action"] for e in (await service.get("/wheels/history")).json()] == ["delete", "upload"]
-    await peer.close()
 
 
-async def test_a_delete_that_the_history_lacks_is_written_down_before_its_name_comes_back(
+async def test_a_delete_that_the_history_lacks_is_recorded_before_its_name_comes_back(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """No sweep comes in between."""
-    settings = Settings(nats_url=nats_server.url, wheel_sweep_interval_sec=3600)
-    peer = await nats.connect(nats_server.url)
-    js = peer.jetstream()
-    async with running(build(settings)) as service:
-        service.headers.update(ANONYMOUS)
-        await until_ready(service)
+    async with refusing_history(nats_server) as (service, refuse):
         wheel = build_wheel(tmp_path, "shop")
         assert (await service.post("/wheels", files=upload_of(wheel))).status_code == 200
-        config = (await js.stream_info("KV_pyoco_wheel_history")).config
-        await js.update_stream(config.evolve(max_msg_size=16))
+        await refuse(True)
         assert (await service.delete(f"/wheels/{NAME}")).status_code == 200
         # While the history takes nothing the name does not come back, and nothing is lost.
         assert (await service.post("/wheels", files=upload_of(wheel))).status_code == 503
         assert (await service.get("/wheels")).json() == []
-        await js.update_stream(config.evolve(max_msg_size=-1))
+        await refuse(False)
         assert (await service.post("/wheels", files=upload_of(wheel))).status_code == 200
         actions = [e["action"] for e in (await service.get("/wheels/history")).json()]
         assert actions == ["upload", "delete", "upload"]
-    await peer.close()

@@ -18,26 +18,24 @@ def work_stream_config(names: WireNames) -> api.StreamConfig:
 
 
 def dlq_stream_config(names: WireNames, limits: DlqLimits) -> api.StreamConfig:
-    return api.StreamConfig(
-        name=names.dlq_stream,
-        subjects=[f"{names.dlq_subject_prefix}.>"],
-        retention=api.RetentionPolicy.LIMITS,
-        discard=api.DiscardPolicy.OLD,
-        max_age=limits.dlq_max_age_sec,
-        max_msgs=limits.dlq_max_msgs,
-        max_bytes=limits.dlq_max_bytes,
-        allow_direct=True,
-    )
+    config = _limited(names.dlq_stream, names.dlq_subject_prefix, limits.dlq_max_age_sec, limits.dlq_max_bytes)
+    return config.evolve(max_msgs=limits.dlq_max_msgs)
 
 
 def events_stream_config(names: WireNames, limits: EventsLimits) -> api.StreamConfig:
+    return _limited(
+        names.events_stream, names.events_subject_prefix, limits.events_max_age_sec, limits.events_max_bytes
+    )
+
+
+def _limited(stream: str, prefix: str, max_age_sec: float, max_bytes: int) -> api.StreamConfig:
     return api.StreamConfig(
-        name=names.events_stream,
-        subjects=[f"{names.events_subject_prefix}.>"],
+        name=stream,
+        subjects=[f"{prefix}.>"],
         retention=api.RetentionPolicy.LIMITS,
         discard=api.DiscardPolicy.OLD,
-        max_age=limits.events_max_age_sec,
-        max_bytes=limits.events_max_bytes,
+        max_age=max_age_sec,
+        max_bytes=max_bytes,
         allow_direct=True,
     )
 

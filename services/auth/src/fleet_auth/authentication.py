@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.scopes import ALL_SCOPES
@@ -16,34 +15,30 @@ from .records import KeyState
 logger = logging.getLogger(__name__)
 
 
-class Authenticator(Protocol):
-    def identify(self, api_keys: Sequence[str]) -> Identity:
-        """The identity that these keys prove; raises a FleetError if they prove none."""
+# The identity that the API keys of a request prove; raises a FleetError if they prove none.
+Authenticate = Callable[[Sequence[str]], Identity]
+
+_ANONYMOUS = Identity(tenant_id=ANONYMOUS_TENANT, api_key_id=None, scopes=ALL_SCOPES)
 
 
-class AnonymousAuthenticator:
+def as_anonymous(_: Sequence[str]) -> Identity:
     """Mode `none`: all callers are the same anonymous caller and may do everything."""
-
-    _ANYBODY = Identity(tenant_id=ANONYMOUS_TENANT, api_key_id=None, scopes=ALL_SCOPES)
-
-    def identify(self, api_keys: Sequence[str]) -> Identity:
-        return self._ANYBODY
+    return _ANONYMOUS
 
 
-class ApiKeyAuthenticator:
+def by_api_key(keys: Keys) -> Authenticate:
     """Mode `api_key`: a caller needs exactly one key that is known, not revoked and not expired."""
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-
-    def identify(self, api_keys: Sequence[str]) -> Identity:
+    def authenticate(api_keys: Sequence[str]) -> Identity:
         if not any(api_keys):
             raise ApiKeyRequired()
         # Several keys are refused: another program on the way may have checked a different one.
-        record = self._keys.find(api_keys[0]) if len(api_keys) == 1 else None
+        record = keys.find(api_keys[0]) if len(api_keys) == 1 else None
         if record is None:
             raise ApiKeyInvalid()
         if (state := record.state_at(time.time())) is not KeyState.ACTIVE:
             logger.info("key %s is %s", record.key_id, state, extra={"meta": {"key_id": record.key_id}})
             raise ApiKeyInvalid()
         return Identity(tenant_id=record.tenant_id, api_key_id=record.key_id, scopes=frozenset(record.scopes))
+
+    return authenticate

@@ -2,45 +2,37 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from .records import KeyRecord
 
-# Creation time and id of the last key of a page; the newest keys come first.
+# Creation time and id of the last key of a page.
 CURSOR_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,9})?:[A-Za-z0-9-]{1,64}$"
 _CURSOR = re.compile(CURSOR_PATTERN)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
-    tenant_id: str | None = None
-    include_revoked: bool = False
-    limit: int = 100
-    cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPage:
-    records: list[KeyRecord]
-    next_cursor: str | None
-
-
-def select_keys(records: Iterable[KeyRecord], query: KeyQuery) -> KeyPage:
-    before = _position(query.cursor) if query.cursor else None
+def select_keys(
+    records: Iterable[KeyRecord],
+    *,
+    tenant_id: str | None = None,
+    include_revoked: bool = False,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> tuple[list[KeyRecord], str | None]:
+    """A page of keys, the newest first, and the cursor of the next page; None if this is the last."""
+    before = _position(cursor) if cursor else None
     wanted = sorted(
         (
             record
             for record in records
-            if (query.tenant_id is None or record.tenant_id == query.tenant_id)
-            and (query.include_revoked or record.revoked_at is None)
+            if tenant_id in (None, record.tenant_id)
+            and (include_revoked or record.revoked_at is None)
             and (before is None or _place(record) < before)
         ),
         key=_place,
         reverse=True,
     )
-    page = wanted[: query.limit]
-    more = len(wanted) > len(page)
-    return KeyPage(page, _cursor(page[-1]) if more else None)
+    page = wanted[:limit]
+    return page, _cursor(page[-1]) if len(wanted) > len(page) else None
 
 
 def _place(record: KeyRecord) -> tuple[int, str]:

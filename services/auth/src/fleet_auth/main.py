@@ -13,7 +13,7 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.metrics import NatsMetrics
 from fleet_kit.telemetry.metrics import new_registry
 
-from .authentication import AnonymousAuthenticator, ApiKeyAuthenticator
+from .authentication import as_anonymous, by_api_key
 from .issuing import KeyIssuer
 from .keys import Keys
 from .metrics import AuthMetrics
@@ -31,11 +31,11 @@ def build(settings: Settings) -> FastAPI:
     bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
     keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec, replicas=settings.nats_replicas)
     link.after_connect(keys.load)
-    authenticator = ApiKeyAuthenticator(keys) if settings.http_auth_mode == "api_key" else AnonymousAuthenticator()
+    authenticate = by_api_key(keys) if settings.http_auth_mode == "api_key" else as_anonymous
     prometheus = new_registry(COMPONENT, revision=settings.revision)
     NatsMetrics(link, prometheus, component=COMPONENT)
     verifying, express = verify_routes(
-        authenticator, AuthMetrics(prometheus, keys), api_key_header=settings.http_api_key_header
+        authenticate, AuthMetrics(prometheus, keys), api_key_header=settings.http_api_key_header
     )
 
     @asynccontextmanager

@@ -12,11 +12,11 @@ from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import Admin, Identity
 from fleet_kit.http.openapi import json_body
 
-from .authentication import Authenticator
+from .authentication import Authenticate
 from .errors import ApiKeyInvalid, ApiKeyRequired, KeyNotFound, KeysNeedAuthentication
 from .issuing import KeyIssuer
 from .keys import Keys
-from .listing import CURSOR_PATTERN, KeyQuery, select_keys
+from .listing import CURSOR_PATTERN, select_keys
 from .metrics import AuthMetrics, Verdict
 from .schemas import KeyList, KeyView, NewKey, NewKeyView
 
@@ -25,7 +25,7 @@ _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 def verify_routes(
-    authenticator: Authenticator, metrics: AuthMetrics, *, api_key_header: str
+    authenticate: Authenticate, metrics: AuthMetrics, *, api_key_header: str
 ) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
     """The /verify route and its handler past the framework: the gateway waits for it in every request."""
     router = new_router()
@@ -34,7 +34,7 @@ def verify_routes(
     async def verify(request: Request) -> Response:
         """For the gateway's auth_request: the identity is in the headers of the answer."""
         try:
-            identity = authenticator.identify(request.headers.getlist(api_key_header))
+            identity = authenticate(request.headers.getlist(api_key_header))
         except ApiKeyRequired:
             metrics.count(Verdict.KEY_MISSING)
             raise
@@ -90,8 +90,10 @@ def key_routes(keys: Keys, issuer: KeyIssuer) -> APIRouter:
         ] = None,
     ) -> KeyList:
         """The newest first, of all tenants."""
-        page = select_keys(keys.all(), KeyQuery(tenant, include_revoked=include_revoked, limit=limit, cursor=cursor))
-        return KeyList(items=[KeyView.of(record) for record in page.records], next_cursor=page.next_cursor)
+        page, next_cursor = select_keys(
+            keys.all(), tenant_id=tenant, include_revoked=include_revoked, limit=limit, cursor=cursor
+        )
+        return KeyList(items=[KeyView.of(record) for record in page], next_cursor=next_cursor)
 
     @router.get("/{key_id}", response_model=KeyView)
     async def read_key(_: Operator, key_id: str) -> KeyView:

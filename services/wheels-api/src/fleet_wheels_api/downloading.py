@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
@@ -14,14 +13,6 @@ from fleet_kit.nats.objects import ObjectStore, StoredObject
 from .errors import WheelNotFound
 
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A byte range: `start` is included, `stop` is not."""
-
-    start: int
-    stop: int
 
 
 def etag_of(stored: StoredObject) -> str:
@@ -43,7 +34,7 @@ async def send(request: Request, store: ObjectStore, stored: StoredObject) -> Re
     part = _wanted_part(request, stored.size, etag)
     status = 200
     if part is not None:
-        if part.start >= part.stop:
+        if not part:
             answer = error_response(
                 request, status=416, message=f"the wheel has {stored.size} bytes; ask for a part of these"
             )
@@ -51,8 +42,8 @@ async def send(request: Request, store: ObjectStore, stored: StoredObject) -> Re
             return answer
         status = 206
         headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{stored.size}"
-    part = part or Part(0, stored.size)
-    headers["Content-Length"] = str(part.stop - part.start)
+    part = part or range(stored.size)
+    headers["Content-Length"] = str(len(part))
     if request.method == "HEAD":
         return Response(status_code=status, headers=headers, media_type="application/octet-stream")
     pieces = store.read(stored, start=part.start, stop=part.stop)
@@ -80,7 +71,7 @@ def _is_among(listed: str, etag: str) -> bool:
     return "*" in tags or etag in tags
 
 
-def _wanted_part(request: Request, size: int, etag: str) -> Part | None:
+def _wanted_part(request: Request, size: int, etag: str) -> range | None:
     """The requested range. None means the whole wheel, also if the header is invalid or has several ranges."""
     found = _RANGE.fullmatch(request.headers.get("range", "").strip())
     # A range is defined for GET only (RFC 9110, 14.2).
@@ -89,5 +80,5 @@ def _wanted_part(request: Request, size: int, etag: str) -> Part | None:
     first, last = found.groups()
     if first:
         stop = min(int(last) + 1, size) if last else size
-        return None if last and int(last) < int(first) else Part(int(first), stop)
-    return Part(max(size - int(last), 0), size) if last else None
+        return None if last and int(last) < int(first) else range(int(first), stop)
+    return range(max(size - int(last), 0), size) if last else None

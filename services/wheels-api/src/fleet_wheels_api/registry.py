@@ -88,8 +88,16 @@ class Registry:
     async def _remove(self, name: str, actor: WheelActor, source: WheelSource) -> None:
         for _ in range(_MOST_TRIES):
             stored = await self.find(name)
-            event = _event(WheelAction.DELETE, stored.name, actor, source).model_copy(
-                update={"tags": tags_of(stored), "size_bytes": stored.size, "sha256_hex": stored.sha256_hex}
+            event = WheelEvent(
+                event_id=new_id(),
+                occurred_at=time.time(),
+                action=WheelAction.DELETE,
+                wheel_name=stored.name,
+                tags=tags_of(stored),
+                size_bytes=stored.size,
+                sha256_hex=stored.sha256_hex,
+                actor=actor,
+                source=source,
             )
             await self._settle(stored)
             if await self._store.delete(stored, headers=_tombstone(stored, event)):
@@ -115,13 +123,17 @@ class Registry:
         self, draft: Draft, upload: Upload, actor: WheelActor, source: WheelSource
     ) -> tuple[StoredObject, WheelEvent]:
         name = upload.wheel.file_name
-        event = _event(WheelAction.UPLOAD, name, actor, source).model_copy(
-            update={
-                "tags": upload.tags,
-                "size_bytes": draft.size,
-                "sha256_hex": draft.sha256_hex,
-                "replace": upload.replace,
-            }
+        event = WheelEvent(
+            event_id=new_id(),
+            occurred_at=time.time(),
+            action=WheelAction.UPLOAD,
+            wheel_name=name,
+            tags=upload.tags,
+            size_bytes=draft.size,
+            sha256_hex=draft.sha256_hex,
+            replace=upload.replace,
+            actor=actor,
+            source=source,
         )
         headers = {
             "content-type": "application/octet-stream",
@@ -199,12 +211,6 @@ class Registry:
 
 def tags_of(stored: StoredObject) -> list[str]:
     return split_tags(stored.headers.get(WHEEL_TAGS_HEADER))
-
-
-def _event(action: WheelAction, name: str, actor: WheelActor, source: WheelSource) -> WheelEvent:
-    return WheelEvent(
-        event_id=new_id(), occurred_at=time.time(), action=action, wheel_name=name, actor=actor, source=source
-    )
 
 
 def _event_of(stored: StoredObject) -> WheelEvent | None:

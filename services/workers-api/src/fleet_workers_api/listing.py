@@ -1,7 +1,10 @@
 """Selects and orders the workers that a request lists, each with its effective state."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from fleet_contracts.status import ACTIVE_WORKER_STATES, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
@@ -12,12 +15,25 @@ class WorkerScope(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+def _parse_flag(value: Any) -> Any:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    if isinstance(value, str):
+        if (flag := words.get(value.lower())) is None:
+            raise PydanticCustomError("flag", "Input should be 'true' or 'false'")
+        return flag
+    return value
+
+
+Flag = Annotated[bool, BeforeValidator(_parse_flag)]
+
+
+class Selection(BaseModel):
+    """The query of a list of workers."""
+
     scope: WorkerScope = WorkerScope.ACTIVE
     state: WorkerState | None = None
-    include_hidden: bool = False
-    limit: int = 100
+    include_hidden: Flag = False
+    limit: int = Field(100, ge=1, le=500)
 
     def admits(self, record: WorkerRecord, state: WorkerState) -> bool:
         if record.hidden and not self.include_hidden:

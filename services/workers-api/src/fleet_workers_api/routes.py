@@ -13,7 +13,7 @@ from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import WorkersReader, WorkersWriter
 from fleet_kit.http.openapi import json_body
 
-from .listing import select_workers
+from .listing import Selection, select_workers
 from .operators import Operators
 from .registry import Registry
 from .schemas import (
@@ -22,7 +22,6 @@ from .schemas import (
     WorkerDetail,
     WorkerPatch,
     WorkerPatched,
-    WorkersQuery,
     detail_json,
     summary_json,
 )
@@ -33,11 +32,11 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
     router = new_router()
 
     @router.get("/workers", response_model=list[Worker])
-    async def list_workers(_: WorkersReader, query: Annotated[WorkersQuery, Query()]) -> Response:
+    async def list_workers(_: WorkersReader, query: Annotated[Selection, Query()]) -> Response:
         """Workers, the one seen last first."""
         selected = select_workers(
             registry.records(),
-            query.selection(),
+            query,
             now=time.time(),
             disconnect_timeout_sec=registry.disconnect_timeout_sec,
         )

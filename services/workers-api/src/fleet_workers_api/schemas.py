@@ -1,37 +1,14 @@
 """Requests and responses of workers-api (appendix D)."""
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, Field, StrictBool
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, StrictBool
 
 from fleet_contracts.status import ACTIVE_WORKER_STATES, WorkerState
 from fleet_contracts.worker_record import Machine, WheelSync, WorkerRecord
 from fleet_kit.http.bodies import Body
 
-from .listing import Selection, WorkerScope
-
-
-def _parse_flag(value: Any) -> Any:
-    words = {"true": True, "1": True, "false": False, "0": False}
-    if isinstance(value, str):
-        if (flag := words.get(value.lower())) is None:
-            raise PydanticCustomError("flag", "Input should be 'true' or 'false'")
-        return flag
-    return value
-
-
-Flag = Annotated[bool, BeforeValidator(_parse_flag)]
-
-
-class WorkersQuery(BaseModel):
-    scope: WorkerScope = WorkerScope.ACTIVE
-    state: WorkerState | None = None
-    include_hidden: Flag = False
-    limit: int = Field(100, ge=1, le=500)
-
-    def selection(self) -> Selection:
-        return Selection(self.scope, self.state, self.include_hidden, self.limit)
+from .listing import Flag
 
 
 class EventsQuery(BaseModel):

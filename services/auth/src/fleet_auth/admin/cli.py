@@ -24,7 +24,7 @@ from fleet_kit.settings import SettingsError
 from ..errors import KeyNotFound
 from ..issuing import IssuedKey, KeyIssuer, Wish
 from ..keys import Keys
-from ..listing import KeyQuery, select_keys
+from ..listing import select_keys
 from ..records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId, pepper_mark
 from ..schemas import KeyView, NewKeyView
 from .backup import BadBackup, NotEmpty
@@ -104,8 +104,7 @@ def list_keys(
     """Show the keys, the newest first; never the keys themselves."""
 
     async def look(keys: Keys, _: KeyIssuer) -> list[KeyRecord]:
-        query = KeyQuery(tenant, include_revoked=everything, limit=sys.maxsize)
-        return select_keys(keys.all(), query).records
+        return select_keys(keys.all(), tenant_id=tenant, include_revoked=everything)[0]
 
     records = _with_keys(_settings(nats_url, data_dir, nkey_file), look)
     if as_json:
