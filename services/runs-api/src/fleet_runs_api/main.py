@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -113,18 +113,21 @@ class RunsService:
         metrics.followers.set_function(lambda: self.following.follower_count)
         metrics.disk_free.set_function(self._disk.free_bytes)
 
-        self.link.after_connect(self._ensure_resources)
-        self.link.after_connect(self._queues.look_again)
-        self.link.after_connect(self._fleet.mirror.restart)
-        self.link.after_connect(self._ingest.prepare)
-        self.link.after_connect(self._dead_letter_ingest.prepare)
-        self.link.after_connect(self._expiry.listen)
-        self.link.after_connect(self.watching.resume)
+        for hook in (
+            self._ensure_resources,
+            self._queues.look_again,
+            self._fleet.mirror.restart,
+            self._ingest.consumer.prepare,
+            self._dead_letter_ingest.consumer.prepare,
+            self._expiry.listen,
+            self.watching.resume,
+        ):
+            self.link.after_connect(hook)
 
     async def __aenter__(self) -> "RunsService":
         await self.link.__aenter__()
         # The queues do not wait for the ledger to open, because workers wait for them.
-        self._tasks += [asyncio.create_task(self._queues.run(self._stop)), asyncio.create_task(self._work())]
+        self._begin(self._queues.run(self._stop), self._work())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -137,8 +140,8 @@ class RunsService:
         await self.following.stop()
         await self.watching.stop()
         await self._fleet.mirror.stop()
-        await self._ingest.stop()
-        await self._dead_letter_ingest.stop()
+        await self._ingest.consumer.stop()
+        await self._dead_letter_ingest.consumer.stop()
         await self._commits.stop()
         await self.link.__aexit__()
         self._database.dispose()
@@ -157,15 +160,11 @@ class RunsService:
 
     async def _work(self) -> None:
         await self._open_ledger()
-        self._tasks += [
-            asyncio.create_task(self._ingest.run(self._stop)),
-            asyncio.create_task(self._dead_letter_ingest.run(self._stop)),
-            asyncio.create_task(self._relay.run(self._stop)),
-            asyncio.create_task(self._sweeper.run(self._stop)),
-            asyncio.create_task(self._retention.run(self._stop)),
-            asyncio.create_task(self.watching.check(self._stop)),
-            asyncio.create_task(self._disk.run(self._stop)),
-        ]
+        parts = (self._ingest, self._dead_letter_ingest, self._relay, self._sweeper, self._retention, self._disk)
+        self._begin(self.watching.check(self._stop), *(part.run(self._stop) for part in parts))
+
+    def _begin(self, *work: Coroutine[None, None, None]) -> None:
+        self._tasks += [asyncio.create_task(each) for each in work]
 
     async def _open_ledger(self) -> None:
         failures = RateLimitedLog()
@@ -223,7 +222,7 @@ def build(settings: RunsSettings) -> FastAPI:
         service: RunsService = app.state.service
         await service.gauges.refresh()
 
-    app = create_app(
+    app: FastAPI = create_app(
         component="runs-api",
         routers=[submit_router, list_router, router, timeline_router, workflow_router, dead_letter_router],
         lifespan=lifespan,

@@ -19,3 +19,15 @@ class Resources:
     runs: RunStore
     database: Database
     commits: GroupCommit
+
+
+class Part:
+    """A part of the service, with the resources that it shares with the others."""
+
+    def __init__(self, shared: Resources) -> None:
+        self._settings = shared.settings
+        self._metrics = shared.metrics
+        self._link = shared.link
+        self._runs = shared.runs
+        self._database = shared.database
+        self._commits = shared.commits

@@ -33,10 +33,7 @@ def request_cancel(transaction: Transaction, wanted: Sequence[CancelRequest]) ->
 
     A run that has ended does not change, and of two requests the first one counts.
     """
-    results: list[RunSnapshot | None] = [None] * len(wanted)
-    for place in sorted(range(len(wanted)), key=lambda place: wanted[place].run_id):
-        results[place] = _request_cancel(transaction, wanted[place])
-    return results
+    return transaction.each_in_order(_request_cancel, wanted)
 
 
 def _request_cancel(transaction: Transaction, item: CancelRequest) -> RunSnapshot | None:

@@ -17,14 +17,14 @@ from ..dispatch.relay import Relay
 from ..errors import RunNotFound
 from ..ledger.documents import without_holder
 from ..read.views import RunViews
-from ..resources import Resources
+from ..resources import Part, Resources
 from . import cancel_requests
 from .cancel_requests import CancelRequest
 
 logger = logging.getLogger(__name__)
 
 
-class Cancellation:
+class Cancellation(Part):
     def __init__(
         self,
         shared: Resources,
@@ -34,10 +34,7 @@ class Cancellation:
         jobs: QueuedJobs,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._link = shared.link
-        self._runs = shared.runs
-        self._commits = shared.commits
-        self._settings = shared.settings
+        super().__init__(shared)
         self._views = views
         self._relay = relay
         self._jobs = jobs

@@ -34,7 +34,7 @@ from ..ledger import reads
 from ..ledger.accepted import AcceptedRuns
 from ..ledger.disk import LedgerDisk
 from ..ledger.documents import NewRun
-from ..resources import Resources
+from ..resources import Part, Resources
 from . import acceptance
 from .acceptance import Acceptance, Withdrawal
 from .idempotency import Earlier, KeyUse
@@ -68,7 +68,7 @@ class _Fate(Enum):
     GONE = auto()
 
 
-class Submission:
+class Submission(Part):
     def __init__(
         self,
         shared: Resources,
@@ -78,12 +78,7 @@ class Submission:
         disk: LedgerDisk,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._settings = shared.settings
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
-        self._commits = shared.commits
-        self._metrics = shared.metrics
+        super().__init__(shared)
         self._accepted = accepted
         self._relay = relay
         self._disk = disk

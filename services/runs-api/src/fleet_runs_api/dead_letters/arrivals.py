@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 from nats.aio.msg import Msg
-from nats.js import api
 from sqlalchemy.exc import DataError, IntegrityError
 
 from fleet_contracts import spans
@@ -16,13 +15,13 @@ from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.pull import Puller, stored_at_of, stream_sequence_of
-from fleet_kit.nats.resources import ensure_consumer
+from fleet_kit.nats.pull import stored_at_of, stream_sequence_of
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..fold import recording
 from ..fold.recording import Observation
-from ..resources import Resources
+from ..live.consumer import SharedConsumer
+from ..resources import Part, Resources
 from . import reads as dead_letter_reads
 from . import writes as dead_letter_writes
 from .letter import Arrived, Letter, Moved, Unfounded, read_letter
@@ -36,43 +35,23 @@ _FORGET_EVERY_SECONDS = 60.0
 _FORGET_PAGE = 500
 
 
-class DeadLetterIngest:
+class DeadLetterIngest(Part):
     """Replicas share one durable consumer. A message is acknowledged when its letter is on disk."""
 
     def __init__(self, shared: Resources) -> None:
-        self._metrics = shared.metrics
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
-        self._commits = shared.commits
-        self._settings = settings = shared.settings
-        durables = [settings.dlq_durable()]
-        self._puller = Puller(self._link, stream=settings.dlq_stream, durables=durables, expires_seconds=5.0)
+        super().__init__(shared)
+        self.consumer = SharedConsumer(
+            self._link, stream=self._settings.dlq_stream, durable=self._settings.dlq_durable(), batch=_BATCH
+        )
         self._forgotten_at = 0.0
         self._failures = RateLimitedLog()
-
-    async def prepare(self) -> None:
-        """Make the consumer if it is not there; a hook of the link."""
-        await ensure_consumer(
-            self._link.jetstream,
-            self._settings.dlq_stream,
-            api.ConsumerConfig(
-                durable_name=self._settings.dlq_durable(),
-                # Includes letters that were published before this consumer existed.
-                deliver_policy=api.DeliverPolicy.ALL,
-                ack_policy=api.AckPolicy.EXPLICIT,
-                ack_wait=30,
-                max_ack_pending=20 * _BATCH,
-            ),
-        )
-        await self._puller.start()
 
     async def run(self, stop: asyncio.Event) -> None:
         messages: list[Msg] = []
         while not stop.is_set():
             try:
                 # Messages that could not be written are kept: writing a letter twice changes nothing.
-                messages = messages or await self._puller.take(_BATCH)
+                messages = messages or await self.consumer.take(_BATCH)
                 await self._enter(messages)
                 messages = []
                 await self._forget_old()
@@ -83,9 +62,6 @@ class DeadLetterIngest:
                 await asyncio.sleep(_PAUSE_SECONDS)
             else:
                 self._failures.recovered()
-
-    async def stop(self) -> None:
-        await self._puller.stop()
 
     async def _enter(self, messages: list[Msg]) -> None:
         begun_at = time.time()

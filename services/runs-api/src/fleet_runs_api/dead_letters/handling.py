@@ -19,10 +19,10 @@ from fleet_kit.logs.setup import failure_fields
 from ..dispatch.relay import Relay
 from ..errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
 from ..read.cursor import CursorSigner, Walk
-from ..resources import Resources
+from ..resources import Part, Resources
 from . import reads as dead_letter_reads
 from . import writes as dead_letter_writes
-from .reads import GroupRow, LetterFilter, LetterPage, LetterRow, LetterWithRun
+from .reads import GroupView, LetterFilter, LetterInFull, LetterPage, LetterView
 from .writes import Deletion, Refused, Requeued, Requeueing, WhyNot
 
 logger = logging.getLogger(__name__)
@@ -51,12 +51,9 @@ class BulkDeletion:
     next_cursor: str | None = None
 
 
-class DeadLetters:
+class DeadLetters(Part):
     def __init__(self, shared: Resources, *, relay: Relay, clock: Callable[[], float] = time.time) -> None:
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
-        self._commits = shared.commits
+        super().__init__(shared)
         self._relay = relay
         self._clock = clock
         self._signer: CursorSigner | None = None
@@ -66,20 +63,20 @@ class DeadLetters:
 
     async def newest(
         self, wanted: LetterFilter, *, limit: int, cursor: str | None
-    ) -> tuple[Sequence[LetterRow], str | None]:
+    ) -> tuple[Sequence[LetterView], str | None]:
         """A page of letters, and the cursor of the next one if there may be one."""
         scope = _scope("newest", wanted)
         page = await self._page(wanted, limit=limit, position=self._position(cursor, scope), oldest_first=False)
         return page.rows, self._cursor(page.next_position, scope)
 
-    async def find(self, letter_id: int, *, tenant_id: str) -> LetterWithRun:
+    async def find(self, letter_id: int, *, tenant_id: str) -> LetterInFull:
         """The letter and the present state of its run, as the ledger knows it."""
         rows = await self._database.fetch(dead_letter_reads.letter_with_run(letter_id, tenant_id=tenant_id))
         if not rows:
             raise DeadLetterNotFound(letter_id=letter_id)
         return rows[0]
 
-    async def groups(self, tenant_id: str, *, limit: int) -> Sequence[GroupRow]:
+    async def groups(self, tenant_id: str, *, limit: int) -> Sequence[GroupView]:
         return await self._database.fetch(dead_letter_reads.newest_groups(tenant_id, limit=limit))
 
     async def total_open(self, tenant_id: str) -> int:
@@ -89,20 +86,17 @@ class DeadLetters:
     async def requeue(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
         """Give the run of the letter a new attempt and close all its open letters; returns the run and their ids."""
         with service_call(logger, "runs", "requeue", entity_id=f"letter:{letter_id}"):
-            return await self._requeue_one(letter_id, caller)
-
-    async def _requeue_one(self, letter_id: int, caller: Identity) -> tuple[RunSnapshot, list[int]]:
-        self._link.require()
-        now = self._clock()
-        done = await self._requeue(Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now))
-        for refused in done.refused:
-            if refused.why is WhyNot.NOT_FOUND:
-                raise DeadLetterNotFound(letter_id=letter_id)
-            raise LetterNotRequeued(
-                why_not(refused), letter_id=letter_id, reason=refused.why, run_status=refused.run_status
-            )
-        [run] = done.runs
-        return run, [letter.id for letter in done.letters]
+            self._link.require()
+            now = self._clock()
+            done = await self._requeue(Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now))
+            for refused in done.refused:
+                if refused.why is WhyNot.NOT_FOUND:
+                    raise DeadLetterNotFound(letter_id=letter_id)
+                raise LetterNotRequeued(
+                    why_not(refused), letter_id=letter_id, reason=refused.why, run_status=refused.run_status
+                )
+            [run] = done.runs
+            return run, [letter.id for letter in done.letters]
 
     async def requeue_all(
         self,
@@ -115,45 +109,33 @@ class DeadLetters:
         cursor: str | None,
     ) -> BulkRequeue:
         """Requeue the runs of up to `limit` letters, the oldest first, at `rate_per_sec`."""
-        with service_call(logger, "runs", "requeue_letters") as logged:
-            report = await self._requeue_all(wanted, caller, rate_per_sec, limit, start_at, cursor)
-            logged["letters"] = report.requeued
-            return report
-
-    async def _requeue_all(
-        self,
-        wanted: LetterFilter,
-        caller: Identity,
-        rate_per_sec: float,
-        limit: int,
-        start_at: float | None,
-        cursor: str | None,
-    ) -> BulkRequeue:
-        self._link.require()
         scope = _scope("oldest", wanted)
-        position = self._position(cursor, scope)
         report = BulkRequeue()
-        now = self._clock()
-        spacing = 1 / rate_per_sec
-        due_at = max(now, start_at or 0.0)
-        async for page in self._walk(wanted, limit=limit, position=position):
-            position = page.next_position
-            if not page.rows:
-                continue
-            ids = [row.id for row in page.rows]
-            done = await self._requeue(
-                Requeueing(ids, caller.tenant_id, _name_of(caller), now, due_at=due_at, spacing_seconds=spacing)
-            )
-            report.requeued += len(done.runs)
-            # A letter that was deleted since the page was read is not reported.
-            report.refused += [refused for refused in done.refused if refused.why is not WhyNot.NOT_FOUND]
-            if done.last_due_at is not None:
-                report.last_due_at = done.last_due_at
-                due_at = done.last_due_at + spacing
-        report.next_cursor = self._cursor(position, scope)
-        if position is not None:
-            left = dead_letter_reads.count_left(wanted, position=position, most=_MOST_COUNTED)
-            [report.remaining] = await self._database.fetch(left)
+        with service_call(logger, "runs", "requeue_letters") as logged:
+            self._link.require()
+            position = self._position(cursor, scope)
+            now = self._clock()
+            spacing = 1 / rate_per_sec
+            due_at = max(now, start_at or 0.0)
+            async for page in self._walk(wanted, limit=limit, position=position):
+                position = page.next_position
+                if not page.rows:
+                    continue
+                ids = [row.id for row in page.rows]
+                done = await self._requeue(
+                    Requeueing(ids, caller.tenant_id, _name_of(caller), now, due_at=due_at, spacing_seconds=spacing)
+                )
+                report.requeued += len(done.runs)
+                # A letter that was deleted since the page was read is not reported.
+                report.refused += [refused for refused in done.refused if refused.why is not WhyNot.NOT_FOUND]
+                if done.last_due_at is not None:
+                    report.last_due_at = done.last_due_at
+                    due_at = done.last_due_at + spacing
+            report.next_cursor = self._cursor(position, scope)
+            if position is not None:
+                left = dead_letter_reads.count_left(wanted, position=position, most=_MOST_COUNTED)
+                [report.remaining] = await self._database.fetch(left)
+            logged["letters"] = report.requeued
         return report
 
     async def delete(self, letter_id: int, caller: Identity) -> None:

@@ -1,8 +1,8 @@
 """SQL that reads dead letters. A page reads a bounded number of rows, whatever the filter."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Subquery, and_, func, select, union_all
 
@@ -18,7 +18,8 @@ from .letter import LetterState
 MOST_LOOKED_AT = 2000
 
 
-class LetterRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LetterView:
     id: int
     run_id: str | None
     flow_name: str | None
@@ -37,21 +38,22 @@ class LetterRow(NamedTuple):
     requeued_by: str | None
 
 
-class RunOfLetter(NamedTuple):
-    """The present state of a letter's run."""
-
+# The present state of a letter's run.
+@dataclass(frozen=True, slots=True)
+class RunNow:
     status: RunStatus
     attempt: int
     updated_at: float
 
 
-class LetterWithRun(NamedTuple):
-    letter: LetterRow
+@dataclass(frozen=True, slots=True)
+class LetterInFull(LetterView):
     # None: the letter belongs to no run, or the run is no longer kept.
-    run: RunOfLetter | None
+    run: RunNow | None
 
 
-class GroupRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GroupView:
     fingerprint: str
     reason: str
     flow_name: str | None
@@ -62,7 +64,7 @@ class GroupRow(NamedTuple):
     last_at: float
 
 
-_SHOWN = tuple(_letters.c[name] for name in LetterRow._fields)
+_SHOWN = tuple(_letters.c[field.name] for field in fields(LetterView))
 # The columns that filters compare.
 _FILTERED = tuple(
     _letters.c[name] for name in ("id", "state", "reason", "flow_name", "tag", "run_id", "fingerprint", "at")
@@ -84,7 +86,7 @@ class LetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class LetterPage:
-    rows: Sequence[LetterRow]
+    rows: Sequence[LetterView]
     # The id to go on from; None: there are no more.
     next_position: int | None
 
@@ -110,7 +112,7 @@ def read_page(
 
 def page(
     wanted: LetterFilter, *, limit: int, position: int | None = None, oldest_first: bool = False
-) -> Query[LetterRow]:
+) -> Query[LetterView]:
     """The letters of a page and one more, which shows that there is another page."""
     looked_at = _looked_at(wanted, position, oldest_first, _most_looked_at(wanted, limit))
     statement = (
@@ -120,7 +122,7 @@ def page(
         .order_by(looked_at.c.id.asc() if oldest_first else looked_at.c.id.desc())
         .limit(limit + 1)
     )
-    return Query(statement, LetterRow)
+    return Query(statement, LetterView)
 
 
 def count_left(wanted: LetterFilter, *, position: int, most: int) -> Query[int]:
@@ -129,13 +131,13 @@ def count_left(wanted: LetterFilter, *, position: int, most: int) -> Query[int]:
     return Query(select(func.count()).select_from(looked_at).where(*_matching(wanted, looked_at)), int)
 
 
-def letter_with_run(letter_id: int, *, tenant_id: str) -> Query[LetterWithRun]:
-    def row(*columns: Any) -> LetterWithRun:
+def letter_with_run(letter_id: int, *, tenant_id: str) -> Query[LetterInFull]:
+    def row(*columns: Any) -> LetterInFull:
         letter, run = columns[: len(_SHOWN)], columns[len(_SHOWN) :]
-        return LetterWithRun(LetterRow(*letter), None if run[0] is None else RunOfLetter(*run))
+        return LetterInFull(*(*letter, None if run[0] is None else RunNow(*run)))
 
     statement = (
-        select(*_SHOWN, *(_runs.c[name] for name in RunOfLetter._fields))
+        select(*_SHOWN, *(_runs.c[field.name] for field in fields(RunNow)))
         .outerjoin(_runs, and_(_runs.c.run_id == _letters.c.run_id, _runs.c.tenant_id == _letters.c.tenant_id))
         .where(
             _letters.c.id == letter_id,
@@ -151,9 +153,11 @@ def unfinished(run_ids: Iterable[str]) -> Query[str]:
     return Query(select(_runs.c.run_id).where(_runs.c.run_id.in_(list(run_ids)), _runs.c.finished_at.is_(None)), str)
 
 
-def newest_groups(tenant_id: str, *, limit: int) -> Query[GroupRow]:
-    of_tenant = select(*(_groups.c[name] for name in GroupRow._fields)).where(_groups.c.tenant_id == tenant_id)
-    return Query(of_tenant.order_by(_groups.c.last_at.desc()).limit(limit), GroupRow)
+def newest_groups(tenant_id: str, *, limit: int) -> Query[GroupView]:
+    of_tenant = select(*(_groups.c[field.name] for field in fields(GroupView))).where(
+        _groups.c.tenant_id == tenant_id
+    )
+    return Query(of_tenant.order_by(_groups.c.last_at.desc()).limit(limit), GroupView)
 
 
 def open_letters(tenant_id: str) -> Query[int]:

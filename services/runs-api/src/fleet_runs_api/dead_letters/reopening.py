@@ -34,11 +34,7 @@ class NotReopened:
 
 def reopen(transaction: Transaction, wanted: Sequence[Reopening]) -> Sequence[RunSnapshot | NotReopened]:
     """Set failed runs back to PENDING. Returns the snapshot to announce for each run, or why there is none."""
-    results: list[RunSnapshot | NotReopened] = [NotReopened(None)] * len(wanted)
-    # In a fixed order, so that two processes do not deadlock.
-    for place in sorted(range(len(wanted)), key=lambda place: wanted[place].run_id):
-        results[place] = _reopen(transaction, wanted[place])
-    return results
+    return transaction.each_in_order(_reopen, wanted)
 
 
 def _reopen(transaction: Transaction, item: Reopening) -> RunSnapshot | NotReopened:

@@ -5,7 +5,7 @@ import logging
 import nats.js.errors
 import orjson
 
-from fleet_contracts.names import NATS_MSG_ID, WireNames
+from fleet_contracts.names import NATS_MSG_ID
 from fleet_kit.errors import FleetError
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.nats.outages import OUTAGES
@@ -13,22 +13,17 @@ from fleet_kit.nats.pull import ack_tokens
 
 from ..ledger import reads
 from ..ledger.rows import JobPlace
-from ..resources import Resources
+from ..resources import Part
 
 logger = logging.getLogger(__name__)
 
 
-class QueuedJobs:
-    def __init__(self, shared: Resources) -> None:
-        self._link = shared.link
-        self._database = shared.database
-        self._names: WireNames = shared.settings
-
+class QueuedJobs(Part):
     async def has(self, run_id: str, sequence: int | None) -> bool:
         """Whether the message at this sequence is the run's job; after a wipe of the stream it may be another one."""
         if not sequence:
             return False
-        message = await stored_message(self._link, self._names.work_stream, sequence, linearizable=True)
+        message = await stored_message(self._link, self._settings.work_stream, sequence, linearizable=True)
         if message is None:
             return False
         message_id = message.headers.get(NATS_MSG_ID, "")
@@ -66,7 +61,7 @@ class QueuedJobs:
         if tokens[:2] != ["$JS", "ACK"]:
             return False
         stream, durable, _, found, *_ = [*ack_tokens(subject), *("",) * 4]
-        queue = (self._names.work_stream, self._names.work_durable(place.tag))
+        queue = (self._settings.work_stream, self._settings.work_durable(place.tag))
         if (stream, durable) != queue or not found.isdecimal():
             return False
         if place.job_sequence is None:
@@ -80,7 +75,7 @@ class QueuedJobs:
 
     async def remove(self, sequence: int) -> None:
         try:
-            await self._link.jetstream.delete_msg(self._names.work_stream, sequence)
+            await self._link.jetstream.delete_msg(self._settings.work_stream, sequence)
         except (*OUTAGES, nats.js.errors.Error):
             logger.debug("job %d could not be removed", sequence, exc_info=True)
 

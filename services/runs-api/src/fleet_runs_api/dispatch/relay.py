@@ -22,7 +22,7 @@ from ..ledger import outbox, reads
 from ..ledger.documents import NewRun, waiting_snapshot_of
 from ..ledger.outbox import PutOff, Sent, TakeDue
 from ..ledger.rows import OutboxRow
-from ..resources import Resources
+from ..resources import Part, Resources
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +42,9 @@ class _Flying:
     queued: "asyncio.Future[Ack]"
 
 
-class Relay:
+class Relay(Part):
     def __init__(self, shared: Resources) -> None:
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
-        self._commits = shared.commits
-        self._settings = shared.settings
-        self._metrics = shared.metrics
+        super().__init__(shared)
         self._awake = asyncio.Event()
         self._failures = RateLimitedLog()
 

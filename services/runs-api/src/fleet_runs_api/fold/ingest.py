@@ -7,23 +7,22 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 
 from nats.aio.msg import Msg
-from nats.js import api
 
 from fleet_contracts import spans
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, WireNames, kv_key, kv_stream
+from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_key, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.pull import Puller, stored_at_of, stream_sequence_of
-from fleet_kit.nats.resources import ensure_consumer
+from fleet_kit.nats.pull import stored_at_of, stream_sequence_of
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..errors import LedgerUnavailable
 from ..ledger import reads
-from ..resources import Resources
+from ..live.consumer import SharedConsumer
+from ..resources import Part, Resources
 from . import recording
 from .recording import Observation
 
@@ -38,7 +37,7 @@ _GATHER_SECONDS = 0.03
 _FIRST_WORD_SECONDS = 60.0
 
 
-class Ingest:
+class Ingest(Part):
     """Replicas share one durable consumer on the bucket's stream, so each change is folded once."""
 
     def __init__(
@@ -48,32 +47,15 @@ class Ingest:
         on_retry: Callable[[], None],
     ) -> None:
         """`on_retry` is called after a commit that may have put the next attempt of a run into the outbox."""
-        self._link = shared.link
-        self._runs = shared.runs.bucket
-        self._database = shared.database
-        self._commits = shared.commits
-        self._metrics = shared.metrics
-        self._names: WireNames = shared.settings
+        super().__init__(shared)
         self._on_retry = on_retry
         self._failures = RateLimitedLog()
-        stream = kv_stream(self._names.runs_kv_bucket)
-        durables = [self._names.ingest_durable()]
-        self._puller = Puller(self._link, stream=stream, durables=durables, expires_seconds=5.0)
-
-    async def prepare(self) -> None:
-        """Make the consumer if it is not there; a hook of the link."""
-        await ensure_consumer(
-            self._link.jetstream,
-            kv_stream(self._names.runs_kv_bucket),
-            api.ConsumerConfig(
-                durable_name=self._names.ingest_durable(),
-                deliver_policy=api.DeliverPolicy.ALL,
-                ack_policy=api.AckPolicy.EXPLICIT,
-                ack_wait=30,
-                max_ack_pending=20 * _BATCH,
-            ),
+        self.consumer = SharedConsumer(
+            self._link,
+            stream=kv_stream(self._settings.runs_kv_bucket),
+            durable=self._settings.ingest_durable(),
+            batch=_BATCH,
         )
-        await self._puller.start()
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -87,16 +69,13 @@ class Ingest:
 
     async def _follow(self, stop: asyncio.Event) -> None:
         """Wait for a first change, then gather and fold until there are no more."""
-        messages = await self._puller.take(1)
+        messages = await self.consumer.take(1)
         while messages and not stop.is_set():
             if len(messages) < _BATCH:
                 await asyncio.sleep(_GATHER_SECONDS)
-                messages += await self._puller.take_now(_BATCH)
+                messages += await self.consumer.take_now(_BATCH)
             await self._fold(messages)
-            messages = await self._puller.take_now(_BATCH)
-
-    async def stop(self) -> None:
-        await self._puller.stop()
+            messages = await self.consumer.take_now(_BATCH)
 
     async def _fold(self, messages: list[Msg]) -> None:
         # Of several changes of one run only the last one is needed.
@@ -122,7 +101,7 @@ class Ingest:
         if not msg.data:
             return None  # a deletion marker: the ledger keeps the run
         try:
-            snapshot = RunSnapshot.decode_of(kv_key(self._names.runs_kv_bucket, msg.subject), msg.data)
+            snapshot = RunSnapshot.decode_of(kv_key(self._settings.runs_kv_bucket, msg.subject), msg.data)
         except MalformedMessage as error:
             with Span(TraceContext.of_headers(msg.headers)):
                 logger.warning("a snapshot cannot be read: %s", error, extra={"meta": {"subject": msg.subject}})
@@ -142,7 +121,7 @@ class Ingest:
         old = {seen.snapshot.run_id: seen for seen in observations if id(seen) not in news}
         for row in await self._database.fetch(reads.ended_among(list(old))) if old else ():
             if (seen := old[row.run_id]).revision != row.revision:
-                await self._runs.erase(row.run_id, up_to=seen.revision)
+                await self._runs.bucket.erase(row.run_id, up_to=seen.revision)
 
     async def _record(self, observations: Sequence[Observation]) -> tuple[Sequence[Observation], dict[str, str]]:
         """Fold in snapshots together or, if that fails, one by one, so that a bad one does not block the others.

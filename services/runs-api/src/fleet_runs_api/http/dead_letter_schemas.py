@@ -9,6 +9,7 @@ from fleet_kit.http.bodies import Body
 from fleet_kit.http.query_parameters import Moment
 
 from ..accept.requests import Name
+from ..dead_letters.reads import GroupView, LetterView
 
 Fingerprint = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Cursor = Annotated[str, StringConstraints(max_length=500)]
@@ -65,51 +66,10 @@ class RequeueLetters(Body):
         return self
 
 
-class LetterView(BaseModel):
-    id: int
-    run_id: str | None
-    flow_name: str | None
-    tag: str | None
-    reason: str
-    error: str | None
-    error_type: str
-    fingerprint: str
-    worker_id: str | None
-    attempt: int | None
-    num_delivered: int | None
-    subject: str | None
-    at: float
-    state: str
-    requeued_at: float | None
-    requeued_by: str | None
-
-
 class LetterList(BaseModel):
     items: list[LetterView]
     next_cursor: str | None
     total_open: int
-
-
-class RunNow(BaseModel):
-    status: RunStatus
-    attempt: int
-    updated_at: float
-
-
-class LetterInFull(LetterView):
-    # None: the letter belongs to no run, or the run is no longer kept.
-    run: RunNow | None
-
-
-class GroupView(BaseModel):
-    fingerprint: str
-    reason: str
-    flow_name: str | None
-    error_type: str
-    error: str | None
-    total: int
-    first_at: float
-    last_at: float
 
 
 class GroupList(BaseModel):

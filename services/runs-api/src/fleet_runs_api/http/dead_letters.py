@@ -13,22 +13,19 @@ from fleet_kit.http.openapi import json_body
 
 from ..dead_letters.handling import why_not
 from ..dead_letters.letter import LetterState
-from ..dead_letters.reads import LetterFilter
+from ..dead_letters.reads import LetterFilter, LetterInFull
 from ..errors import DeadLetterNotFound
 from .dead_letter_schemas import (
     Criteria,
     DeletionQuery,
     GroupList,
-    GroupView,
     LetterDeleted,
-    LetterInFull,
     LetterList,
     LetterQuery,
     LetterRequeued,
     LettersDeleted,
     LetterSkipped,
     LettersRequeued,
-    LetterView,
     RequeueLetters,
     StateFilter,
 )
@@ -51,7 +48,7 @@ async def list_letters(caller: RunsReader, service: Service, query: Annotated[Le
     wanted = _filter(query, caller.tenant_id, query.state)
     rows, next_cursor = await service.dead_letters.newest(wanted, limit=query.limit, cursor=query.cursor)
     return LetterList(
-        items=[LetterView.model_validate(row._asdict()) for row in rows],
+        items=list(rows),
         next_cursor=next_cursor,
         total_open=await service.dead_letters.total_open(caller.tenant_id),
     )
@@ -76,7 +73,7 @@ async def list_groups(
     """Open letters by kind, the kind that was seen last first."""
     rows = await service.dead_letters.groups(caller.tenant_id, limit=limit)
     return GroupList(
-        items=[GroupView.model_validate(row._asdict()) for row in rows],
+        items=list(rows),
         total_open=await service.dead_letters.total_open(caller.tenant_id),
     )
 
@@ -112,8 +109,7 @@ async def requeue_letters(request: Request, caller: RunsWriter, service: Service
 @router.get("/dlq/{letter_id}", response_model=LetterInFull)
 async def read_letter(letter_id: str, caller: RunsReader, service: Service) -> LetterInFull:
     """A letter, and the present state of its run."""
-    letter, run = await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
-    return LetterInFull.model_validate({**letter._asdict(), "run": run and run._asdict()})
+    return await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
 
 
 @router.post("/dlq/{letter_id}/requeue", response_model=LetterRequeued)

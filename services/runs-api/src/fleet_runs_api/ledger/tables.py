@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, TypeDecorator, text
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, TextClause, TypeDecorator, text
 from sqlmodel import Field, SQLModel
 
 from fleet_contracts.status import RunStatus
@@ -32,6 +32,10 @@ FINISHED_IN_KV = text("finished_at IS NOT NULL AND kv_released = 0")
 TAKEN = text("due_since IS NOT NULL")
 
 
+def _partial_index(name: str, *columns: str, where: TextClause) -> Index:
+    return Index(name, *columns, sqlite_where=where, postgresql_where=where)
+
+
 class Run(SQLModel, table=True):
     """An accepted run. The commit of this row is the acceptance; all else can be restored from the ledger."""
 
@@ -41,22 +45,15 @@ class Run(SQLModel, table=True):
         Index("ix_runs_tenant_status", "tenant_id", "status", "seq"),
         Index("ix_runs_tenant_flow", "tenant_id", "flow_name", "seq"),
         Index("ix_runs_tenant_tag", "tenant_id", "tag", "seq"),
-        Index("ix_runs_unfinished", "checked_at", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
-        Index("ix_runs_held_changed", "changed_at", sqlite_where=HELD, postgresql_where=HELD),
-        Index("ix_runs_queued", "tag", "job_sequence", sqlite_where=QUEUED, postgresql_where=QUEUED),
+        _partial_index("ix_runs_unfinished", "checked_at", where=_UNFINISHED),
+        _partial_index("ix_runs_held_changed", "changed_at", where=HELD),
+        _partial_index("ix_runs_queued", "tag", "job_sequence", where=QUEUED),
         Index("ix_runs_tenant_changed", "tenant_id", "changed_at", "seq"),
         Index("ix_runs_tenant_submitted", "tenant_id", "submitted_at"),
-        Index(
-            "ix_runs_tenant_yaml",
-            "tenant_id",
-            "workflow_yaml_sha256",
-            "seq",
-            sqlite_where=FROM_YAML,
-            postgresql_where=FROM_YAML,
-        ),
-        Index("ix_runs_deadline", "deadline_at", sqlite_where=WITH_DEADLINE, postgresql_where=WITH_DEADLINE),
-        Index("ix_runs_finished", "finished_at", sqlite_where=FINISHED, postgresql_where=FINISHED),
-        Index("ix_runs_in_kv", "finished_at", sqlite_where=FINISHED_IN_KV, postgresql_where=FINISHED_IN_KV),
+        _partial_index("ix_runs_tenant_yaml", "tenant_id", "workflow_yaml_sha256", "seq", where=FROM_YAML),
+        _partial_index("ix_runs_deadline", "deadline_at", where=WITH_DEADLINE),
+        _partial_index("ix_runs_finished", "finished_at", where=FINISHED),
+        _partial_index("ix_runs_in_kv", "finished_at", where=FINISHED_IN_KV),
     )
 
     # The order of acceptance: lists walk it backwards.
@@ -116,7 +113,7 @@ class Outbox(SQLModel, table=True):
     __tablename__ = "outbox"
     __table_args__ = (
         Index("ix_outbox_due", "due_at"),
-        Index("ix_outbox_due_since", "due_since", sqlite_where=TAKEN, postgresql_where=TAKEN),
+        _partial_index("ix_outbox_due_since", "due_since", where=TAKEN),
     )
 
     id: int | None = Field(default=None, sa_column=Column(_Serial, primary_key=True, autoincrement=True))

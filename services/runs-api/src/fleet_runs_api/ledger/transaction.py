@@ -1,14 +1,23 @@
 """A transaction of the ledger, as it is passed to everything that writes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .counting import RunCounts
 from .letter_groups import LetterGroups
+
+
+class _OfRun(Protocol):
+    @property
+    def run_id(self) -> str: ...
+
+
+I = TypeVar("I", bound=_OfRun)  # noqa: E741
+R = TypeVar("R")
 
 
 class Transaction:
@@ -42,6 +51,12 @@ class Transaction:
         """An INSERT that skips rows that are there already."""
         insert = sqlite.insert if self.connection.dialect.name == "sqlite" else postgresql.insert
         return insert(table).on_conflict_do_nothing()
+
+    def each_in_order(self, write: Callable[["Transaction", I], R], items: Sequence[I]) -> list[R]:
+        """Write items in the order of their runs, so that two processes do not deadlock; the results are in order."""
+        places = sorted(range(len(items)), key=lambda place: items[place].run_id)
+        results = {place: write(self, items[place]) for place in places}
+        return [results[place] for place in range(len(items))]
 
     def settle(self) -> None:
         """Write the counts; to be called last, before the commit.

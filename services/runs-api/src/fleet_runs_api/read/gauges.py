@@ -17,7 +17,7 @@ from fleet_kit.telemetry.metrics import OTHER
 
 from ..ledger import reads
 from ..live.workers import NOBODY, FleetView
-from ..resources import Resources
+from ..resources import Part, Resources
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +31,9 @@ _MOST_COUNTED = 10_000
 _AWAY = (FleetError, nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError)
 
 
-class FleetGauges:
+class FleetGauges(Part):
     def __init__(self, shared: Resources, *, workers: FleetView) -> None:
-        self._settings = shared.settings
-        self._link = shared.link
-        self._database = shared.database
-        self._metrics = shared.metrics
+        super().__init__(shared)
         self._workers = workers
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")

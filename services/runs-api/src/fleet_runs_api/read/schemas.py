@@ -1,9 +1,10 @@
 """Response bodies about runs."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
@@ -12,7 +13,8 @@ from fleet_contracts.wheel import WheelInUse
 Include = Literal["records", "full", "all"]
 
 
-class RunSummary(BaseModel):
+@dataclass(slots=True)
+class RunSummary:
     run_id: str
     flow_name: str
     tag: str
@@ -25,8 +27,8 @@ class RunSummary(BaseModel):
     submitted_at: float
     updated_at: float
     heartbeat_at: float
-    start_time: float | None = Field(validation_alias="started_at")
-    end_time: float | None = Field(validation_alias="finished_at")
+    start_time: float | None
+    end_time: float | None
     workflow_yaml_sha256: str | None
     failures: int
     not_before: float | None

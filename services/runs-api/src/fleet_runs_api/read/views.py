@@ -19,7 +19,7 @@ from ..ledger.accepted import AcceptedRuns
 from ..ledger.documents import snapshot_of
 from ..ledger.rows import AttemptRow
 from ..live.workers import FleetView
-from ..resources import Resources
+from ..resources import Part, Resources
 from .schemas import Attempts, AttemptView, DecisionView
 from .waiting import why_snapshot_waits
 
@@ -42,7 +42,7 @@ Writer = tuple[int, str | None]
 IsUnclaimed = Callable[[str, str], bool]
 
 
-class RunViews:
+class RunViews(Part):
     def __init__(
         self,
         shared: Resources,
@@ -51,16 +51,15 @@ class RunViews:
         workers: FleetView,
         is_unclaimed: IsUnclaimed,
     ) -> None:
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
+        super().__init__(shared)
         self._accepted = accepted
         self._workers = workers
         self._is_unclaimed = is_unclaimed
 
     async def find(self, run_id: str, *, tenant_id: str, linearizable: bool = False) -> RunSnapshot:
         """The run's latest state; RunNotFound also for a run of another tenant."""
-        live = await self.find_live(run_id, tenant_id=tenant_id, linearizable=linearizable)
+        accepted = await self.accepted(run_id, tenant_id=tenant_id)
+        live = await self._live(run_id, accepted, linearizable=linearizable)
         return live.value if live is not None else await self._from_ledger(run_id)
 
     async def find_for_watcher(self, run_id: str, accepted: RunSnapshot) -> Stored[RunSnapshot]:
@@ -84,12 +83,6 @@ class RunViews:
         """Those of the runs that have ended according to the ledger."""
         pages = [run_ids[start : start + _ENDED_PAGE] for start in range(0, len(run_ids), _ENDED_PAGE)]
         return [row.run_id for page in pages for row in await self._database.fetch(reads.ended_among(page))]
-
-    async def find_live(
-        self, run_id: str, *, tenant_id: str, linearizable: bool = False
-    ) -> Stored[RunSnapshot] | None:
-        """The run's snapshot in KV; None if KV has none that can be read."""
-        return await self._live(run_id, await self.accepted(run_id, tenant_id=tenant_id), linearizable=linearizable)
 
     async def _live(self, run_id: str, accepted: RunSnapshot, *, linearizable: bool) -> Stored[RunSnapshot] | None:
         try:

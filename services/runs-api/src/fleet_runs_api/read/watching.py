@@ -20,7 +20,7 @@ from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.messages import stream_identity
 from fleet_kit.nats.pull import stream_sequence_of
 
-from ..resources import Resources
+from ..resources import Part, Resources
 from .event_ids import EventId
 from .views import RunViews
 
@@ -74,11 +74,11 @@ class Watcher:
         return news
 
 
-class Watching:
+class Watching(Part):
     """Follows the bucket while there are watchers."""
 
     def __init__(self, shared: Resources, *, views: RunViews) -> None:
-        self._link = shared.link
+        super().__init__(shared)
         self._bucket = shared.runs.bucket.name
         self._views = views
         self._watchers: dict[str, set[Watcher]] = {}

@@ -18,7 +18,7 @@ from fleet_contracts import spans
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import DEAD_LETTER_ID, WireNames, dead_letter_id
+from fleet_contracts.names import DEAD_LETTER_ID, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.logs.rate_limit import RateLimitedLog
@@ -33,7 +33,7 @@ from ..ledger import reads
 from ..ledger.documents import waiting_snapshot_of
 from ..ledger.rows import OverdueRun, RunRow, UncheckedRun
 from ..ledger.texts import iso
-from ..resources import Resources
+from ..resources import Part, Resources
 from .repairs import repair_each, repairing
 
 logger = logging.getLogger(__name__)
@@ -45,14 +45,9 @@ _ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 _QUEUE_GROUP = "runs-api"
 
 
-class Expiry:
+class Expiry(Part):
     def __init__(self, shared: Resources, *, jobs: QueuedJobs) -> None:
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
-        self._commits = shared.commits
-        self._names: WireNames = shared.settings
-        self._metrics = shared.metrics
+        super().__init__(shared)
         self._jobs = jobs
         self._advisories: Subscription | None = None
         self._working: set[asyncio.Task[None]] = set()
@@ -76,7 +71,7 @@ class Expiry:
     async def listen(self) -> None:
         """Subscribe to JetStream's advisories of jobs that reached max_deliver; a hook of the link."""
         if self._advisories is None:
-            subject = f"{_ADVISORY}.{self._names.work_stream}.>"
+            subject = f"{_ADVISORY}.{self._settings.work_stream}.>"
             self._advisories = await self._link.client.subscribe(subject, queue=_QUEUE_GROUP, cb=self._on_advisory)
 
     async def stop(self) -> None:
@@ -93,7 +88,7 @@ class Expiry:
         """
         try:
             info = await self._link.jetstream.consumer_info(
-                self._names.work_stream, self._names.work_durable(run.tag)
+                self._settings.work_stream, self._settings.work_durable(run.tag)
             )
         except nats.js.errors.NotFoundError:
             return False  # no worker has ever served this tag
@@ -114,7 +109,7 @@ class Expiry:
         self._spawn(self._end_exhausted(int(advisory["stream_seq"]), advisory.get("deliveries")))
 
     async def _end_exhausted(self, sequence: int, deliveries: int | None) -> None:
-        message = await stored_message(self._link, self._names.work_stream, sequence)
+        message = await stored_message(self._link, self._settings.work_stream, sequence)
         if message is None:
             return
         try:
@@ -207,8 +202,8 @@ class Expiry:
             tenant_id=ended.tenant_id,
         )
         letter_id = dead_letter_id(ended.run_id, reopened=ended.reopened, attempt=ended.attempt, reason=reason)
-        tag = ended.tag or self._names.default_tag
-        subject = self._names.dlq_subject(tag)
+        tag = ended.tag or self._settings.default_tag
+        subject = self._settings.dlq_subject(tag)
         about = {**spans.about_letter(letter), **spans.about_message(subject, "send")}
         with span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER):
             await self._link.publish(subject, letter.encode(), {DEAD_LETTER_ID: letter_id})

@@ -8,7 +8,7 @@ from fleet_contracts.names import kv_stream
 from fleet_kit.logs.rate_limit import RateLimitedLog
 
 from ..ledger import reads
-from ..resources import Resources
+from ..resources import Part, Resources
 from . import removal
 
 logger = logging.getLogger(__name__)
@@ -17,13 +17,9 @@ _PAGE = 200
 _LONGEST_PAUSE_SECONDS = 10.0
 
 
-class Retention:
+class Retention(Part):
     def __init__(self, shared: Resources) -> None:
-        self._settings = shared.settings
-        self._link = shared.link
-        self._runs = shared.runs.bucket
-        self._database = shared.database
-        self._commits = shared.commits
+        super().__init__(shared)
         self._failures = RateLimitedLog()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -51,9 +47,9 @@ class Retention:
         before = time.time() - self._settings.runs_kv_retention_sec
         # Read before the ledger: the snapshot of a run that is reopened later is newer and stays. A snapshot that was
         # written over an end is erased, whatever its revision.
-        last = (await self._link.stream_info(kv_stream(self._runs.name))).state.last_seq
+        last = (await self._link.stream_info(kv_stream(self._runs.bucket.name))).state.last_seq
         run_ids = await self._database.fetch(reads.finished_runs_in_kv(before, limit=_PAGE))
-        await asyncio.gather(*(self._runs.erase(run_id, up_to=last) for run_id in run_ids))
+        await asyncio.gather(*(self._runs.bucket.erase(run_id, up_to=last) for run_id in run_ids))
         if run_ids:
             await self._commits.write(removal.mark_released, run_ids)
         return len(run_ids)

@@ -22,7 +22,7 @@ from ..fold.recording import Observation
 from ..fold.rules import is_possible
 from ..ledger import reads
 from ..ledger.rows import HeldRun, UncheckedRun
-from ..resources import Resources
+from ..resources import Part, Resources
 from . import lost_runs
 from .expiry import Expiry
 from .lost_runs import Redispatch
@@ -36,16 +36,11 @@ _CHECK_PAGE = 100
 _NOBODY = (-1, None)
 
 
-class Sweeper:
+class Sweeper(Part):
     def __init__(
         self, shared: Resources, *, relay: Relay, expiry: Expiry, jobs: QueuedJobs, unclaimed: Unclaimed
     ) -> None:
-        self._settings = shared.settings
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
-        self._commits = shared.commits
-        self._metrics = shared.metrics
+        super().__init__(shared)
         self._relay = relay
         self._expiry = expiry
         self._jobs = jobs

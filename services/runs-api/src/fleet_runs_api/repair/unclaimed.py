@@ -18,7 +18,7 @@ from ..dispatch.queues import Queues
 from ..ledger import reads
 from ..ledger.rows import QueuedRun
 from ..live.workers import FleetView
-from ..resources import Resources
+from ..resources import Part, Resources
 from .repairs import repairing
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class _Delivered:
     times: int = 0
 
 
-class Unclaimed:
+class Unclaimed(Part):
     """Compares the deliveries of each queue with the runs that the ledger knows to be waiting.
 
     JetStream may deliver a job to a pull request whose connection is gone, and a worker may die between delivery and
@@ -54,11 +54,7 @@ class Unclaimed:
         queues: Queues,
         workers: FleetView,
     ) -> None:
-        self._link = shared.link
-        self._runs = shared.runs
-        self._database = shared.database
-        self._settings = shared.settings
-        self._metrics = shared.metrics
+        super().__init__(shared)
         self._queues = queues
         self._workers = workers
         self._tags: deque[str] = deque()

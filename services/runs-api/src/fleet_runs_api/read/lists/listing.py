@@ -7,21 +7,23 @@ from functools import cache
 from typing import Any
 
 import orjson
+from pydantic import TypeAdapter
 from sqlalchemy import Connection
 
 from ...errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
 from ...ledger.documents import snapshot_of
 from ...ledger.rows import RunRow
 from ...live.workers import FleetView
-from ...resources import Resources
+from ...resources import Part, Resources
 from ..cursor import CursorSigner, Difference, Position
 from ..schemas import RunSummary
 from ..views import IsUnclaimed, RunViews
 from ..waiting import Waiting, why_waiting
 from . import paging
 from . import reads as list_reads
-from .reads import RunFilter, SummaryRow
+from .reads import RunFilter
 
+_SUMMARY = TypeAdapter(RunSummary)
 # How much the clocks of replicas may differ: the next difference begins this long before the present.
 _SETTLING_SECONDS = 0.2
 
@@ -53,10 +55,9 @@ class Page:
     updated_until: float | None = None
 
 
-class Listing:
+class Listing(Part):
     def __init__(self, shared: Resources, *, views: RunViews, workers: FleetView, is_unclaimed: IsUnclaimed) -> None:
-        self._database = shared.database
-        self._commits = shared.commits
+        super().__init__(shared)
         self._views = views
         self._workers = workers
         self._is_unclaimed = is_unclaimed
@@ -84,7 +85,7 @@ class Listing:
 
     def _read(
         self, connection: Connection, query: ListQuery, start: Position | None, page: Page
-    ) -> tuple[list[SummaryRow | RunRow], Position | None]:
+    ) -> tuple[list[RunSummary | RunRow], Position | None]:
         wanted = query.wanted
         if start is None and query.updated_after is not None:
             # Read first: changes that are committed while the rows are read have a later time.
@@ -101,7 +102,7 @@ class Listing:
             )
         if not found.seqs:
             return [], found.following
-        runs: dict[int, SummaryRow | RunRow | None] = {}
+        runs: dict[int, RunSummary | RunRow | None] = {}
         if query.in_full:
             runs.update(list_reads.whole_runs(wanted, found.seqs).all(connection))
         else:
@@ -117,7 +118,7 @@ class Listing:
             settled = min(settled, oldest.now) - oldest.age
         return settled - _SETTLING_SECONDS
 
-    def _rendered(self, runs: Sequence[SummaryRow | RunRow]) -> list[bytes]:
+    def _rendered(self, runs: Sequence[RunSummary | RunRow]) -> list[bytes]:
         now = time.time()
 
         @cache  # most of a page's runs wait for the same thing
@@ -138,12 +139,9 @@ class Listing:
                 failures=run.failures,
                 unclaimed=self._is_unclaimed(run.run_id, run.tag),
             )
-            more = {
-                "tags": orjson.loads(run.tags),
-                "waiting_reason": why and why.reason,
-                "waiting_detail": why and why.detail,
-            }
-            items.append(RunSummary.model_validate({**run._asdict(), **more}).model_dump_json().encode())
+            if why is not None:
+                run.waiting_reason, run.waiting_detail = why.reason, why.detail
+            items.append(_SUMMARY.dump_json(run))
         return items
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import orjson
 from sqlalchemy import Boolean, ColumnElement, Select, and_, func, or_, select, text, true, tuple_, union_all
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -21,6 +22,7 @@ from ...ledger.tables import documents as _documents
 from ...ledger.tables import flow_counts as _flow_counts
 from ...ledger.tables import runs as _runs
 from ..cursor import Difference
+from ..schemas import RunSummary
 
 R = TypeVar("R")
 
@@ -38,35 +40,19 @@ class Candidate(NamedTuple):
     changed_at: float = 0.0
 
 
-class SummaryRow(NamedTuple):
-    run_id: str
-    flow_name: str
-    tag: str
-    # JSON
-    tags: str
-    status: RunStatus
-    attempt: int
-    worker_id: str | None
-    error: str | None
-    reason: str | None
-    submitted_at: float
-    updated_at: float
-    heartbeat_at: float
-    started_at: float | None
-    finished_at: float | None
-    workflow_yaml_sha256: str | None
-    failures: int
-    not_before: float | None
-    deadline_at: float | None
-    rerun_of: str | None
-
-
 class OldestWrite(NamedTuple):
     now: float
     age: float
 
 
-_SUMMARY_COLUMNS = tuple(_runs.c[name] for name in SummaryRow._fields)
+_SUMMARY_COLUMNS = tuple(
+    _runs.c[name]
+    for name in (
+        "run_id", "flow_name", "tag", "tags", "status", "attempt", "worker_id", "error", "reason", "submitted_at",
+        "updated_at", "heartbeat_at", "started_at", "finished_at", "workflow_yaml_sha256", "failures", "not_before",
+        "deadline_at", "rerun_of",
+    )
+)  # fmt: skip
 
 
 class _HasLabel(FunctionElement[bool]):
@@ -171,15 +157,19 @@ def latest_change(tenant_id: str) -> Query[float]:
     return Query(latest.order_by(_runs.c.changed_at.desc(), _runs.c.seq.desc()).limit(1), float)
 
 
-def summaries(wanted: RunFilter, seqs: Sequence[int]) -> Query[tuple[int, SummaryRow | None]]:
+def summaries(wanted: RunFilter, seqs: Sequence[int]) -> Query[tuple[int, RunSummary | None]]:
     """The runs with these numbers; None for one that does not fit any more: it may have changed meanwhile."""
-    return Query(_chosen(wanted, seqs, _SUMMARY_COLUMNS), _if_it_fits(SummaryRow))
+    return Query(_chosen(wanted, seqs, _SUMMARY_COLUMNS), _if_it_fits(_summary))
 
 
 def whole_runs(wanted: RunFilter, seqs: Sequence[int]) -> Query[tuple[int, RunRow | None]]:
     """Like `summaries`, with the documents of the runs."""
     runs = _chosen(wanted, seqs, RUN_COLUMNS).join(_documents, _documents.c.run_id == _runs.c.run_id)
     return Query(runs, _if_it_fits(run_row))
+
+
+def _summary(run_id: str, flow_name: str, tag: str, tags: str, *columns: Any) -> RunSummary:
+    return RunSummary(run_id, flow_name, tag, orjson.loads(tags), *(*columns, None, None))
 
 
 def _chosen(wanted: RunFilter, seqs: Sequence[int], columns: Sequence[ColumnElement[Any]]) -> Select[Any]:

@@ -11,12 +11,11 @@ import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError, NatsUnavailable
 
-from ...resources import Resources
+from ...resources import Part, Resources
 from ..event_ids import EventId
 from ..watching import State, Watching
 from .timeline import Entry, LogFilter, Timeline, TimelineReader
@@ -70,12 +69,11 @@ class _Follower:
         return reader.ended_attempt >= ended.attempt or time.monotonic() - self.ended_at >= _LAST_WORDS_SECONDS
 
 
-class Following:
+class Following(Part):
     """Subscribes to the events of every followed run, only to wake followers; the messages are not kept."""
 
     def __init__(self, shared: Resources, *, timeline: Timeline, watching: Watching) -> None:
-        self._link = shared.link
-        self._names: WireNames = shared.settings
+        super().__init__(shared)
         self._timeline = timeline
         self._watching = watching
         self._followers: dict[str, set[_Follower]] = {}
@@ -187,7 +185,7 @@ class Following:
             is_followed, is_heard = run_id in self._followers, run_id in self._subscriptions
             try:
                 if is_followed and not is_heard:
-                    subject = self._names.events_subject("*", run_id)
+                    subject = self._settings.events_subject("*", run_id)
                     self._subscriptions[run_id] = await self._link.client.subscribe(subject, cb=ring)
                 elif is_heard and not is_followed:
                     await self._subscriptions.pop(run_id).unsubscribe()

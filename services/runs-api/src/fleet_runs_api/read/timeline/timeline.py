@@ -15,7 +15,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import StoredMessage, last_message, messages_of, stream_identity
 
-from ...resources import Resources
+from ...resources import Part, Resources
 from ..event_ids import EventId
 from ..views import RunViews, Writer
 
@@ -180,16 +180,15 @@ def _decoded(message: StoredMessage, names: WireNames) -> RunEvents | None:
         return None
 
 
-class Timeline:
+class Timeline(Part):
     def __init__(self, shared: Resources, *, views: RunViews) -> None:
-        self._link = shared.link
-        self._names: WireNames = shared.settings
+        super().__init__(shared)
         self._views = views
 
     def reader(self, run_id: str, *, tenant_id: str, position: int = 0) -> TimelineReader:
         return TimelineReader(
             self._link,
-            self._names,
+            self._settings,
             run_id,
             find_writers=lambda wanted: self._views.writers(run_id, tenant_id=tenant_id, wanted=wanted),
             position=position,
@@ -197,7 +196,7 @@ class Timeline:
 
     async def identify(self) -> str:
         """The identity of the events stream, to which positions belong."""
-        return await stream_identity(self._link, self._names.events_stream)
+        return await stream_identity(self._link, self._settings.events_stream)
 
     async def page(
         self, run_id: str, *, tenant_id: str, attempt: int | None, after: EventId | int, limit: int
@@ -246,7 +245,7 @@ class Timeline:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _has_lost_its_beginning(self, snapshot: RunSnapshot) -> bool:
-        stream, subject = self._names.events_stream, self._names.events_subject("*", snapshot.run_id)
+        stream, subject = self._settings.events_stream, self._settings.events_subject("*", snapshot.run_id)
         first = await messages_of(self._link, stream, subject, limit=1)
         if not first:
             return snapshot.is_terminal and snapshot.attempt > 0
