@@ -34,7 +34,7 @@ def build(settings: Settings) -> FastAPI:
     authenticate = by_api_key(keys) if settings.http_auth_mode == "api_key" else as_anonymous
     prometheus = new_registry(COMPONENT, revision=settings.revision)
     NatsMetrics(link, prometheus, component=COMPONENT)
-    verifying, express = verify_routes(
+    verifying = verify_routes(
         authenticate, AuthMetrics(prometheus, keys), api_key_header=settings.http_api_key_header
     )
 
@@ -52,7 +52,6 @@ def build(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         readiness=link.waiting_for,
         registry=prometheus,
-        express=express,
         # The gateway sends one for every request: they would outnumber all other traces.
         untraced=frozenset({"/verify"}),
     )

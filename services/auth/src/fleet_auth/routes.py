@@ -1,13 +1,12 @@
 """The HTTP routes of auth: verification for the gateway, key management for operators."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.http.app import Express, JsonResponse, new_router, request_id_of
+from fleet_kit.http.app import JsonResponse, new_router, request_id_of
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import Admin, Identity
 from fleet_kit.http.openapi import json_body
@@ -24,10 +23,8 @@ from .schemas import KeyList, KeyView, NewKey, NewKeyView
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
-def verify_routes(
-    authenticate: Authenticate, metrics: AuthMetrics, *, api_key_header: str
-) -> tuple[APIRouter, Mapping[tuple[str, str], Express]]:
-    """The /verify route and its handler past the framework: the gateway waits for it in every request."""
+def verify_routes(authenticate: Authenticate, metrics: AuthMetrics, *, api_key_header: str) -> APIRouter:
+    """The /verify route, for which the gateway waits in every request."""
     router = new_router()
 
     @router.get("/verify", status_code=204)
@@ -55,7 +52,7 @@ def verify_routes(
             },
         )
 
-    return router, {("GET", "/verify"): verify}
+    return router
 
 
 async def _operator(caller: Admin) -> Identity:
