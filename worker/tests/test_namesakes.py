@@ -130,7 +130,7 @@ async def test_of_two_that_found_the_name_free_the_record_decides(desk: Desk, na
         assert (record.instance_id, record.hidden, record.draining) == (winner, True, True)
         # It stays so, whatever the other one tries.
         for rival in (one, two):
-            await rival.registry.say_goodbye()
+            await rival.registry.record_stop()
         left = await desk.worker_record("w1")
         assert left is not None
         assert (left.instance_id, left.state) == (winner, WorkerState.STOPPED_GRACEFUL)

@@ -9,16 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
 from fleet_contracts.log_events import LogEvent
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.names import is_tag
 from fleet_contracts.problems import Problem
-from fleet_contracts.snapshot import RunSnapshot
-from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.setup import log_context, problem_fields
 from fleet_kit.nats.link import NatsLink
@@ -31,13 +25,14 @@ from ..boundary.wheel_set import NO_WHEELS
 from ..job.answers import Answers
 from ..job.claims import Claims
 from ..job.delivery import Delivery
-from ..job.disposition import Fenced, InvalidJob, Outcome, Unrecorded
+from ..job.disposition import Fenced, Outcome, Unrecorded
 from ..job.execution import Execution
+from ..job.invalid import InvalidJobs
 from ..job.services import Services
 from ..job.snapshots import Snapshots
 from ..job.states import StopReason
 from ..job.telemetry.metrics import AgentState, WorkerMetrics
-from ..job.telemetry.run_trace import record_outcome, refusing
+from ..job.telemetry.run_trace import record_outcome
 from ..pool.pool import RunnerPool
 from ..presence.control import ControlLine
 from ..presence.draining import Draining
@@ -68,7 +63,7 @@ class Agent:
         self._settings = settings
         self._link = link
         self._stopping = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._stop_now = asyncio.Event()
         self._signal: signal.Signals | None = None
         self._held: dict[str, Execution] = {}
         self._working: set[asyncio.Task[None]] = set()
@@ -102,14 +97,14 @@ class Agent:
             on_cancel=self._look_at,
             on_record=lambda: self._spawn(self._registry.look()),
         )
-        self._snapshots = Snapshots(
+        snapshots = Snapshots(
             link,
             settings.runs_kv_bucket,
             max_bytes=settings.max_run_snapshot_bytes,
             on_write=metrics.snapshot_bytes.observe,
         )
         claims = Claims(
-            self._snapshots,
+            snapshots,
             settings,
             instance_id=instance_id,
             stopping=self._stopping,
@@ -117,6 +112,7 @@ class Agent:
             on_conflict=metrics.claim_conflicts.inc,
         )
         self._answers = Answers(link, settings)
+        self._invalid_jobs = InvalidJobs(settings, snapshots, self._answers, metrics)
         self._puller = Puller(
             link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]
         )
@@ -207,18 +203,18 @@ class Agent:
                 task.cancel()
             await asyncio.gather(pulling, *keeping, *self._working, return_exceptions=True)
         if self._link.down_because is None:
-            await self._registry.say_goodbye()
+            await self._registry.record_stop()
         logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": LogEvent.WORKER_STOPPED})
 
     async def _finish_or_hand_back(self) -> None:
         """Let the runs in hand finish for a while, then hand back the rest."""
         grace = self._settings.worker_stop_grace_sec
         logger.info("stopping; %d runs in hand may go on for %g s", len(self._held), grace)
-        hurrying = asyncio.create_task(self._hurry.wait())
+        stop_now = asyncio.create_task(self._stop_now.wait())
         deadline = time.monotonic() + grace
-        while self._working and not hurrying.done() and (left := deadline - time.monotonic()) > 0:
-            await asyncio.wait({*self._working, hurrying}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        hurrying.cancel()
+        while self._working and not stop_now.done() and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait({*self._working, stop_now}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        stop_now.cancel()
         for execution in self._held.values():
             execution.stop(StopReason.STOPPING)
         if self._working:
@@ -270,7 +266,7 @@ class Agent:
         try:
             job = Job.decode(delivery.data)
         except MalformedMessage as error:
-            self._spawn(self._refuse(delivery, str(error)))
+            self._spawn(self._invalid_jobs.refuse(delivery, str(error)))
             return
         if (execution := self._held.get(job.run_id)) is not None:
             execution.also_answers(delivery)
@@ -302,37 +298,6 @@ class Agent:
             logger.exception("a run could not be brought to its end")
             return Unrecorded(f"{type(error).__name__}: {error}")
 
-    async def _refuse(self, delivery: Delivery, error: str) -> None:
-        """Reject a message that is not a valid job; if it names a waiting run, that run ends as FAILED."""
-        outcome = InvalidJob(error, _run_id_in(delivery.data))
-        tag = self._settings.tag_of_work_subject(delivery.subject)
-        with refusing(delivery, outcome.run_id, tag=tag, worker_id=self._settings.worker_id) as traced:
-            record_outcome(traced, outcome, None)
-            await self._end_run_of(outcome, delivery)
-            self._metrics.count(outcome)
-            await self._answers.give(outcome, [delivery])
-
-    async def _end_run_of(self, invalid: InvalidJob, delivery: Delivery) -> None:
-        run_id, error = invalid.run_id, invalid.error
-        about = {
-            "run_id": run_id,
-            "reason": DeadLetterReason.INVALID_JOB.value,
-            **problem_fields(Problem.INVALID_JOB),
-        }
-        logger.error("an invalid job was received on %s: %s", delivery.subject, error, extra=about)
-        if run_id is None:
-            return
-
-        def failed(found: RunSnapshot | None) -> RunSnapshot | None:
-            if found is None or found.is_terminal or found.is_held:
-                return found
-            return found.finish(RunStatus.FAILED, now=time.time(), error=error, reason=DeadLetterReason.INVALID_JOB)
-
-        try:
-            await self._snapshots.change(run_id, failed)
-        except (NatsUnavailable, MalformedMessage) as trouble:
-            logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
-
     async def _keep_runs_alive(self) -> None:
         while True:
             for execution in self._held.values():
@@ -363,7 +328,7 @@ class Agent:
         """Hand back everything and stop: two workers must not share one worker id."""
         logger.error("%s", why, extra={"event": LogEvent.WORKER_ID_TAKEN})
         self._failure = why
-        self._hurry.set()
+        self._stop_now.set()
         self._stopping.set()
 
     def _look_at(self, run_id: str) -> None:
@@ -372,7 +337,7 @@ class Agent:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
-            self._hurry.set()
+            self._stop_now.set()
         else:
             self._signal = number
             self._stopping.set()
@@ -396,12 +361,3 @@ async def _for_ever(what: str, loop: Callable[[], Awaitable[None]]) -> None:
         except Exception:
             logger.exception("%s broke off and starts again", what)
         await asyncio.sleep(1.0)
-
-
-def _run_id_in(data: bytes) -> str | None:
-    try:
-        message = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-    run_id = message.get("run_id") if isinstance(message, dict) else None
-    return run_id if isinstance(run_id, str) and is_tag(run_id) else None

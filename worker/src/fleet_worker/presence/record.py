@@ -147,7 +147,7 @@ class Registry:
                 await self._try_write()
             await asyncio.sleep(_WRITE_INTERVAL_SECONDS)
 
-    async def say_goodbye(self) -> None:
+    async def record_stop(self) -> None:
         if not self._is_ours:
             return
         self._runs.clear()
