@@ -10,7 +10,7 @@ import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
-from fleet_contracts.snapshot import AttemptOutcome
+from fleet_contracts.snapshot import AttemptOutcome, RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats.pull import Puller
 from fleet_testkit.waiting import eventually
@@ -18,7 +18,7 @@ from fleet_worker.boundary.frames import Setup
 from fleet_worker.job import turn as turn_module
 from fleet_worker.job.claims import Claims
 from fleet_worker.job.delivery import Delivery
-from fleet_worker.job.disposition import Ended, HandedBack, Outcome
+from fleet_worker.job.disposition import Ended, Fenced, HandedBack, Outcome
 from fleet_worker.job.execution import Execution
 from fleet_worker.job.services import Services
 from fleet_worker.job.snapshots import Snapshots
@@ -181,6 +181,24 @@ async def test_a_run_whose_deadline_passes_while_it_waits_for_a_runner_fails(des
     assert isinstance(outcome, Ended)
     assert (outcome.status, outcome.reason) == (RunStatus.FAILED, DeadLetterReason.DEADLINE_EXCEEDED)
     assert (await desk.snapshot(waiting.run_id)).error == "the run's deadline passed while it waited for a runner"
+
+
+async def test_a_run_that_another_worker_claims_while_it_waits_for_a_runner_is_left_to_that_one(
+    desk: Desk, waiting: Waiting
+) -> None:
+    def claim_elsewhere(run: RunSnapshot) -> RunSnapshot:
+        again = run.hand_back(now=5.0, interrupted=True)
+        return again.claim(worker_id="w9", worker_instance_id="other", ack_subject=None, now=5.0)
+
+    revision = await desk.change(waiting.run_id, claim_elsewhere)
+    await waiting.execution.look()
+    # The first reason decides.
+    waiting.execution.stop(StopReason.STOPPING)
+    async with asyncio.timeout(30):
+        assert await waiting.outcome == Fenced()
+    entry = await desk.runs.get(waiting.run_id)
+    assert entry is not None
+    assert entry.revision == revision
 
 
 async def test_a_run_that_waits_for_a_runner_has_a_heartbeat_and_is_handed_back_when_the_worker_stops(

@@ -20,7 +20,6 @@ from fleet_kit.logs.setup import problem_fields
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.objects import ObjectDamaged, StoredObject
 
-from ..boundary.wheel_set import WheelSet
 from ..pool.pool import RunnerPool, RunnersUnusable
 from ..settings import WorkerSettings
 from .choice import Choice, Interpreter, choose
@@ -78,12 +77,11 @@ class SyncedWheels:
         # Reads that are left for a change that was announced and is not visible yet.
         self._looks_left = 0
         self._listening: Subscription | None = None
-        self._in_force: WheelSet = pool.wheels
         # For the metrics.
         self.successes = 0
         self.failures = 0
         self._state = WheelSync(enabled=True, last_result=WheelSyncResult.IDLE)
-        self._show(installed_wheels=_listed(self._in_force.wheels))
+        self._show(installed_wheels=_listed(pool.wheels.wheels))
 
     @property
     def trouble(self) -> str | None:
@@ -167,7 +165,7 @@ class SyncedWheels:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        in_use = {*self._in_force.paths, *self._pool.wheel_paths_in_use()}
+        in_use = {*self._pool.wheels.paths, *self._pool.wheel_paths_in_use()}
         await asyncio.to_thread(self._home.keep_only, in_use)
 
     async def _sync(self, *, try_again: bool) -> None:
@@ -261,7 +259,7 @@ class SyncedWheels:
             )
 
     async def _put_in_force(self, choice: Choice) -> None:
-        new, old = self._home.set_of(choice.selected), self._in_force
+        new, old = self._home.set_of(choice.selected), self._pool.wheels
         self._state = self._state.model_copy(
             update={
                 "selected_count": len(new.names),
@@ -280,7 +278,6 @@ class SyncedWheels:
             ) from error
         await asyncio.to_thread(self._home.note, new.wheels)
         self._pool.switch(new)
-        self._in_force = new
         updated = [wheel.name for wheel, path in zip(new.wheels, new.paths, strict=True) if path not in old.paths]
         removed = [name for name in old.names if name not in new.names]
         self._state = self._state.model_copy(
