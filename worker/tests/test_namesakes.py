@@ -80,8 +80,8 @@ class TogetherLine(ControlLine):
 
     together: asyncio.Barrier
 
-    async def find_namesake(self) -> str | None:
-        found = await super().find_namesake()
+    async def find_other_instance(self) -> str | None:
+        found = await super().find_other_instance()
         await self.together.wait()
         return found
 

@@ -37,9 +37,9 @@ def described(name: str = "a", nuid: str = "n1") -> InstalledWheel:
 
 async def add(home: WheelHome, tmp_path: Path, wheel: InstalledWheel) -> Path:
     file = build_wheel(tmp_path / "in", wheel.package, modules={f"{wheel.package}/__init__.py": "X = 1\n"})
-    with home.workbench() as bench:
-        await install(file, into=bench / "tree", scratch=bench, timeout_seconds=60)
-        home.add(wheel, bench / "tree")
+    with home.scratch_folder() as scratch:
+        await install(file, into=scratch / "tree", scratch=scratch, timeout_seconds=60)
+        home.add(wheel, scratch / "tree")
     return home.path_of(wheel)
 
 
@@ -50,11 +50,11 @@ async def test_the_next_life_finds_what_is_in_force_and_nothing_unfinished(
     path = await add(home, tmp_path, wheel)
     await add(home, tmp_path, other)
     home.note([wheel])
-    with home.workbench() as bench:
-        (bench / "half").touch()
+    with home.scratch_folder() as scratch:
+        (scratch / "half").touch()
         next_life = WheelHome(path.parents[1], "py")
         next_life._look_around()
-        assert not bench.exists()
+        assert not scratch.exists()
     assert next_life.left.wheels == [wheel]
     assert next_life.left.paths == [str(path)]
     assert (next_life.has(wheel), next_life.has(other)) == (True, False)

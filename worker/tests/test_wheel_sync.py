@@ -484,7 +484,7 @@ async def test_a_run_that_misses_its_flow_while_nats_is_away_waits_until_it_is_b
         nats_server.start()
         async with asyncio.timeout(20):
             await asking
-        assert wheels.trouble is None
+        assert wheels.last_error is None
         keeping.cancel()
 
 

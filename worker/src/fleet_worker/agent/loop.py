@@ -19,7 +19,7 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller
 from fleet_kit.privacy import keep_private
 
-from ..boundary.descendants import strays
+from ..boundary.descendants import orphans
 from ..boundary.frames import Setup
 from ..boundary.wheel_set import NO_WHEELS
 from ..job.answers import Answers
@@ -145,7 +145,7 @@ class Agent:
 
         Raises RunnersUnusable if no runner can be started, NotOurs if another living worker has this worker id.
         """
-        strays.adopt()
+        orphans.adopt()
         keep_private()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

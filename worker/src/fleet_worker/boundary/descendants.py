@@ -94,7 +94,7 @@ class Orphans:
 
 
 # One per process, because children belong to the process.
-strays = Orphans()
+orphans = Orphans()
 
 
 def _kill(pids: Collection[int]) -> None:

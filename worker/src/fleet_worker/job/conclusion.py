@@ -33,8 +33,8 @@ def having_run_with(
     )
 
 
-def with_trouble(error: str | None, trouble: str | None) -> str | None:
-    return f"{error}; it may be missing because the last wheel sync failed: {trouble}" if trouble else error
+def with_sync_error(error: str | None, sync_error: str | None) -> str | None:
+    return f"{error}; it may be missing because the last wheel sync failed: {sync_error}" if sync_error else error
 
 
 def _reported(conclusion: Conclusion) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ..boundary.frames import Conclusion, Run
 from ..boundary.memory import is_over, sentence_about
 from ..pool.runner_process import RunnerDied, RunnerProcess
 from .claims import NoClaim
-from .conclusion import with_trouble
+from .conclusion import with_sync_error
 from .delivery import IN_PROGRESS, Delivery
 from .disposition import Ended, Fenced, Outcome
 from .held_run import HeldRun
@@ -233,7 +233,9 @@ class Execution:
             # Another set of wheels may have what was missing.
             if isinstance(self._state, WaitingForRunner) and pool.wheels is runner.wheels:
                 self._enter(over(self._state))
-                return await held.conclude(replace(conclusion, error=with_trouble(conclusion.error, wheels.trouble)))
+                return await held.conclude(
+                    replace(conclusion, error=with_sync_error(conclusion.error, wheels.last_error))
+                )
         return await self._not_begun(held)
 
     def _request(self, held: HeldRun) -> Run:

@@ -48,8 +48,8 @@ class InvalidJobs:
             logger.error("an invalid job was received on %s: %s", delivery.subject, error, extra=about)
             try:
                 await self._end_run_of(outcome)
-            except (NatsUnavailable, MalformedMessage) as trouble:
-                logger.warning("the run of an invalid job could not be ended: %s", trouble, extra=about)
+            except (NatsUnavailable, MalformedMessage) as problem:
+                logger.warning("the run of an invalid job could not be ended: %s", problem, extra=about)
             self._metrics.count(outcome)
             await self._answers.give(outcome, [delivery])
 

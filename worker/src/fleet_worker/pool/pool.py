@@ -201,9 +201,9 @@ class RunnerPool:
             return
         self._logged = wheels
         self.flows = ready.flows
-        news = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
+        changed = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
         self._broken = ready.broken
-        for file, failure in news.items():
+        for file, failure in changed.items():
             logger.error("the flows of %s cannot be used", file, extra={"event": LogEvent.FLOWS_BROKEN, **failure})
         if ready.flows:
             logger.info("flows: %s", ", ".join(ready.flows), extra={"event": LogEvent.FLOWS_LOADED})

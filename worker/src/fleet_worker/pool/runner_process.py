@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fleet_contracts.log_events import LogEvent
 
-from ..boundary.descendants import strays
+from ..boundary.descendants import orphans
 from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Progress, Ready, Run, Setup, Stop, encode
 from ..boundary.memory import resident_bytes
 from ..boundary.runner_account import RunnerStart
@@ -81,7 +81,7 @@ class RunnerProcess:
                 process_group=0,
                 **self._start.options(os.environ, runs_dir=Path(self._setup.runs_dir)),
             )
-            strays.started(self._process.pid)
+            orphans.started(self._process.pid)
         except OSError:
             ours.close()
             os.close(output)
@@ -169,8 +169,8 @@ class RunnerProcess:
         # Whatever the cause: nothing of this process group, nor anything else that a run has started, may stay.
         self.kill()
         await asyncio.to_thread(self._process.wait)
-        strays.ended(self.pid)
-        await strays.end()
+        orphans.ended(self.pid)
+        await orphans.end()
         shutil.rmtree(spare_folder(Path(self._setup.runs_dir), self.pid), ignore_errors=True)
         self.died.set()
         error = RunnerDied(self._returncode())

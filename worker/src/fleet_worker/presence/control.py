@@ -43,7 +43,7 @@ class ControlLine:
         if self._subscription is None:
             self._subscription = await self._link.client.subscribe(self._subject, cb=self._on_message)
 
-    async def find_namesake(self) -> str | None:
+    async def find_other_instance(self) -> str | None:
         """The instance id of another living worker that listens under this worker id. Call it before `open`."""
         try:
             answer = await self._link.request(self._subject, Control(kind=ControlKind.PING).encode())

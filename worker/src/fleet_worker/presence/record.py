@@ -68,7 +68,7 @@ class Registry:
         # Writes of the record, for the metrics.
         self.writes = 0
         # Fields of the next write, besides the runs in hand.
-        self._news: dict[str, Any] = {}
+        self._unwritten: dict[str, Any] = {}
         # Called once, when another instance has taken over the record.
         self.on_lost: Callable[[NotOurs], None] = lambda _: None
         now = time.time()
@@ -91,7 +91,7 @@ class Registry:
         """The run is no longer in hand; `status` is None if it did not end here."""
         started_at = self._runs.pop(run_id, None)
         if status is not None and started_at is not None:
-            self._news |= {
+            self._unwritten |= {
                 "last_run_id": run_id,
                 "last_run_status": status.value,
                 "last_run_started_at": started_at,
@@ -100,7 +100,7 @@ class Registry:
         self._changed = True
 
     def wheels_synced(self, wheels: WheelSync) -> None:
-        self._news["wheel_sync"] = wheels
+        self._unwritten["wheel_sync"] = wheels
         self._changed = True
 
     async def introduce(self, control: ControlLine) -> None:
@@ -109,8 +109,8 @@ class Registry:
             return
         found = await self._read()
         self._predecessor = None if found is None else found.instance_id
-        if (namesake := await control.find_namesake()) is not None:
-            raise NotOurs(self._taken(found if found is not None and found.instance_id == namesake else None))
+        if (other := await control.find_other_instance()) is not None:
+            raise NotOurs(self._taken(found if found is not None and found.instance_id == other else None))
         await control.open()
 
     async def claim(self) -> None:
@@ -151,7 +151,7 @@ class Registry:
         if not self._is_ours:
             return
         self._runs.clear()
-        self._news |= {
+        self._unwritten |= {
             "state": WorkerState.STOPPED_GRACEFUL,
             "stopped_at": time.time(),
             "stop_reason": "graceful_shutdown",
@@ -165,7 +165,7 @@ class Registry:
             self._measured_at = now
             if self._gauge is None:
                 self._gauge = await asyncio.to_thread(MachineGauge)
-            self._news["machine"] = await asyncio.to_thread(self._gauge.read)
+            self._unwritten["machine"] = await asyncio.to_thread(self._gauge.read)
 
     async def _try_write(self) -> None:
         async with self._lock:
@@ -180,14 +180,14 @@ class Registry:
     async def _write(self) -> None:
         self._changed = False
         self._written_at = time.monotonic()
-        news, self._news = self._news, {}
+        unwritten, self._unwritten = self._unwritten, {}
         runs = {
             "state": WorkerState.RUNNING if self._runs else WorkerState.IDLE,
             "current_run_id": next(reversed(self._runs), None),
             "current_run_ids": list(self._runs),
             "flows": _cut(self._flows()),
         }
-        self._record = self._record.model_copy(update={**runs, **news})
+        self._record = self._record.model_copy(update={**runs, **unwritten})
         while True:
             now = time.time()
             record = self._record = self._record.model_copy(update={"last_seen_at": now, "last_heartbeat_at": now})

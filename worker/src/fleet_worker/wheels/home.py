@@ -78,14 +78,14 @@ class WheelHome:
         return self.path_of(wheel) in self._complete
 
     @contextmanager
-    def workbench(self) -> Iterator[Path]:
+    def scratch_folder(self) -> Iterator[Path]:
         """A new folder for unfinished work, removed afterwards."""
-        bench = self._scratch / uuid.uuid4().hex[:12]
-        bench.mkdir(parents=True)
+        scratch = self._scratch / uuid.uuid4().hex[:12]
+        scratch.mkdir(parents=True)
         try:
-            yield bench
+            yield scratch
         finally:
-            shutil.rmtree(bench, ignore_errors=True)
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def add(self, wheel: InstalledWheel, tree: Path) -> None:
         """Move a finished tree to its place, by a single rename."""

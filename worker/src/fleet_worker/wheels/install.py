@@ -9,7 +9,7 @@ import zipfile
 from email.parser import BytesParser
 from pathlib import Path
 
-from ..boundary.descendants import strays
+from ..boundary.descendants import orphans
 from .choice import Interpreter
 from .own_packages import first_clash, own_roots, roots_of
 
@@ -70,7 +70,7 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
             # The group can be killed as a whole.
             process_group=0,
         )
-        strays.started(process.pid)
+        orphans.started(process.pid)
     waiting = asyncio.create_task(asyncio.to_thread(process.wait))
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -83,7 +83,7 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
         if process.returncode is None:
             _kill_group(process)
         await waiting
-        strays.ended(process.pid)
+        orphans.ended(process.pid)
     if code != 0:
         raise InstallFailed(f"{file.name} cannot be installed: {_end_of(output)}")
 

@@ -71,8 +71,8 @@ class SyncedWheels:
         self._looked_at = float("-inf")
         # The mark of the registry at the last sync.
         self._mark: Mark | None = None
-        self._trouble: str | None = None
-        self._logged_trouble: str | None = None
+        self._last_error: str | None = None
+        self._logged_error: str | None = None
         self._wake = asyncio.Event()
         # Reads that are left for a change that was announced and is not visible yet.
         self._looks_left = 0
@@ -84,9 +84,9 @@ class SyncedWheels:
         self._show(installed_wheels=_listed(pool.wheels.wheels))
 
     @property
-    def trouble(self) -> str | None:
+    def last_error(self) -> str | None:
         """Why the last sync failed: the wheels may not be those of the registry."""
-        return self._trouble
+        return self._last_error
 
     async def listen(self) -> None:
         """Subscribe to changes, after every connect. A change that is missed is found by the next periodic read."""
@@ -176,9 +176,9 @@ class SyncedWheels:
             self._link.require()
             mark = await self._registry.mark()
             self._looked_at = looked_at
-            if mark != self._mark or (self._trouble is not None and try_again):
+            if mark != self._mark or (self._last_error is not None and try_again):
                 mark = await self._follow(mark)
-            elif self._trouble is not None:
+            elif self._last_error is not None:
                 return
         except NatsUnavailable as error:
             # An outage is not the registry's fault: without a mark, the next read tries again.
@@ -222,17 +222,17 @@ class SyncedWheels:
                 await _all_of([self._get(wheel, wheels[wheel.nuid]) for wheel in some])
 
     async def _get(self, wheel: InstalledWheel, stored: StoredObject) -> None:
-        with self._home.workbench() as bench:
-            file = bench / wheel.name
+        with self._home.scratch_folder() as scratch:
+            file = scratch / wheel.name
             await self._asked("nats", "fetch_wheel", wheel, self._registry.fetch(stored, file))
             reason = await asyncio.to_thread(why_unusable, file, self._interpreter)
             if reason is not None:
                 self._refused[wheel.nuid] = reason
                 return
             timeout = self._settings.wheel_install_timeout_sec
-            installing = install(file, into=bench / "tree", scratch=bench, timeout_seconds=timeout)
+            installing = install(file, into=scratch / "tree", scratch=scratch, timeout_seconds=timeout)
             await self._asked("pip", "install", wheel, installing)
-            await asyncio.to_thread(self._home.add, wheel, bench / "tree")
+            await asyncio.to_thread(self._home.add, wheel, scratch / "tree")
 
     async def _asked(self, provider: str, operation: str, wheel: InstalledWheel, work: Awaitable[None]) -> None:
         """Await a call to NATS or pip, and log how it went."""
@@ -297,9 +297,9 @@ class SyncedWheels:
         )
 
     def _went_well(self, now: float) -> None:
-        if self._logged_trouble is not None:
+        if self._logged_error is not None:
             logger.info("wheels are in step with the registry again", extra={"event": LogEvent.WHEEL_SYNC_RECOVERED})
-        self._trouble = self._logged_trouble = None
+        self._last_error = self._logged_error = None
         self.successes += 1
         self._show(
             last_result=WheelSyncResult.OK,
@@ -311,22 +311,22 @@ class SyncedWheels:
 
     def _failed(self, error: Exception, now: float) -> None:
         is_outage = isinstance(error, NatsUnavailable) and not isinstance(error, ObjectDamaged)
-        self._trouble = str(error) or type(error).__name__
+        self._last_error = str(error) or type(error).__name__
         self.failures += 1
         # Messages of an outage vary: one name for all of them, so that it is logged once.
-        name = "NATS" if is_outage else self._trouble
-        if name != self._logged_trouble:
-            self._logged_trouble = name
+        name = "NATS" if is_outage else self._last_error
+        if name != self._logged_error:
+            self._logged_error = name
             logger.log(
                 logging.WARNING if is_outage else logging.ERROR,
                 "wheels could not be synced, those in force stay so: %s",
-                self._trouble,
+                self._last_error,
                 extra={
                     "event": LogEvent.WHEEL_SYNC_FAILED,
                     **problem_fields(Problem.NATS_UNAVAILABLE if is_outage else Problem.WHEEL_SYNC_FAILED),
                 },
             )
-        self._show(last_result=WheelSyncResult.ERROR, last_error=self._trouble, last_attempt_at=now)
+        self._show(last_result=WheelSyncResult.ERROR, last_error=self._last_error, last_attempt_at=now)
 
     def _show(self, **changes: Any) -> None:
         self._state = self._state.model_copy(update=changes)
