@@ -212,7 +212,7 @@ async def test_only_runs_of_the_own_tenant_are_run_again(service: RunsUnderTest)
 async def test_a_repeated_submit_takes_the_place_of_one_that_is_withdrawn_meanwhile(
     service: RunsUnderTest, new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Withdrawn after the repeated one was told of it, and before that one has looked how it fares."""
+    """Withdrawn after the repeated one has read of it, and before that one has looked how it fares."""
     inner = service.app.state.service.submission
     use = KeyUse("anonymous", KEY, "f" * 64, (new_run.job.run_id,), time.time())
     assert await inner._commits.write(acceptance.accept, accepting(new_run, key=use)) is None
@@ -232,7 +232,7 @@ async def test_a_repeated_submit_takes_the_place_of_one_that_is_withdrawn_meanwh
     assert [row.run_id for row in service.rows("SELECT run_id FROM runs")] == [run_id]
 
 
-async def test_a_repeated_submit_whose_second_look_is_cut_off_is_told_that_it_may_be_accepted(
+async def test_the_answer_to_a_repeated_submit_whose_second_look_is_cut_off_says_that_it_may_be_accepted(
     service: RunsUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     headers = {"Idempotency-Key": KEY}

@@ -1,4 +1,4 @@
-"""Cancelling: recorded once, told to the holder, and never two ends."""
+"""Cancelling: recorded once, sent to the holder, and never two ends."""
 
 import asyncio
 import time
@@ -136,7 +136,7 @@ async def test_a_cancel_whose_process_dies_before_kv_knows_it_is_carried_by_the_
         await eventually(lambda: service.rows("SELECT * FROM outbox") == [], what="nothing left to carry")
 
 
-async def test_the_holder_of_a_running_run_is_told_at_once(service: RunsUnderTest) -> None:
+async def test_the_holder_of_a_running_run_is_notified_at_once(service: RunsUnderTest) -> None:
     run_id = await service.submit()
     await service.claim(run_id)
     heard: list[Control] = []
@@ -172,8 +172,8 @@ async def test_of_many_cancels_at_once_the_first_one_stands(service: RunsUnderTe
     answers = await asyncio.gather(
         *(service.client.post(f"/runs/{run_id}/cancel", json={"reason": str(i)}) for i in range(20))
     )
-    told = {(answer.json()["cancel_requested_at"], answer.json()["cancel_reason"]) for answer in answers}
-    assert len(told) == 1
+    requests = {(answer.json()["cancel_requested_at"], answer.json()["cancel_reason"]) for answer in answers}
+    assert len(requests) == 1
 
 
 @pytest.mark.parametrize("ending", [RunStatus.COMPLETED, RunStatus.FAILED])

@@ -124,7 +124,7 @@ def test_a_letter_enters_once_however_often_it_is_delivered(database: Database) 
     assert sum(groups(database).values()) == len(rows(database, "SELECT * FROM dead_letters")) == 3
 
 
-def test_after_a_wipe_letters_without_a_run_are_told_by_place_and_moment(database: Database) -> None:
+def test_after_a_wipe_letters_without_a_run_are_distinguished_by_place_and_moment(database: Database) -> None:
     said = DeadLetter(timestamp=1.0, reason="invalid_job", error="Job: no JSON").encode()
     before = Arrived(said, "pyoco.dlq.default", 1, 1000.5, "1:0:invalid_job")
     after = Arrived(said, "pyoco.dlq.default", 1, 2000.5, "1:0:invalid_job")
@@ -356,7 +356,7 @@ def test_two_processes_never_wait_for_each_other_in_a_circle(database: Database)
             for turn in range(15):
                 base = offset + turn * 100
                 enter(own, *(letter(base + i, error=error) for i, error in enumerate(order)))
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - asserted by the test
             failures.append(error)
 
     threads = [

@@ -237,8 +237,8 @@ async def test_a_requeued_run_waits_again_and_gets_a_job_of_its_own(
         (first["id"], ANONYMOUS_TENANT),
     ]
     assert (await service.client.get(f"/dlq/{first['id']}")).json()["run"]["status"] == "PENDING"
-    told = [record for record in caplog.records if getattr(record, "event", "") == "dlq.transition"]
-    assert [(r.status, r.meta["job_type"], r.meta["reason"]) for r in told] == [  # type: ignore[attr-defined]
+    lines = [record for record in caplog.records if getattr(record, "event", "") == "dlq.transition"]
+    assert [(r.status, r.meta["job_type"], r.meta["reason"]) for r in lines] == [  # type: ignore[attr-defined]
         ("entered", "hello", "execution_error"),
         ("entered", "hello", "execution_error"),
         ("requeued", "hello", "execution_error"),
@@ -296,7 +296,7 @@ async def test_letters_outlive_the_store_of_nats_and_so_does_what_they_need_to_b
     assert (await until_letters(service, 1))[0]["error"] == "KeyError: new"
 
 
-async def test_a_letter_about_a_run_that_has_not_failed_changes_nothing_and_is_told_in_the_log(
+async def test_a_letter_about_a_run_that_has_not_failed_changes_nothing_and_is_logged(
     service: RunsUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_id = await service.submit()

@@ -215,11 +215,11 @@ async def test_no_delivery_of_another_run_is_answered_while_a_run_has_no_job_of_
         # The sweeper ends it, and would ack the other's job.
         await service.until_listed(scheduled, status="CANCELLED")
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             seen = Scrape((await service.client.get("/metrics")).text)
             return seen.value("pyoco_runs_repairs_total", reason="worker_lost") == 1
 
-        await eventually(is_told, within=30, what="the repair being over")
+        await eventually(is_reported, within=30, what="the repair being over")
         assert await service.jobs() == [victim]
 
 

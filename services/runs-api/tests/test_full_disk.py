@@ -1,4 +1,4 @@
-"""The ledger's disk is full: submits are refused with a sentence, reads go on, and it is told before."""
+"""The ledger's disk is full: submits are refused with a sentence, reads go on, and a warning comes before."""
 
 import logging
 import re
@@ -43,10 +43,12 @@ async def test_submits_are_refused_while_the_disk_is_full_and_reads_go_on(
         for path in ("/runs", f"/runs/{run_id}", f"/runs/{run_id}/attempts"):
             assert (await service.client.get(path)).status_code == 200, path
         if kept:
-            told = (await service.client.get("/health")).json()
-            assert told["status"] == "ok"
+            health = (await service.client.get("/health")).json()
+            assert health["status"] == "ok"
             # The service itself may have written something meanwhile.
-            assert re.fullmatch(r"[0-2] MiB are free on the data disk, 4 MiB are needed", told["waiting_for"]["disk"])
+            assert re.fullmatch(
+                r"[0-2] MiB are free on the data disk, 4 MiB are needed", health["waiting_for"]["disk"]
+            )
             assert (await service.client.get("/ready")).status_code == 503
         free = next(
             float(line.split()[1])
@@ -59,14 +61,14 @@ async def test_submits_are_refused_while_the_disk_is_full_and_reads_go_on(
         assert (await service.client.get("/ready")).status_code == 200
 
 
-def test_what_gets_scarce_is_told_once_and_now_and_then(
+def test_scarce_space_is_logged_once_and_then_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
     disk = LedgerDisk(Path("/"), DiskLimits(disk_free_min_bytes=4 * MIB, disk_free_warn_bytes=8 * MIB))
     for moment, free in enumerate((9, 7, 6, 3, 2, 5, 9, 9)):
         monkeypatch.setattr(ledger_disk, "free_bytes", lambda _, free=free: free * MIB)
-        disk.tell(float(moment))
+        disk.log_space(float(moment))
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("WARNING", "7 MiB are free on the data disk: below 4 MiB no new runs are accepted"),
         ("ERROR", "3 MiB are free on the data disk: no new runs are accepted until some is freed"),
@@ -75,12 +77,12 @@ def test_what_gets_scarce_is_told_once_and_now_and_then(
     ]
     monkeypatch.setattr(ledger_disk, "free_bytes", lambda _: 7 * MIB)
     for moment in (1000.0, 1500.0, 1700.0):
-        disk.tell(moment)
+        disk.log_space(moment)
     assert len(caplog.records) == 6
 
 
 def test_a_database_server_has_no_disk_here() -> None:
     disk = LedgerDisk(None, DiskLimits())
     disk.require()
-    disk.tell(0.0)
+    disk.log_space(0.0)
     assert disk.full_because is None

@@ -1,4 +1,4 @@
-"""A database that is there and does not answer: whoever asks is told so, and nobody else waits with them."""
+"""A database that is there and does not answer: its callers get a 503, and nobody else waits with them."""
 
 import asyncio
 import time

@@ -24,7 +24,7 @@ LOOPS = ("fold.ingest", "dead_letters.arrivals", "dispatch.relay", "repair.sweep
 
 @contextmanager
 def database_closed(server: str, url: str) -> Iterator[None]:
-    """Nobody gets in any more, and whoever is in is thrown out."""
+    """Nobody gets in any more, and every connection is cut."""
     name = make_url(url).database
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(f'ALTER DATABASE "{name}" WITH ALLOW_CONNECTIONS false')
@@ -42,7 +42,7 @@ async def make_work(service: RunsUnderTest, run_id: str) -> None:
     await service.link.publish("pyoco.dlq.default", letter.encode())
 
 
-async def test_every_loop_tells_of_an_outage_once_and_without_a_traceback(
+async def test_every_loop_logs_an_outage_once_and_without_a_traceback(
     nats_server: NatsServer,
     postgres_server: str,
     postgres_url: str,
@@ -58,22 +58,22 @@ async def test_every_loop_tells_of_an_outage_once_and_without_a_traceback(
         caplog.clear()
         caplog.set_level(logging.DEBUG, "fleet_runs_api")
 
-        def told_by(loop: str) -> list[logging.LogRecord]:
+        def logged_by(loop: str) -> list[logging.LogRecord]:
             lines = [record for record in caplog.records if record.name == f"fleet_runs_api.{loop}"]
             return [record for record in lines if record.__dict__.get("exc_type") == "LedgerUnavailable"]
 
         async def all_have_met_with_it_again() -> bool:
             await make_work(service, run_id)
-            return all(len(told_by(loop)) >= 3 for loop in LOOPS)
+            return all(len(logged_by(loop)) >= 3 for loop in LOOPS)
 
         with database_closed(postgres_server, postgres_url):
             await eventually(all_have_met_with_it_again, within=30, what="three complaints of every loop")
-            lines = {loop: told_by(loop) for loop in LOOPS}
+            lines = {loop: logged_by(loop) for loop in LOOPS}
         assert not [record for record in caplog.records if record.exc_info]
-        for loop, told in lines.items():
-            assert [record.levelno for record in told].count(logging.WARNING) == 1, loop
-            assert told[0].__dict__["meta"]["provider"] == "ledger"
-            assert "is not currently accepting connections" in told[0].getMessage()
+        for loop, records in lines.items():
+            assert [record.levelno for record in records].count(logging.WARNING) == 1, loop
+            assert records[0].__dict__["meta"]["provider"] == "ledger"
+            assert "is not currently accepting connections" in records[0].getMessage()
 
 
 async def test_opening_the_ledger_is_tried_again_whatever_kept_it_from_opening(

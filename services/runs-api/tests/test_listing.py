@@ -61,7 +61,7 @@ def ids(items: list[Item]) -> list[str]:
     return [item["run_id"] for item in items]
 
 
-async def test_a_plain_list_is_an_array_that_tells_the_rest_in_headers(service: RunsUnderTest) -> None:
+async def test_a_plain_list_is_an_array_with_the_rest_in_headers(service: RunsUnderTest) -> None:
     runs = [await service.submit(flow, tag=tag) for flow, tag in (("a", "x"), ("b", "x"), ("b", "y"))]
     answer = await service.client.get("/runs", params={"limit": 2})
     assert ids(answer.json()) == [runs[2], runs[1]]
@@ -130,7 +130,7 @@ async def test_moments_are_unix_seconds_or_times_with_or_without_an_offset(servi
         assert ids((await ask(service, updated_after=moment))["items"]) == [run_id], moment
 
 
-async def test_a_summary_tells_the_rules_of_a_run_and_why_it_waits(service: RunsUnderTest) -> None:
+async def test_a_summary_has_the_rules_of_a_run_and_why_it_waits(service: RunsUnderTest) -> None:
     later = time.time() + 600
     await service.submit("a", not_before=later, deadline_at=later + 60)
     await service.submit("b", tag="gpu")
@@ -180,7 +180,7 @@ async def test_a_cursor_is_good_only_for_its_own_query_and_tenant(service: RunsU
 
 
 async def _difference(service: RunsUnderTest, *, least: int, **query: Any) -> Any:
-    """The first page of what has changed since the beginning, once so many runs are told of."""
+    """The first page of what has changed since the beginning, once it has so many runs."""
     everything = await walk(service, updated_after=1.0)
     return await ask(service, updated_after=1.0, **query) if len(everything) >= least else None
 
@@ -223,7 +223,7 @@ async def test_a_bad_query_is_refused_with_a_sentence_about_its_parameter(servic
         assert query.partition("=")[0] in answer.json()["detail"]
 
 
-async def test_differences_tell_each_change_and_where_the_next_begins(service: RunsUnderTest) -> None:
+async def test_differences_have_each_change_and_where_the_next_begins(service: RunsUnderTest) -> None:
     first, second = await service.submit("a"), await service.submit("b")
 
     async def settled(after: float) -> float:
@@ -339,7 +339,7 @@ class Traffic:
 
 
 class Follower:
-    """Knows of the runs what the differences have told."""
+    """Keeps the state of the runs as the differences have it."""
 
     def __init__(self, service: RunsUnderTest) -> None:
         self.known: dict[str, Item] = {}
@@ -391,7 +391,7 @@ async def test_a_walk_under_load_shows_every_run_accepted_before_it_exactly_once
     assert counted["total"] == len(fitting)
 
 
-async def test_whoever_follows_differences_ends_with_the_state_of_every_run(service: RunsUnderTest) -> None:
+async def test_a_client_that_follows_differences_ends_with_the_state_of_every_run(service: RunsUnderTest) -> None:
     await Follower(service).follow_to_the_end(Traffic(service, clients=6, runs_each=40))
 
 
@@ -408,7 +408,7 @@ async def test_an_accepted_run_is_in_the_very_next_difference(service: RunsUnder
     await asyncio.gather(*(_read_own_writes(service, service) for _ in range(4)))
 
 
-async def test_replicas_take_each_others_cursors_and_tell_each_others_changes(
+async def test_replicas_take_each_others_cursors_and_show_each_others_changes(
     nats_server: NatsServer, tmp_path: Path, postgres_url: str
 ) -> None:
     settings = runs_settings(nats_server, tmp_path, run_lost_after_sec=60.0, runs_database_url=postgres_url)

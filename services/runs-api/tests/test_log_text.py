@@ -19,18 +19,18 @@ def text_of(*entries: Entry, prefixed: bool = False) -> str:
 
 
 @given(st.lists(st.text(alphabet="ab\n\r語😀")))
-def test_one_speaker_is_told_character_by_character(pieces: list[str]) -> None:
+def test_the_output_of_one_speaker_keeps_every_character(pieces: list[str]) -> None:
     assert text_of(*(said(piece) for piece in pieces)) == "".join(pieces)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.text(alphabet="xy\n"))))
 def test_what_each_of_several_speakers_said_stays_whole(pieces: list[tuple[str, str]]) -> None:
-    told = text_of(*(said(text, task=task) for task, text in pieces), prefixed=True)
+    text_out = text_of(*(said(text, task=task) for task, text in pieces), prefixed=True)
     for task in "abc":
         own = "".join(text for speaker, text in pieces if speaker == task)
         lines = own.removesuffix("\n").split("\n") if own else []
         prefix = f"[{task}] "
-        assert [line.removeprefix(prefix) for line in told.split("\n") if line.startswith(prefix)] == lines
+        assert [line.removeprefix(prefix) for line in text_out.split("\n") if line.startswith(prefix)] == lines
 
 
 def test_lines_of_tasks_that_talk_at_the_same_time_are_not_mixed() -> None:
@@ -39,7 +39,7 @@ def test_lines_of_tasks_that_talk_at_the_same_time_are_not_mixed() -> None:
 
 
 def test_a_prefix_says_task_attempt_and_stream() -> None:
-    told = text_of(
+    text_out = text_of(
         said("one\ntwo"),
         said("oops\n", stream="stderr"),
         said("again\n", attempt=2),
@@ -48,7 +48,7 @@ def test_a_prefix_says_task_attempt_and_stream() -> None:
         said("no end", attempt=2),
         prefixed=True,
     )
-    assert told.splitlines() == [
+    assert text_out.splitlines() == [
         "[a] one",
         "[a stderr] oops",
         "[a] two",
@@ -57,14 +57,14 @@ def test_a_prefix_says_task_attempt_and_stream() -> None:
         "[- attempt 2] from outside",
         "[a attempt 2] no end",
     ]
-    assert told.endswith("\n")
+    assert text_out.endswith("\n")
 
 
 def test_an_endless_line_is_not_held_back_for_ever() -> None:
     text = LogText(prefixed=True)
     piece = "x" * 30_000
-    told = [text.add(said(piece)) for _ in range(10)]
-    assert sum(map(len, told)) > 200_000
-    told += [text.add(said("y\n", task="b")), text.add(said("z\n")), text.finish()]
-    # Whoever comes in between ends it; nothing is lost.
-    assert "".join(told) == f"[a] {piece * 9}\n[b] y\n[a] {piece}z\n"
+    text_out = [text.add(said(piece)) for _ in range(10)]
+    assert sum(map(len, text_out)) > 200_000
+    text_out += [text.add(said("y\n", task="b")), text.add(said("z\n")), text.finish()]
+    # Output of another speaker ends it; nothing is lost.
+    assert "".join(text_out) == f"[a] {piece * 9}\n[b] y\n[a] {piece}z\n"

@@ -1,4 +1,4 @@
-"""A COMMIT that arrived and whose answer did not: what is tried again is not done twice, and is told as it is."""
+"""A COMMIT whose answer was lost: what is tried again is done once, and the answer says what is known."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -137,7 +137,7 @@ async def test_a_run_that_a_worker_has_is_not_withdrawn(
 async def test_a_process_that_hangs_with_locks_does_not_stop_the_others(
     database: Database, commits: GroupCommit, new_run: NewRun
 ) -> None:
-    """A lock that is not let go of is an unavailable ledger for whoever needs it, and soon."""
+    """A lock that is not let go of is an unavailable ledger for those who need it, and soon."""
     await commits.write(acceptance.accept, accepting(new_run))
 
     def hurry(transaction: Transaction, items: Sequence[None]) -> Sequence[None]:

@@ -1,4 +1,4 @@
-"""What runs-api tells to whoever scrapes the inside: every step of a run, the queues, and what is away."""
+"""The metrics of runs-api on the inside: every step of a run, the queues, and what is away."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ async def test_every_step_of_a_run_is_measured(service: RunsUnderTest) -> None:
     assert seen.value("pyoco_runs_repairs_total") == 0
 
 
-async def test_an_end_is_counted_once_however_often_it_is_told(service: RunsUnderTest) -> None:
+async def test_an_end_is_counted_once_however_often_it_is_reported(service: RunsUnderTest) -> None:
     run_id = await service.submit()
     await finish(service, run_id)
     await until(service, lambda s: s.value("pyoco_runs_ended_total") == 1, "the end folded in")
@@ -107,7 +107,7 @@ def test_names_of_flows_make_no_more_series_than_allowed() -> None:
     assert seen.value("pyoco_runs_ended_total", flow="other") == 295
 
 
-def told(*ended: RunSnapshot) -> Scrape:
+def scraped_after(*ended: RunSnapshot) -> Scrape:
     metrics = RunsMetrics()
     metrics.note_changes(ended)
     return Scrape(render(metrics.registry).decode())
@@ -123,27 +123,27 @@ def begun(snapshot: RunSnapshot, *, now: float) -> RunSnapshot:
 
 
 def test_the_time_until_a_scheduled_run_is_due_is_no_waiting() -> None:
-    seen = told(begun(waiting(not_before=4600.0), now=4600.5).finish(RunStatus.COMPLETED, now=4602.0))
+    seen = scraped_after(begun(waiting(not_before=4600.0), now=4600.5).finish(RunStatus.COMPLETED, now=4602.0))
     assert seen.value("pyoco_run_wait_seconds_sum") == 0.5
     assert seen.value("pyoco_run_duration_seconds_sum") == 1.5
-    at_once = told(begun(waiting(), now=1002.0).finish(RunStatus.COMPLETED, now=1003.0))
+    at_once = scraped_after(begun(waiting(), now=1002.0).finish(RunStatus.COMPLETED, now=1003.0))
     assert at_once.value("pyoco_run_wait_seconds_sum") == 2.0
 
 
 def test_a_run_that_ends_between_two_attempts_takes_none_of_that_time() -> None:
     tried = begun(waiting(), now=1002.0).retry_later(now=1003.0, not_before=9000.0, error="x", reason=None)
-    seen = told(tried.request_cancel(by=None, now=5000.0).finish(RunStatus.CANCELLED, now=5000.0))
+    seen = scraped_after(tried.request_cancel(by=None, now=5000.0).finish(RunStatus.CANCELLED, now=5000.0))
     assert seen.value("pyoco_runs_ended_total", status="CANCELLED") == 1
     assert not seen.value("pyoco_run_duration_seconds_count")
     assert seen.value("pyoco_run_wait_seconds_sum") == 2.0
     handed_back = begun(waiting(), now=1002.0).hand_back(now=1003.0, interrupted=True)
     late = handed_back.finish(RunStatus.FAILED, now=5000.0, reason="deadline_exceeded")
-    assert not told(late).value("pyoco_run_duration_seconds_count")
+    assert not scraped_after(late).value("pyoco_run_duration_seconds_count")
 
 
 def test_the_first_attempt_of_a_run_that_was_reopened_is_not_measured_from_its_submit() -> None:
     never_begun = waiting().finish(RunStatus.FAILED, now=2000.0, reason="deadline_exceeded")
-    seen = told(begun(never_begun.reopen(now=9000.0), now=9001.0).finish(RunStatus.COMPLETED, now=9002.0))
+    seen = scraped_after(begun(never_begun.reopen(now=9000.0), now=9001.0).finish(RunStatus.COMPLETED, now=9002.0))
     assert seen.value("pyoco_run_duration_seconds_sum") == 1.0
     assert not seen.value("pyoco_run_wait_seconds_count")
 
@@ -178,11 +178,11 @@ def test_names_of_flows_that_never_ran_use_up_no_names() -> None:
     ],
 )
 def test_a_flow_that_ran_is_named_however_it_ended(end: Callable[[RunSnapshot], RunSnapshot]) -> None:
-    seen = told(end(begun(waiting(), now=1002.0)))
+    seen = scraped_after(end(begun(waiting(), now=1002.0)))
     assert seen.label_values("pyoco_runs_ended_total", "flow") == {"hello"}
 
 
-async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnderTest) -> None:
+async def test_the_metrics_of_every_queue_show_what_waits_for_how_many_workers(service: RunsUnderTest) -> None:
     now = time.time()
     record = WorkerRecord(
         worker_id="w1", instance_id="i", state=WorkerState.IDLE, last_seen_at=now, last_heartbeat_at=now,
@@ -232,7 +232,7 @@ async def test_the_queue_of_every_tag_tells_what_waits_for_whom(service: RunsUnd
     assert (left.value("pyoco_queue_oldest_waiting_seconds", tag="served") or 0) > 0
 
 
-async def test_a_worker_of_the_seed_spec_is_busy_with_the_one_run_that_it_tells(service: RunsUnderTest) -> None:
+async def test_a_worker_of_the_seed_spec_is_busy_with_the_one_run_that_it_reports(service: RunsUnderTest) -> None:
     now = time.time()
     record = {
         "worker_id": "peer", "instance_id": "i", "state": "RUNNING", "hidden": False, "tags": ["peers"],
@@ -307,9 +307,9 @@ async def test_a_scrape_looks_through_the_workers_once_and_not_for_every_tag(ser
     assert walks == 2
 
 
-def test_the_gateway_is_told_only_what_every_replica_tells_alike() -> None:
-    told = Scrape(render(RunsMetrics().of_fleet()).decode()).families
-    assert {family.type for family in told.values()} == {"gauge"}
+def test_the_gateway_shows_only_what_every_replica_reports_alike() -> None:
+    families = Scrape(render(RunsMetrics().of_fleet()).decode()).families
+    assert {family.type for family in families.values()} == {"gauge"}
 
 
 async def test_a_held_run_that_falls_silent_shows_its_age(nats_server: NatsServer, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ async def test_a_held_run_that_falls_silent_shows_its_age(nats_server: NatsServe
         )
 
 
-async def test_what_jetstream_does_not_take_is_told_however_often_it_was_tried(
+async def test_what_jetstream_does_not_take_is_counted_however_often_it_was_tried(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     patient = runs_settings(nats_server, tmp_path, nats_request_timeout_sec=10)
@@ -333,7 +333,7 @@ async def test_what_jetstream_does_not_take_is_told_however_often_it_was_tried(
         await eventually(
             lambda: service.rows(f"SELECT * FROM outbox WHERE due_at < {time.time()}") == [], what="all being tried"
         )
-        seen = await until(service, lambda s: s.value("pyoco_outbox_due_rows") == 7, "all of them being told")
+        seen = await until(service, lambda s: s.value("pyoco_outbox_due_rows") == 7, "all of them being counted")
         await until(
             service,
             lambda s: (
@@ -368,7 +368,9 @@ async def test_a_submit_that_is_taken_back_is_no_failure_of_the_relay(service: R
 
 
 @pytest.mark.own_nats
-async def test_without_nats_the_rest_is_still_told(service: RunsUnderTest, nats_server: NatsServer) -> None:
+async def test_without_nats_the_other_metrics_are_still_there(
+    service: RunsUnderTest, nats_server: NatsServer
+) -> None:
     await service.submit()
     await until(service, lambda s: s.value("pyoco_queue_jobs", state="waiting") == 1, "the job seen")
     nats_server.kill()
@@ -388,7 +390,7 @@ async def test_without_nats_the_rest_is_still_told(service: RunsUnderTest, nats_
     assert (seen.value("pyoco_nats_reconnects_total") or 0) >= 1
 
 
-async def test_without_a_ledger_the_rest_is_still_told(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_without_a_ledger_the_other_metrics_are_still_there(nats_server: NatsServer, tmp_path: Path) -> None:
     nowhere = "postgresql+psycopg://nobody@127.0.0.1:1/nothing"
     async with running(build(runs_settings(nats_server, tmp_path, runs_database_url=nowhere))) as client:
 

@@ -38,7 +38,7 @@ def test_on_postgresql_as_well(postgres_url: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_a_ledger_of_a_later_version_is_left_alone_and_told_so(tmp_path: Path) -> None:
+def test_a_ledger_of_a_later_version_is_left_alone_with_a_message(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
     migrate(PYOCO_RUNS_DATABASE_URL=f"sqlite:///{file}")
     with closing(sqlite3.connect(file)) as ledger:
@@ -50,7 +50,7 @@ def test_a_ledger_of_a_later_version_is_left_alone_and_told_so(tmp_path: Path) -
     assert done.stderr == ""
 
 
-def test_a_database_that_is_away_is_told_in_a_sentence() -> None:
+def test_a_database_that_is_away_is_reported_in_a_sentence() -> None:
     done = migrate(PYOCO_RUNS_DATABASE_URL="postgresql://pyoco@127.0.0.1:1/pyoco")
     assert done.returncode == 1
     assert "ledger" in done.stdout

@@ -1,4 +1,4 @@
-"""runs-api as a process: it starts on a unix socket, stops when told, and refuses bad settings."""
+"""runs-api as a process: it starts on a unix socket, stops on a signal, and refuses bad settings."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from fleet_testkit.permissions import open_to_others
 
 
 @pytest.mark.parametrize("ledger", ["sqlite", "postgresql"])
-async def test_it_serves_on_a_socket_and_stops_when_told(
+async def test_it_serves_on_a_socket_and_stops_on_a_signal(
     nats_server: NatsServer, tmp_path: Path, ledger: str, request: pytest.FixtureRequest
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger/runs.db" if ledger == "sqlite" else request.getfixturevalue("postgres_url")
@@ -26,9 +26,9 @@ async def test_it_serves_on_a_socket_and_stops_when_told(
 
 
 def test_an_invalid_setting_is_refused_with_its_name_its_value_and_what_is_allowed(tmp_path: Path) -> None:
-    told = ServiceProcess(
+    output = ServiceProcess(
         "fleet_runs_api", tmp_path, PYOCO_RUNS_DATABASE_URL="mysql://x", PYOCO_SWEEP_INTERVAL_SEC="soon"
     ).refusal()
-    assert "PYOCO_RUNS_DATABASE_URL='mysql://x' is not allowed" in told
-    assert "PYOCO_SWEEP_INTERVAL_SEC='soon' is not allowed: input should be a valid number" in told
-    assert "Traceback" not in told
+    assert "PYOCO_RUNS_DATABASE_URL='mysql://x' is not allowed" in output
+    assert "PYOCO_SWEEP_INTERVAL_SEC='soon' is not allowed: input should be a valid number" in output
+    assert "Traceback" not in output

@@ -110,9 +110,9 @@ async def test_a_worker_can_cause_only_so_many_queues(
         # Nor by naming others later.
         await announce(service, "greedy", *(f"b{number}" for number in range(10)))
         await announce(service, "w1", "a0", "c0", "c1")
-        # No more in all, whoever asks.
+        # No more in all, for any worker.
         await announce(service, "w2", "d0")
-        await eventually(lambda: "worker w2 names 1 more tags" in caplog.text, what="the refusal being told")
+        await eventually(lambda: "worker w2 names 1 more tags" in caplog.text, what="the refusal being logged")
         await made(service, "c1")
         assert service.app.state.service._queues.tags == {"a0", "a1", "a2", "c0", "c1"}
         assert (await service.link.stream_info("PYOCO_WORK")).state.consumer_count == 5

@@ -141,7 +141,7 @@ async def test_metrics_count_runs_workers_and_dead_letters(service: RunsUnderTes
     await eventually(shown)
 
 
-async def test_a_run_tells_whether_its_worker_lives(service: RunsUnderTest) -> None:
+async def test_a_run_shows_whether_its_worker_lives(service: RunsUnderTest) -> None:
     run_id = await service.submit()
     now = time.time()
     record = WorkerRecord(
@@ -157,7 +157,7 @@ async def test_a_run_tells_whether_its_worker_lives(service: RunsUnderTest) -> N
     await eventually(shown)
 
 
-async def test_a_wrong_method_is_told_which_are_right(service: RunsUnderTest) -> None:
+async def test_the_answer_to_a_wrong_method_names_the_right_ones(service: RunsUnderTest) -> None:
     answer = await service.client.delete("/runs")
     assert answer.status_code == 405
     assert answer.headers["allow"] == "GET, POST"

@@ -84,7 +84,7 @@ async def test_a_run_in_mid_air_keeps_its_attempts_after_a_wipe(
     assert (await service.snapshot(run_id)).attempt > 1
 
 
-async def test_an_attempt_that_is_told_after_the_end_is_listed_and_changes_nothing_else(
+async def test_an_attempt_that_is_reported_after_the_end_is_listed_and_changes_nothing_else(
     service: RunsUnderTest,
 ) -> None:
     run_id = await service.submit(retry={"max_attempts": 2})
@@ -105,9 +105,9 @@ async def test_an_attempt_that_is_told_after_the_end_is_listed_and_changes_nothi
         return await service.found(run_id) is None and len((await attempts())["attempts"]) == 2
 
     await eventually(is_kept_by_the_ledger, what="the lost attempt in the ledger")
-    told = await attempts()
-    assert [(one["attempt"], one["worker_id"]) for one in told["attempts"]] == [(1, "w0"), (21, "w1")]
-    assert [decision["kind"] for decision in told["decisions"]] == ["hand_over"]
+    shown = await attempts()
+    assert [(one["attempt"], one["worker_id"]) for one in shown["attempts"]] == [(1, "w0"), (21, "w1")]
+    assert [decision["kind"] for decision in shown["decisions"]] == ["hand_over"]
     assert await service.listed(run_id) == before
 
 
@@ -226,7 +226,7 @@ async def test_a_delivery_that_no_claim_follows_is_handed_out_again(nats_server:
                 shown["waiting_detail"] if shown["waiting_reason"] == item["waiting_reason"] == "delivery" else None
             )
 
-        detail = await eventually(keep_and_look, within=60, what="the API telling that nobody claims it")
+        detail = await eventually(keep_and_look, within=60, what="the API showing that nobody claims it")
         assert detail is not None
         assert "handed out again" in detail
 

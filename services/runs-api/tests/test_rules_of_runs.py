@@ -116,7 +116,7 @@ async def test_every_attempt_and_decision_is_recorded(service: RunsUnderTest) ->
     assert "failure 1 of 3 allowed: ValueError: x" in body["decisions"][0]["reason"]
 
 
-async def test_every_attempt_tells_the_wheels_that_it_ran_with(service: RunsUnderTest) -> None:
+async def test_every_attempt_shows_the_wheels_that_it_ran_with(service: RunsUnderTest) -> None:
     old = WheelInUse(name="acme-1.0-py3-none-any.whl", sha256_hex="6f" * 32)
     new = WheelInUse(name="acme-2.0-py3-none-any.whl", sha256_hex="70" * 32)
     run_id = await service.submit()
@@ -129,8 +129,8 @@ async def test_every_attempt_tells_the_wheels_that_it_ran_with(service: RunsUnde
         await claim_with(service, run_id, *wheels)
         await service.change(run_id, lambda s: s.hand_back(now=time.time(), interrupted=True))
     await claim_with(service, run_id, new)
-    told = [[old.model_dump()], [], [new.model_dump()]]
-    assert await attempts() == told, "while the run goes on"
+    expected = [[old.model_dump()], [], [new.model_dump()]]
+    assert await attempts() == expected, "while the run goes on"
     # A snapshot that is short of room forgets them; the ledger does not.
     await service.until_listed(run_id, status="RUNNING", attempt=3)
     await service.change(
@@ -140,7 +140,7 @@ async def test_every_attempt_tells_the_wheels_that_it_ran_with(service: RunsUnde
         ).finish(RunStatus.COMPLETED, now=time.time()),
     )
     await service.until_listed(run_id, status="COMPLETED")
-    assert await attempts() == told, "after its end"
+    assert await attempts() == expected, "after its end"
 
 
 async def test_retries_that_are_used_up_are_a_decision_too(service: RunsUnderTest) -> None:
@@ -272,11 +272,11 @@ async def test_a_job_stays_until_the_letter_of_its_run_is_out(service: RunsUnder
     run_id = await service.submit(timeout_sec=0.5)
     await service.until_listed(run_id, status="FAILED")
 
-    async def was_told() -> bool:
+    async def is_counted() -> bool:
         seen = Scrape((await service.client.get("/metrics")).text)
         return seen.value("pyoco_runs_repairs_total", reason="deadline_exceeded") == 1
 
-    await eventually(was_told, what="the end being told")
+    await eventually(is_counted, what="the end being counted")
     assert await service.jobs() == [run_id]
 
 
@@ -325,7 +325,7 @@ async def test_workers_that_are_draining_do_not_count_as_able_to_take_a_run(serv
     workers = Bucket(service.link, "pyoco_workers")
     run_id = await service.submit(tag="gpu")
 
-    async def tell(worker_id: str, **fields: Any) -> None:
+    async def put_worker(worker_id: str, **fields: Any) -> None:
         now = time.time()
         record = WorkerRecord(
             worker_id=worker_id,
@@ -339,18 +339,18 @@ async def test_workers_that_are_draining_do_not_count_as_able_to_take_a_run(serv
         await workers.put(worker_id, record.model_copy(update=fields).encode())
 
     async def wait_for(reason: str, detail: str) -> None:
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             run = await shown(service, run_id)
             return (run["waiting_reason"], run["waiting_detail"]) == (reason, detail)
 
-        await eventually(is_told, what=detail)
+        await eventually(is_reported, what=detail)
 
-    await tell("w1", draining=True, current_run_ids=["r1"])
+    await put_worker("w1", draining=True, current_run_ids=["r1"])
     remedy = "resume one (POST /workers/<id>/resume), or start another with: pyoco-worker --tags gpu"
     await wait_for("no_worker", f"all workers of tag gpu are draining; {remedy}")
-    await tell("w2", current_run_ids=["r2", "r3"])
+    await put_worker("w2", current_run_ids=["r2", "r3"])
     await wait_for("queue", "all workers of tag gpu are busy; it is in their queue")
-    await tell("w1")
+    await put_worker("w1")
     await wait_for("queue", "it is in the queue of tag gpu and about to be taken")
 
 
@@ -419,7 +419,7 @@ async def test_a_repeated_job_that_nobody_gets_any_more_does_not_end_a_run_that_
     assert (await service.snapshot(run_id)).status is RunStatus.PENDING
 
 
-async def test_exhausted_deliveries_that_nobody_told_of_are_found_by_the_sweeper(
+async def test_exhausted_deliveries_that_nobody_reported_are_found_by_the_sweeper(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
     settings = runs_settings(nats_server, tmp_path)

@@ -369,7 +369,7 @@ async def test_a_follower_goes_on_when_nats_is_back(own_bench: Bench, nats_serve
 
         await eventually(ended, what="the run ended")
         assert (await heard(feed))["event"] == "end"
-    # Whoever comes back with a place in the lost stream has not heard what the new one holds, however long it is.
+    # A client that comes back with a place in the lost stream has not seen the new one, however long it is.
     for batch in range(6, 12):
         await own_bench.publish(run_id, batch, said(f"{batch}"))
     async with own_bench.follow(run_id, after=last["id"]) as feed:

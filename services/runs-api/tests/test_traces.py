@@ -1,4 +1,4 @@
-"""What the runs service does for a run is told in one trace: that of the request that asked for it."""
+"""What the runs service does for a run is recorded in one trace: that of the request that asked for it."""
 
 import asyncio
 import logging
@@ -35,11 +35,11 @@ def spans() -> Iterator[RecordedSpans]:
         yield recorded
 
 
-TracesTold = Callable[[str], set[str | None]]
+TracesLogged = Callable[[str], set[str | None]]
 
 
 @pytest.fixture
-def traces_told() -> Iterator[TracesTold]:
+def traces_logged() -> Iterator[TracesLogged]:
     """The traces in which lines were logged that hold these words."""
     lines: list[tuple[str, str | None]] = []
 
@@ -150,8 +150,8 @@ def refuse_changes_of(service: RunsUnderTest, run_id: str) -> None:
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
-async def test_a_change_that_the_ledger_cannot_take_is_told_in_its_trace(
-    service: RunsUnderTest, traces_told: TracesTold, is_recorded: bool
+async def test_a_change_that_the_ledger_cannot_take_is_logged_in_its_trace(
+    service: RunsUnderTest, traces_logged: TracesLogged, is_recorded: bool
 ) -> None:
     run_id = await service.submit()
     with recorded_spans() if is_recorded else nullcontext() as spans:
@@ -159,8 +159,8 @@ async def test_a_change_that_the_ledger_cannot_take_is_told_in_its_trace(
         refuse_changes_of(service, run_id)
         with span("worker", parent=CLIENT):
             await service.claim(run_id)
-        await eventually(lambda: traces_told("cannot be folded in"), what="the refusal")
-        assert traces_told("cannot be folded in") == {CLIENT.trace_id}
+        await eventually(lambda: traces_logged("cannot be folded in"), what="the refusal")
+        assert traces_logged("cannot be folded in") == {CLIENT.trace_id}
         if spans is not None:
             await eventually(lambda: "run.ingest" in spans.names, what="the span")
             ingest = spans.named("run.ingest")
@@ -170,17 +170,17 @@ async def test_a_change_that_the_ledger_cannot_take_is_told_in_its_trace(
             assert not ingest.status.description
 
 
-async def test_a_snapshot_that_is_none_is_told_in_the_trace_of_whoever_wrote_it(
-    service: RunsUnderTest, traces_told: TracesTold
+async def test_a_snapshot_that_is_none_is_logged_in_the_trace_of_its_writer(
+    service: RunsUnderTest, traces_logged: TracesLogged
 ) -> None:
     with span("worker", parent=CLIENT):
         await service.runs.create("r1", b"{no json")
-    await eventually(lambda: traces_told("a snapshot cannot be read"), what="the line")
-    assert traces_told("a snapshot cannot be read") == {CLIENT.trace_id}
+    await eventually(lambda: traces_logged("a snapshot cannot be read"), what="the line")
+    assert traces_logged("a snapshot cannot be read") == {CLIENT.trace_id}
 
 
-async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
-    service: RunsUnderTest, spans: RecordedSpans, traces_told: TracesTold
+async def test_a_repair_and_what_is_sent_again_are_in_the_same_trace(
+    service: RunsUnderTest, spans: RecordedSpans, traces_logged: TracesLogged
 ) -> None:
     await service.submit()
     await eventually(lambda: service.rows("SELECT * FROM outbox") == [])
@@ -192,15 +192,15 @@ async def test_a_repair_and_what_is_sent_again_are_told_in_the_same_trace(
     assert (ids_of(repair)[0], parent_id_of(repair)) == (trace_id, request_id)
     assert repair.attributes is not None
     assert repair.attributes["pyoco.reason"] == "job_lost"
-    assert traces_told("JetStream had lost run") == {trace_id}
+    assert traces_logged("JetStream had lost run") == {trace_id}
     again = [one for one in spans.all if one.name == "run.relay"][-1]
     assert (ids_of(again)[0], parent_id_of(again)) == (trace_id, request_id)
     assert again.attributes is not None
     assert again.attributes["pyoco.dispatch"] == 2
 
 
-async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
-    service: RunsUnderTest, spans: RecordedSpans, traces_told: TracesTold
+async def test_a_vanished_worker_is_logged_in_the_trace_of_its_run(
+    service: RunsUnderTest, spans: RecordedSpans, traces_logged: TracesLogged
 ) -> None:
     run_id = await service.submit()
     await service.claim(run_id, worker_id="gone")
@@ -210,11 +210,11 @@ async def test_a_vanished_worker_is_told_in_the_trace_of_its_run(
     assert repair.attributes is not None
     assert (repair.attributes["pyoco.reason"], repair.attributes["pyoco.worker.id"]) == ("worker_lost", "gone")
     assert parent_id_of(ingest) == ids_of(repair)[1]
-    assert traces_told("of vanished worker gone") == {ids_of(repair)[0]}
+    assert traces_logged("of vanished worker gone") == {ids_of(repair)[0]}
 
 
-async def test_what_the_sweeper_finds_is_told_in_the_trace_of_its_run(
-    service: RunsUnderTest, traces_told: TracesTold
+async def test_what_the_sweeper_finds_is_logged_in_the_trace_of_its_run(
+    service: RunsUnderTest, traces_logged: TracesLogged
 ) -> None:
     async def submit_traced() -> str:
         answer = await service.client.post("/runs", json={"flow_name": "hello"}, headers=CLIENT.headers)
@@ -228,8 +228,8 @@ async def test_what_the_sweeper_finds_is_told_in_the_trace_of_its_run(
     await service.runs.update(unreadable, b"{no json", revision=entry.revision)
     await service.link.jetstream.purge_stream("PYOCO_WORK")
     for words in (f"run {unreadable} is made anew", f"run {unrepairable} could not be repaired"):
-        await eventually(lambda words=words: traces_told(words), within=30, what=words)
-        assert traces_told(words) == {CLIENT.trace_id}
+        await eventually(lambda words=words: traces_logged(words), within=30, what=words)
+        assert traces_logged(words) == {CLIENT.trace_id}
 
 
 async def test_a_rerun_belongs_to_the_trace_of_its_own_request(service: RunsUnderTest, spans: RecordedSpans) -> None:
@@ -240,8 +240,8 @@ async def test_a_rerun_belongs_to_the_trace_of_its_own_request(service: RunsUnde
     assert snapshot.trace_id != (await service.snapshot(first)).trace_id
 
 
-async def test_a_dead_letter_is_told_in_the_trace_of_its_run(
-    service: RunsUnderTest, spans: RecordedSpans, traces_told: TracesTold
+async def test_a_dead_letter_is_logged_in_the_trace_of_its_run(
+    service: RunsUnderTest, spans: RecordedSpans, traces_logged: TracesLogged
 ) -> None:
     await service.submit(timeout_sec=0.2)
     await eventually(lambda: {"dead_letter.ingest", "run.repair"} <= set(spans.names), within=30, what="the letter")
@@ -251,11 +251,11 @@ async def test_a_dead_letter_is_told_in_the_trace_of_its_run(
     assert ids_of(published)[0] == ids_of(spans.named("POST /runs"))[0]
     assert ingested.attributes is not None
     assert ingested.attributes["pyoco.reason"] == "deadline_exceeded"
-    assert traces_told("(deadline_exceeded) entered") == {ids_of(published)[0]}
+    assert traces_logged("(deadline_exceeded) entered") == {ids_of(published)[0]}
 
 
 async def test_what_the_sweeper_does_carries_a_clients_trace_on_also_if_nobody_records_it(
-    service: RunsUnderTest, traces_told: TracesTold
+    service: RunsUnderTest, traces_logged: TracesLogged
 ) -> None:
     wanted = {"flow_name": "hello", "timeout_sec": 0.2}
     run_id = (await service.client.post("/runs", json=wanted, headers=CLIENT.headers)).json()["run_id"]
@@ -267,9 +267,9 @@ async def test_what_the_sweeper_does_carries_a_clients_trace_on_also_if_nobody_r
     assert buried is not None
     assert TraceContext.of_headers(buried.headers) == CLIENT
     assert TraceContext.of_headers((await stored_snapshot(service, run_id)).headers) == CLIENT
-    assert traces_told(f"run {run_id} was ended") == {CLIENT.trace_id}
-    await eventually(lambda: traces_told("(deadline_exceeded) entered"), what="the letter in the ledger")
-    assert traces_told("(deadline_exceeded) entered") == {CLIENT.trace_id}
+    assert traces_logged(f"run {run_id} was ended") == {CLIENT.trace_id}
+    await eventually(lambda: traces_logged("(deadline_exceeded) entered"), what="the letter in the ledger")
+    assert traces_logged("(deadline_exceeded) entered") == {CLIENT.trace_id}
 
 
 TRACED_JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=2e9, traceparent=CLIENT.traceparent)
@@ -292,14 +292,14 @@ def outbox_row(job: str | None) -> OutboxRow:
 
 # A withdrawn run has no job any more.
 @pytest.mark.parametrize(("job", "trace_id"), [(TRACED_JOB.encode().decode(), CLIENT.trace_id), (None, None)])
-def test_what_could_not_be_sent_is_told_in_the_trace_of_its_run(
-    job: str | None, trace_id: str | None, traces_told: TracesTold
+def test_what_could_not_be_sent_is_logged_in_the_trace_of_its_run(
+    job: str | None, trace_id: str | None, traces_logged: TracesLogged
 ) -> None:
     relay_of_nothing()._log_failure(outbox_row(job), NatsUnavailable())
-    assert traces_told("could not send run r1") == {trace_id}
+    assert traces_logged("could not send run r1") == {trace_id}
 
 
-async def test_a_dispatch_that_could_not_even_be_begun_is_told_as_a_failed_relay(spans: RecordedSpans) -> None:
+async def test_a_dispatch_that_could_not_even_be_begun_is_recorded_as_a_failed_relay(spans: RecordedSpans) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise NatsUnavailable
 

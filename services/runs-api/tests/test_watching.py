@@ -141,7 +141,7 @@ async def test_a_watcher_that_comes_back_goes_on_where_it_was(bench: Bench) -> N
         assert failed is not None
         assert failed["data"]["snapshot"]["status"] == "FAILED"
         assert await feed.next() is None
-    # What happened while it was away is the first thing it hears. The end is told to everybody, also again, and an
+    # What happened while it was away is the first thing it hears. The end is sent to everybody, also again, and an
     # id that says nothing here begins with the present state.
     for last in (running["id"], failed["id"], "1000000", "another-1000000", "-", "x" * 100):
         async with bench.watch(run_id, headers={"Last-Event-ID": last}) as feed:
@@ -159,7 +159,7 @@ async def test_since_and_include_choose_what_is_shown(bench: Bench) -> None:
         event = await feed.next()
         assert event is not None
         assert event["data"]["snapshot"]["task_records"] == {"greet": {"output": 1}}
-    # An end is always told: a stream that ended without one would say nothing of why.
+    # An end is always sent: a stream that ended without one would say nothing of why.
     async with bench.watch(run_id, since=time.time() + 3600) as feed:
         assert await feed.status() == "COMPLETED"
         assert await feed.next() is None
@@ -236,7 +236,7 @@ async def test_watchers_see_the_end_although_the_store_was_lost(own_bench: Bench
             assert await feed.next() is None
 
 
-async def test_an_end_that_only_the_ledger_knows_is_told(
+async def test_an_end_that_only_the_ledger_knows_is_sent_to_watchers(
     bench: Bench, shared_service: tuple[ServiceProcess, NatsServer]
 ) -> None:
     """As after KV was set back to a time before the end, or when every message about it was lost."""

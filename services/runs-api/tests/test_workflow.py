@@ -128,7 +128,7 @@ def test_every_form_of_graph_that_pyoco_knows_is_accepted(text: str) -> None:
         ("a: 1\nb: [", "line "),
     ],
 )
-def test_a_fault_is_told_with_its_line(file: str | bytes, sentence: str) -> None:
+def test_a_fault_is_reported_with_its_line(file: str | bytes, sentence: str) -> None:
     error = refusal(file)
     assert sentence in error.message
     assert error.meta["line"] == int(re.match(r"line (\d+)", error.message)[1])  # type: ignore[index]
@@ -205,7 +205,7 @@ def test_a_control_character_comes_by_no_escape_into_a_name_or_a_refusal(file: s
     assert re.search(r"[\x00-\x1f\x7f-\x9f]", f"{said.message} {said.meta}") is None
 
 
-def test_all_unknown_keys_are_told_at_once() -> None:
+def test_all_unknown_keys_are_reported_at_once() -> None:
     error = refusal(FILE + "one: 1\ntwo: 2\n")
     assert [fault["path"] for fault in error.meta["fields"]] == ["one", "two"]
     assert [fault["line"] for fault in error.meta["fields"]] == [17, 18]

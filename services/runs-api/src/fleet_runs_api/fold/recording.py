@@ -19,7 +19,7 @@ from ..ledger.rows import KIND_COLUMNS, KNOWN_COLUMNS, Kind, Known
 from ..ledger.tables import runs as _runs
 from ..ledger.transaction import Transaction
 from .history import note_attempts, note_lost_attempts
-from .rules import Change, fold, tells_of_lost_attempts
+from .rules import Change, adds_lost_attempts, fold
 
 _APPLY_CHANGE = Updating(_runs, (*Change._fields, "changed_at"), keys=("run_id",))
 
@@ -65,7 +65,7 @@ def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) ->
         before = known.get(run_id)
         change = fold(before, observation.snapshot, observation.revision, now=now) if before else None
         if before is None or change is None:
-            if before is not None and tells_of_lost_attempts(before, observation.snapshot, observation.revision):
+            if before is not None and adds_lost_attempts(before, observation.snapshot, observation.revision):
                 late.append(observation.snapshot)
             continue
         changed.add(id(observation))

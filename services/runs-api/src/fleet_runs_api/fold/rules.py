@@ -52,7 +52,7 @@ def is_possible(known: Known, snapshot: RunSnapshot, *, now: float) -> bool:
     )
 
 
-def tells_of_lost_attempts(known: Known, snapshot: RunSnapshot, revision: int) -> bool:
+def adds_lost_attempts(known: Known, snapshot: RunSnapshot, revision: int) -> bool:
     """Whether the snapshot repeats the end that the ledger has, and adds attempts that a lost store had known."""
     return (
         known.status.is_terminal

@@ -24,8 +24,8 @@ class LedgerDisk:
         """Without a folder (the database is a server) there is nothing to watch."""
         self._folder = folder
         self._limits = limits
-        self._told = logging.INFO
-        self._told_at = 0.0
+        self._logged = logging.INFO
+        self._logged_at = 0.0
 
     def free_bytes(self) -> float:
         """The free space of the disk; NaN if it is not known."""
@@ -50,10 +50,10 @@ class LedgerDisk:
     async def run(self, stop: asyncio.Event) -> None:
         """Log when space gets scarce, when it is used up, and when there is enough again."""
         while not stop.is_set():
-            self.tell(time.monotonic())
+            self.log_space(time.monotonic())
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def tell(self, now: float) -> None:
+    def log_space(self, now: float) -> None:
         free, limits = self.free_bytes(), self._limits
         if isnan(free):
             return
@@ -64,7 +64,7 @@ class LedgerDisk:
             sentence = f"below {in_mib(limits.disk_free_min_bytes)} no new runs are accepted"
         else:
             level, sentence = logging.INFO, "that is enough again"
-        if level == self._told and (level == logging.INFO or now - self._told_at < _REPEAT_SECONDS):
+        if level == self._logged and (level == logging.INFO or now - self._logged_at < _REPEAT_SECONDS):
             return
-        self._told, self._told_at = level, now
+        self._logged, self._logged_at = level, now
         logger.log(level, "%s are free on the data disk: %s", in_mib(int(free)), sentence)

@@ -40,7 +40,7 @@ class RunSummary:
 
 
 class RunInFull(BaseModel):
-    """A run as its snapshot tells it; these fields are always there, the others are those of the wire contract."""
+    """A run as its snapshot has it; these fields are always there, the others are those of the wire contract."""
 
     model_config = ConfigDict(extra="allow")
 
