@@ -15,7 +15,7 @@ def test_only_the_operator_may_use_a_wildcard_over_everything() -> None:
         assert bool(broad) == (role == "operator")
 
 
-def test_nobody_but_auth_and_the_operator_names_the_keys() -> None:
+def test_only_auth_and_the_operator_have_permissions_on_the_keys() -> None:
     for role, permissions in SERVICE_ROLES.items():
         names_keys = any("pyoco_auth" in subject for subject in permissions(NAMES).publish)
         assert names_keys == (role == "auth")

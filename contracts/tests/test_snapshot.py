@@ -118,7 +118,7 @@ def test_a_superseded_holder_no_longer_holds_the_run() -> None:
     assert not second.finish(RunStatus.COMPLETED, now=5.0).is_held_by("w2-1", attempt=2)
 
 
-def test_a_run_handed_back_waits_again_and_belongs_to_nobody() -> None:
+def test_a_run_handed_back_waits_again_without_a_holder() -> None:
     waiting = claimed(PENDING).hand_back(now=3.0, interrupted=False)
     assert waiting.status is RunStatus.PENDING
     assert not waiting.is_held

@@ -25,7 +25,7 @@ def record(**fields: Any) -> WorkerRecord:
         ("DISCONNECTED", 0.0, WorkerState.DISCONNECTED),
     ],
 )
-def test_silence_disconnects_but_never_one_that_said_goodbye(
+def test_silence_disconnects_a_worker_unless_it_has_stopped(
     written: str, silence: float, effective: WorkerState
 ) -> None:
     worker = record(state=written)

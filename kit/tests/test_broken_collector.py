@@ -57,7 +57,7 @@ def made_with(env: dict[str, str]) -> tuple[dict[str, float], list[dict[str, Any
 
 
 @pytest.mark.parametrize("how", Broken)
-def test_it_costs_little_and_each_part_complains_once(how: Broken, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_costs_little_and_each_part_reports_it_once(how: Broken, capsys: pytest.CaptureFixture[str]) -> None:
     with broken_collector(how) as env:
         figures, lines = made_with(env)
     with capsys.disabled():
@@ -74,6 +74,6 @@ def test_it_costs_little_and_each_part_complains_once(how: Broken, capsys: pytes
     # Once by the exporter, and once by the queue.
     assert 1 <= len(failures) == len(set(failures)) <= 2
     if how is not Broken.FAILS:  # else it may keep up with us
-        assert any("Queue full, dropping Span" in complaint for complaint in failures)
+        assert any("Queue full, dropping Span" in failure for failure in failures)
     assert len(lines) <= 3
     assert {line["level"] for line in lines} == {"WARNING"}

@@ -1,4 +1,4 @@
-"""Typed values of a bucket are changed by one loop: nobody's change is lost, and a stale read decides nothing."""
+"""Typed values of a bucket are changed by one loop: no change is lost, and a stale read decides nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator

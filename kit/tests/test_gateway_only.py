@@ -1,4 +1,4 @@
-"""A service answers the gateway only: whoever else reaches its port or socket cannot make up an identity."""
+"""A service answers the gateway only: other clients of its port or socket cannot forge an identity."""
 
 import subprocess
 import sys
@@ -96,7 +96,7 @@ async def test_what_the_gateway_sends_is_answered_on_every_lane() -> None:
         assert (await asker.get("/nowhere", headers=FROM_GATEWAY)).status_code == 404
 
 
-async def test_whoever_runs_the_process_may_ask_how_it_is() -> None:
+async def test_health_and_metrics_need_no_secret() -> None:
     async with client(build()) as asker:
         for path in ("/health", "/ready", "/metrics"):
             assert (await asker.get(path)).status_code == 200

@@ -334,7 +334,7 @@ def test_a_problem_is_a_failure_at_any_level(written: Written) -> None:
     assert too_slow["meta"]["error_code"] == "INTERNAL_ERROR"
 
 
-def test_what_nobody_has_caught_is_a_line(written: Written) -> None:
+def test_an_uncaught_exception_is_a_line(written: Written) -> None:
     error = ValueError("no such luck")
     sys.excepthook(ValueError, error, None)
     sys.excepthook(KeyboardInterrupt, KeyboardInterrupt(), None)

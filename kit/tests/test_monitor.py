@@ -47,7 +47,7 @@ def test_a_page_reaches_it_under_no_name_of_its_own(bound: str, host: str, statu
     assert answer.status_code == status
 
 
-def test_when_it_is_over_nobody_listens() -> None:
+def test_at_the_end_the_port_is_closed() -> None:
     with monitored("127.0.0.1", 0, new_registry("tested"), dict) as port:
         pass
     with pytest.raises(httpx.ConnectError):

@@ -42,7 +42,7 @@ async def test_compare_and_set_refuses_a_stale_revision(nats_server: NatsServer)
         assert await bucket.create("a", b"5") > second
 
 
-async def test_a_key_is_removed_only_as_long_as_nobody_has_written_it_and_leaves_nothing_when_it_is_erased(
+async def test_a_changed_key_is_not_removed_and_an_erased_one_leaves_nothing(
     nats_server: NatsServer,
 ) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:

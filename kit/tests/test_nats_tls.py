@@ -1,4 +1,4 @@
-"""TLS to NATS: whose certificate is trusted, under which name, and whose it wants to see."""
+"""TLS to NATS: trusted certificates, server names, and client certificates."""
 
 import asyncio
 import datetime

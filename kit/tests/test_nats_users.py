@@ -177,7 +177,7 @@ async def test_a_user_that_was_removed_comes_back_when_it_is_known_again(
         assert (await link.publish("fine.a", b"1")).sequence == 1
 
 
-async def test_a_reload_disturbs_nobody_whose_permissions_stay(
+async def test_a_reload_does_not_disturb_users_whose_permissions_stay(
     guarded: NatsServer, seed_file: Path, nkey: Nkey, tmp_path: Path
 ) -> None:
     async with connected(guarded, seed_file) as link:

@@ -347,7 +347,7 @@ async def leave_orphan(link: NatsLink) -> None:
     await link.publish(f"$O.{BUCKET}.C.orphan", os.urandom(CHUNK))
 
 
-async def test_bytes_that_nobody_will_name_are_swept_and_nothing_else(link: NatsLink) -> None:
+async def test_orphan_chunks_are_swept_and_nothing_else(link: NatsLink) -> None:
     store = ObjectWriter(link, BUCKET, draft_seconds=0.1)
     kept = await store.write("thing", pieces(os.urandom(2 * CHUNK)))
     await leave_orphan(link)

@@ -115,7 +115,7 @@ async def test_several_durables_are_emptied_without_handing_out_more_than_is_wan
     assert {msg.metadata.num_delivered for msg in taken} == {1}
 
 
-async def test_what_comes_although_nobody_has_room_is_given_back_at_once(link: NatsLink) -> None:
+async def test_a_message_without_room_for_it_is_given_back_at_once(link: NatsLink) -> None:
     puller = await puller_of(link, *TAGS, expires_seconds=5.0)
     waiting = asyncio.create_task(puller.take(1, wait_seconds=10))
     await eventually(open_requests(link, *TAGS), what="all durables being asked")
@@ -202,7 +202,7 @@ async def test_what_comes_after_the_wait_is_kept_for_the_next_call(link: NatsLin
     assert (msg.data, msg.metadata.num_delivered) == (b"late", 1)
 
 
-async def test_a_puller_that_stops_gives_back_what_nobody_took(link: NatsLink) -> None:
+async def test_a_puller_that_stops_gives_back_messages_not_taken(link: NatsLink) -> None:
     puller = await puller_of(link, "a", expires_seconds=5.0)
     assert await puller.take(1, wait_seconds=0.1) == []
     await link.publish("w.a", b"late")

@@ -111,9 +111,7 @@ async def test_addresses_and_methods_that_anybody_invents_make_one_series(
     assert counted(registry) == {("other", "unmatched", "404"): 50}
 
 
-async def test_whoever_watches_the_process_is_no_traffic(
-    client: httpx.AsyncClient, registry: CollectorRegistry
-) -> None:
+async def test_probes_and_scrapes_are_not_counted(client: httpx.AsyncClient, registry: CollectorRegistry) -> None:
     for path in ("/health", "/ready", "/metrics"):
         assert (await client.get(path)).status_code == 200
     assert counted(registry) == {}

@@ -131,7 +131,7 @@ async def test_replicas_that_start_at_once_do_not_disturb_each_other(js: JetStre
     await asyncio.gather(*(ensure_all() for _ in range(10)))
 
 
-async def test_replicas_with_different_wishes_agree_on_whoever_was_first(js: JetStreamContext) -> None:
+async def test_of_replicas_with_different_settings_the_first_decides(js: JetStreamContext) -> None:
     limits = [DlqLimits(dlq_max_msgs=count) for count in (1, 2, 3, 4, 5)]
     infos = await asyncio.gather(*(ensure_stream(js, dlq_stream_config(NAMES, limit)) for limit in limits))
     assert len({info.config.max_msgs for info in infos}) == 1

@@ -48,11 +48,11 @@ def test_other_processes_of_its_user_cannot_look_into_it() -> None:
     assert started_with({}, DUMPABLE)[0] == 0
 
 
-def test_what_the_library_of_traces_complains_about_is_a_line() -> None:
-    status, (complaint, start) = started_with({"OTEL_TRACES_SAMPLER": "typo"})
+def test_a_warning_of_the_library_of_traces_is_a_line() -> None:
+    status, (warning, start) = started_with({"OTEL_TRACES_SAMPLER": "typo"})
     assert status == 0
-    assert (complaint["level"], complaint["component"]) == ("WARNING", "test.telemetry.setup")
-    assert "typo" in complaint["message"]
+    assert (warning["level"], warning["component"]) == ("WARNING", "test.telemetry.setup")
+    assert "typo" in warning["message"]
     assert start["level"] == "INFO"
 
 

@@ -1,4 +1,4 @@
-"""YAML from strangers: plain values with their lines, and a sentence for everything else."""
+"""Untrusted YAML: plain values with their lines, and a sentence for everything else."""
 
 import pytest
 

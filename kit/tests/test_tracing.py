@@ -211,7 +211,7 @@ async def test_a_clients_trace_continues(spans: RecordedSpans) -> None:
     assert answer.json() == {"trace": f"00-{TRACE}-{ids_of(request)[1]}-01"}
 
 
-async def test_a_clients_trace_is_carried_also_if_nobody_records_it() -> None:
+async def test_a_clients_trace_is_propagated_without_a_recorder() -> None:
     async with running(app_under_test()) as client:
         assert (await client.get("/things/a", headers=REMOTE.headers)).json() == {"trace": REMOTE.traceparent}
         assert (await client.get("/things/a", headers={"traceparent": "nonsense"})).json() == {"trace": None}

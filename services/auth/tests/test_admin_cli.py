@@ -172,7 +172,7 @@ def test_ctrl_c_ends_it_with_130() -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # Whoever runs the tests in the background has Ctrl-C ignored, and that is inherited.
+            # A background job ignores Ctrl-C, and its children inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         silent.settimeout(30)

@@ -22,7 +22,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_every_part_gets_what_it_needs_and_nobody_else_may_read_it(tmp_path: Path) -> None:
+def test_every_part_gets_its_secrets_and_other_users_cannot_read_them(tmp_path: Path) -> None:
     done = make(tmp_path, "--workers", "2", "--tags", "cpu,gpu,cpu")
     assert done.returncode == 0, done.stderr
     assert "for cpu, gpu are in" in done.stdout + done.stderr
@@ -107,9 +107,7 @@ def test_a_grant_under_a_bad_name_changes_nothing(tmp_path: Path, wish: str) -> 
     assert contents(tmp_path) == before
 
 
-def test_in_a_container_everything_is_said_in_lines_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_container_the_output_is_log_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYOCO_LOG_FORMAT", "json")
     done = make(tmp_path, "--workers", "1", "--grant", "far=gpu")
     assert (done.returncode, done.stderr) == (0, "")

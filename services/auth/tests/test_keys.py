@@ -206,7 +206,7 @@ async def test_only_an_admin_manages_keys(client: httpx.AsyncClient, bucket: Buc
 
 
 @pytest.mark.parametrize(("method", "path"), ALL_OF_THEM)
-async def test_while_authentication_is_off_nobody_manages_keys_over_http(
+async def test_while_authentication_is_off_keys_are_not_managed_over_http(
     nats_server: NatsServer, bucket: Bucket, method: str, path: str
 ) -> None:
     await bucket.put("id1", key_record())

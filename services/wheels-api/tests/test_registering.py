@@ -124,7 +124,7 @@ async def test_of_many_uploads_of_one_version_at_once_only_one_is_registered_eve
     assert sorted(answer.status_code for answer in answers[:10]) == [200] + [409] * 9
     assert [answer.status_code for answer in answers[10:]] == [200] * 6
     assert len((await service.get("/wheels")).json()) == 7
-    # And nobody's bytes are left without a wheel.
+    # No bytes are left without a wheel.
     assert await chunk_subjects(nats_server) == 7
     events = (await service.get("/wheels/history")).json()
     assert len(events) == 7

@@ -64,7 +64,7 @@ async def bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]
 
 
 def lasting(worker_id: str, **fields: Any) -> bytes:
-    """The record of a worker that nobody has to keep alive."""
+    """The record of a worker that needs no heartbeats."""
     return record(worker_id, **{"last_seen_at": time.time() + 3600, **fields})
 
 
@@ -107,9 +107,7 @@ async def test_hidden_workers_are_sent_to_watchers_that_ask_for_them(bench: Benc
         assert (await plain.worker())["worker_id"] == "w1"
 
 
-async def test_a_worker_that_falls_silent_is_shown_although_nobody_writes_anything(
-    bench: Bench, bucket: Bucket
-) -> None:
+async def test_a_worker_that_falls_silent_is_shown_without_any_write(bench: Bench, bucket: Bucket) -> None:
     async with bench.watch() as feed:
         await feed.expect("workers")
         revision = await bucket.put("w1", record("w1", state="RUNNING"))
@@ -206,7 +204,7 @@ async def test_a_watch_ends_when_its_time_is_up(bench: Bench) -> None:
 
 
 @pytest.mark.own_nats
-async def test_an_outage_disconnects_nobody_and_its_effects_are_shown(
+async def test_an_outage_disconnects_no_worker_and_its_effects_are_shown(
     bench: Bench, bucket: Bucket, nats_server: NatsServer
 ) -> None:
     silent_at = time.time() + 4.0

@@ -41,7 +41,7 @@ def test_by_default_the_living_and_visible_are_listed_the_one_seen_last_first() 
     assert listed(Selection()) == [("running", "RUNNING"), ("idle", "IDLE")]
 
 
-def test_all_shows_the_silent_as_disconnected_but_never_one_that_said_goodbye() -> None:
+def test_all_shows_silent_workers_as_disconnected_but_stopped_ones_as_stopped() -> None:
     assert listed(Selection(scope=WorkerScope.ALL)) == [
         ("running", "RUNNING"),
         ("idle", "IDLE"),

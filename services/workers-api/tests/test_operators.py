@@ -235,7 +235,7 @@ async def test_every_route_asks_for_its_scope(service: httpx.AsyncClient, method
 
 
 @pytest.mark.own_nats
-async def test_while_nats_is_away_nothing_is_changed_and_it_is_said(
+async def test_while_nats_is_away_changes_are_refused(
     service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
 ) -> None:
     await bucket.put("w1", record("w1"))
