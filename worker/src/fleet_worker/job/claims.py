@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from functools import partial
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.job import Job
@@ -134,13 +135,15 @@ class Claims:
             await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
 
     async def _claim(self, run_id: str, delivery: Delivery) -> Lease | NoClaim:
+        judge = partial(decide, instance_id=self._instance_id, num_delivered=delivery.num_delivered)
         outcome: NoClaim | None = None
 
         async def transition(snapshot: RunSnapshot | None) -> RunSnapshot | None:
             nonlocal outcome
-            decision = self._decide(snapshot, delivery, Holder.UNWATCHED)
+            decision = judge(snapshot, holder=Holder.UNWATCHED, now=time.time())
             if snapshot is not None and decision is Decision.WATCH:
-                decision = self._decide(snapshot, delivery, await self._watch(snapshot))
+                holder = await self._watch(snapshot)
+                decision = judge(snapshot, holder=holder, now=time.time())
             if isinstance(decision, HeldElsewhere | NotYet):
                 raise _LeftAlone(decision)
             if snapshot is None or not isinstance(decision, Decision):
@@ -158,15 +161,6 @@ class Claims:
             return outcome
         assert stored is not None
         return Lease(self._snapshots, stored)
-
-    def _decide(self, snapshot: RunSnapshot | None, delivery: Delivery, holder: Holder) -> Decision | NoClaim:
-        return decide(
-            snapshot,
-            instance_id=self._instance_id,
-            num_delivered=delivery.num_delivered,
-            holder=holder,
-            now=time.time(),
-        )
 
     def _changed(self, snapshot: RunSnapshot, decision: Decision, delivery: Delivery) -> RunSnapshot:
         now = time.time()

@@ -20,6 +20,7 @@ from fleet_kit.logs.setup import problem_fields
 from ..boundary.frames import Conclusion, Run
 from ..boundary.memory import is_over, sentence_about
 from ..pool.runner_process import RunnerDied, RunnerProcess
+from . import states
 from .claims import NoClaim
 from .conclusion import with_sync_error
 from .delivery import IN_PROGRESS, Delivery
@@ -28,21 +29,7 @@ from .held_run import HeldRun
 from .lease import ClaimLost, Lease
 from .rules import is_past_deadline
 from .services import Services
-from .states import (
-    Claiming,
-    Concluding,
-    Killed,
-    NotClaimed,
-    Running,
-    State,
-    StopReason,
-    WaitingForRunner,
-    cancelled,
-    claimed,
-    over,
-    stopped,
-    without_flow,
-)
+from .states import Claiming, Concluding, Killed, NotClaimed, Running, State, StopReason, WaitingForRunner
 from .telemetry.run_log import RunLog
 from .telemetry.run_trace import RunTrace
 from .turn import Turn
@@ -99,7 +86,7 @@ class Execution:
 
     def stop(self, why: StopReason) -> None:
         """Kill the runner, or stop waiting for one; what happens to the run depends on the reason."""
-        self._enter(stopped(self._state, why))
+        self._enter(states.stopped(self._state, why))
 
     def step_back(self) -> None:
         """Hand the run back, unless a runner has begun it."""
@@ -107,7 +94,7 @@ class Execution:
             self.stop(StopReason.STOPPING)
 
     def _cancel(self) -> None:
-        self._enter(cancelled(self._state, at=time.monotonic()))
+        self._enter(states.cancelled(self._state, at=time.monotonic()))
 
     def _enter(self, new: State) -> None:
         """The only change of state after the claim, with what it does to the runner or to the wait for one."""
@@ -136,7 +123,7 @@ class Execution:
                 registry.run_ended(run_id, outcome.status if isinstance(outcome, Ended) else None)
             return outcome
         finally:
-            self._enter(over(self._state))
+            self._enter(states.over(self._state))
 
     async def record_lost_attempt(self) -> None:
         """Add this attempt to the run's history after the claim was lost."""
@@ -201,7 +188,7 @@ class Execution:
             case Claiming(ack_subject=str(ack_subject)):
                 held.answer_on(ack_subject)
         turn = Turn(services.pool, is_wanted=lambda: isinstance(self._state, WaitingForRunner))
-        self._enter(claimed(self._state, held, turn))
+        self._enter(states.claimed(self._state, held, turn))
         return held
 
     async def _execute(self, held: HeldRun) -> Outcome:
@@ -218,21 +205,21 @@ class Execution:
             try:
                 conclusion = await self._run_on(runner, request, held)
             except RunnerDied as death:
-                self._enter(over(self._state))
+                self._enter(states.over(self._state))
                 await asyncio.to_thread(shutil.rmtree, request.folder, ignore_errors=True)
                 return await self._after_death(held, death)
             if conclusion.reason not in _MAY_COME_BY_WHEEL or wheels is None:
-                self._enter(over(self._state))
+                self._enter(states.over(self._state))
                 # The runner is free for the next run while the end of this one is being written.
                 pool.give_back(runner)
                 return await held.conclude(conclusion)
-            self._enter(without_flow(self._state, waiting.turn))
+            self._enter(states.without_flow(self._state, waiting.turn))
             pool.give_back(runner)
             if isinstance(self._state, WaitingForRunner):
                 await waiting.turn.wait_for(wheels.catch_up(claimed_at))
             # Another set of wheels may have what was missing.
             if isinstance(self._state, WaitingForRunner) and pool.wheels is runner.wheels:
-                self._enter(over(self._state))
+                self._enter(states.over(self._state))
                 return await held.conclude(
                     replace(conclusion, error=with_sync_error(conclusion.error, wheels.last_error))
                 )
