@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from fleet_testkit.documents.generated import PAGES
-from fleet_testkit.documents.site_links import in_site
+from fleet_testkit.documents.site_hooks import in_site
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# One\n\n[two](index.md#two)\n")
     settings = (ROOT / "mkdocs.yml").read_text().partition("nav:\n")[0]
-    hook = "tests/src/fleet_testkit/documents/site_links.py"
+    hook = "tests/src/fleet_testkit/documents/site_hooks.py"
     (tmp_path / "mkdocs.yml").write_text(settings.replace(hook, str(ROOT / hook)))
     built = subprocess.run(
         [

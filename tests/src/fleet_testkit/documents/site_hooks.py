@@ -1,4 +1,4 @@
-"""A hook of mkdocs: a link to a file outside of docs/ becomes the file's path, because the site has no such file."""
+"""Hooks of mkdocs: links to files outside of docs/ become their paths, and a folder in `nav` stands for its pages."""
 
 import os
 import re
@@ -7,6 +7,10 @@ from typing import Any
 
 _FENCED = re.compile(r"(^```.*?^```[ \t]*$)", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+
+
+def on_config(config: Any) -> None:
+    config.nav = _with_pages(config.nav, Path(config.docs_dir))
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
@@ -28,3 +32,15 @@ def in_site(markdown: str, page: str, docs: Path) -> str:
 
     parts = _FENCED.split(markdown)
     return "".join(part if part.startswith("```") else _LINK.sub(named, part) for part in parts)
+
+
+def _with_pages(nav: Any, docs: Path) -> Any:
+    match nav:
+        case list():
+            return [_with_pages(item, docs) for item in nav]
+        case dict():
+            return {title: _with_pages(item, docs) for title, item in nav.items()}
+        case str() if nav.endswith("/"):
+            return [page.relative_to(docs).as_posix() for page in sorted((docs / nav).glob("*.md"))]
+        case _:
+            return nav
