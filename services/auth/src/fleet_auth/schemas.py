@@ -19,12 +19,15 @@ class NewKey(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tenant_id": "acme", "name": "nightly import"}]})
 
-    tenant_id: TenantId
-    scopes: list[Scope] = Field(list(DEFAULT_SCOPES), min_length=1, max_length=50)
-    name: KeyName | None = None
-    # When the key expires: at a time, or this many seconds from now.
-    expires_at: Moment | None = None
-    expires_in_sec: Annotated[float, Field(gt=0, le=3_162_240_000, allow_inf_nan=False)] | None = None
+    tenant_id: TenantId = Field(description="whose key it is; not `anonymous`")
+    scopes: list[Scope] = Field(list(DEFAULT_SCOPES), min_length=1, max_length=50, description="what the key may do")
+    name: KeyName | None = Field(None, description="what it is for")
+    expires_at: Moment | None = Field(
+        None, description="unix seconds, in the future; it does not expire if not given"
+    )
+    expires_in_sec: Annotated[float, Field(gt=0, le=3_162_240_000, allow_inf_nan=False)] | None = Field(
+        None, description="the same in seconds from now; give one of the two"
+    )
 
     @model_validator(mode="after")
     def _check_expiry(self) -> Self:

@@ -46,8 +46,9 @@ class HistoryQuery(BaseModel):
     limit: int = Field(100, ge=1, le=500)
     wheel_name: FileName | None = None
     action: WheelAction | None = None
-    # From the header X-Next-Cursor of the page before.
-    cursor: str | None = Field(None, pattern=r"^[1-9][0-9]{0,17}$")
+    cursor: str | None = Field(
+        None, pattern=r"^[1-9][0-9]{0,17}$", description="of the header `X-Next-Cursor` of the page before"
+    )
 
     @property
     def before(self) -> int | None:

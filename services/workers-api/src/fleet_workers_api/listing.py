@@ -30,7 +30,7 @@ Flag = Annotated[bool, BeforeValidator(_parse_flag)]
 class Selection(BaseModel):
     """The query of a list of workers."""
 
-    scope: WorkerScope = WorkerScope.ACTIVE
+    scope: WorkerScope = Field(WorkerScope.ACTIVE, description="active: RUNNING and IDLE; also when `state` is given")
     state: WorkerState | None = None
     include_hidden: Flag = False
     limit: int = Field(100, ge=1, le=500)

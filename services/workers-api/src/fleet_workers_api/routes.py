@@ -46,7 +46,7 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
     async def watch_workers(
         _: WorkersReader,
         query: Annotated[EventsQuery, Query()],
-        last_event_id: Annotated[str, Header(max_length=100)] = "",
+        last_event_id: Annotated[str, Header(max_length=100, description="id of the last event seen")] = "",
     ) -> Response:
         """Server-sent events: all workers, then every change; heartbeats of a worker are none."""
         news = await watching.follow(

@@ -12,8 +12,8 @@ from .listing import Flag
 
 
 class EventsQuery(BaseModel):
-    include_hidden: Flag = False
-    timeout_sec: int = Field(600, ge=1, le=600)
+    include_hidden: Flag = Field(False, description="without it a worker that is hidden is `removed`")
+    timeout_sec: int = Field(600, ge=1, le=600, description="the stream ends then")
 
 
 class WorkerPatch(Body):

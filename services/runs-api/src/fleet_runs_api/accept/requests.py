@@ -49,17 +49,23 @@ class SubmitRun(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"flow_name": "hello", "params": {"name": "Ada"}}]})
 
-    flow_name: Name
-    params: Annotated[dict[str, Any], AfterValidator(_refuse_infinity)] = {}
-    tag: Tag | None = None
-    tags: list[Label] | None = Field(None, max_length=50)
-    retry: Retry | None = None
-    # The earliest start of the run: as a time, or as a delay from now.
-    not_before: Moment | None = None
-    delay_sec: Span | None = None
-    # The deadline, after which the run fails: as a time, or as a delay from the earliest start.
-    deadline_at: Moment | None = None
-    timeout_sec: Annotated[Span, Field(gt=0)] | None = None
+    flow_name: Name = Field(description="which flow; no control characters")
+    params: Annotated[dict[str, Any], AfterValidator(_refuse_infinity)] = Field({}, description="passed to the flow")
+    tag: Tag | None = Field(None, description="which workers may take the run; the default tag if it is not given")
+    tags: list[Label] | None = Field(
+        None, max_length=50, description="labels that only describe; `[tag]` if not given"
+    )
+    retry: Retry | None = Field(
+        None, description="how a failed flow is tried again; the tag's rule in `PYOCO_RETRY_DEFAULTS` if not given"
+    )
+    not_before: Moment | None = Field(None, description="unix seconds: the run does not begin before")
+    delay_sec: Span | None = Field(None, description="the same in seconds from now; give one of the two")
+    deadline_at: Moment | None = Field(
+        None, description="unix seconds: a run that has not ended by then is FAILED, `deadline_exceeded`"
+    )
+    timeout_sec: Annotated[Span, Field(gt=0)] | None = Field(
+        None, description="the same in seconds from when the run may begin; give one of the two"
+    )
 
     @model_validator(mode="after")
     def _say_each_time_once(self) -> Self:
@@ -83,7 +89,7 @@ class CancelRun(BaseModel):
 
     reason: (
         Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f-\x9f]*$")] | None
-    ) = None
+    ) = Field(None, description="kept with the run as `cancel_reason`")
 
 
 class Submitted(BaseModel):

@@ -21,11 +21,11 @@ MOST_AT_ONCE = 1000
 class Criteria(Body):
     """Which letters are meant. A criterion that nobody knows is refused: it would have chosen too many."""
 
-    reason: Name | None = None
+    reason: Name | None = Field(None, description="the exact value, as in `flow`, `tag` and `run_id`")
     flow: Name | None = None
     tag: Name | None = None
     run_id: Name | None = None
-    fingerprint: Fingerprint | None = None
+    fingerprint: Fingerprint | None = Field(None, description="of a group")
     since: Moment | None = Field(None, description="letters of this moment or later")
     until: Moment | None = Field(None, description="letters before this moment")
 
@@ -33,14 +33,14 @@ class Criteria(Body):
 class LetterQuery(Criteria):
     state: StateFilter = "open"
     limit: int = Field(50, ge=1, le=200)
-    cursor: Cursor | None = None
+    cursor: Cursor | None = Field(None, description="`next_cursor` of the page before, with the same filters")
 
 
 class DeletionQuery(Criteria):
     state: StateFilter = "open"
-    all: bool = False
+    all: bool = Field(False, description="every letter is meant: needed if there is no criterion")
     limit: int = Field(MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE)
-    cursor: Cursor | None = None
+    cursor: Cursor | None = Field(None, description="`next_cursor` of the answer before, with the same criteria")
 
     @model_validator(mode="after")
     def _be_explicit(self) -> Self:
@@ -54,11 +54,13 @@ class RequeueLetters(Body):
     )
 
     filter: Criteria = Criteria()
-    all: bool = False
-    rate_per_sec: float = Field(10.0, ge=0.01, le=10_000, allow_inf_nan=False)
-    limit: int = Field(MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE)
+    all: bool = Field(False, description="every open letter is meant: needed if there is no criterion")
+    rate_per_sec: float = Field(
+        10.0, ge=0.01, le=10_000, allow_inf_nan=False, description="how many runs may begin per second"
+    )
+    limit: int = Field(MOST_AT_ONCE, ge=1, le=MOST_AT_ONCE, description="how many letters are dealt with")
     start_at: Moment | None = Field(None, description="when the first run may begin; now if it is not given")
-    cursor: Cursor | None = None
+    cursor: Cursor | None = Field(None, description="`next_cursor` of the answer before, with the same filter")
 
     @model_validator(mode="after")
     def _be_explicit(self) -> Self:

@@ -23,6 +23,7 @@ from .dependencies import Service
 router = new_router()
 
 _MOST_VALUES = 20
+_ANY = "separated by commas, or given several times; any of them may fit"
 
 
 def _split(values: Any) -> Any:
@@ -37,11 +38,17 @@ def _split_or_whole(values: Any) -> Any:
     return list(dict.fromkeys([*(value for value in values if len(value) <= LONGEST_LABEL), *_split(values)]))
 
 
-Statuses = Annotated[list[RunStatus], BeforeValidator(_split), Query(max_length=_MOST_VALUES)]
-Tags = Annotated[list[Tag], BeforeValidator(_split), Query(max_length=_MOST_VALUES)]
-Labels = Annotated[list[Label], BeforeValidator(_split_or_whole), Query(max_length=_MOST_VALUES)]
-Flows = Annotated[list[Name], Query(max_length=_MOST_VALUES)]
-Text = Annotated[Name, Query(description="beginning of a run id, or part of a flow's name or of an error")]
+Statuses = Annotated[list[RunStatus], BeforeValidator(_split), Query(max_length=_MOST_VALUES, description=_ANY)]
+Tags = Annotated[
+    list[Tag], BeforeValidator(_split), Query(max_length=_MOST_VALUES, description=f"of routing; {_ANY}")
+]
+Labels = Annotated[
+    list[Label], BeforeValidator(_split_or_whole), Query(max_length=_MOST_VALUES, description=f"labels; {_ANY}")
+]
+Flows = Annotated[list[Name], Query(max_length=_MOST_VALUES, description="may be given several times")]
+Text = Annotated[
+    Name | None, Query(description="beginning of a run id, or part of the flow's name or of the error, in any case")
+]
 
 
 @router.get("/runs", response_model=list[RunSummary | RunInFull] | RunPage)
@@ -53,8 +60,10 @@ async def list_runs(
     flow: Flows = [],  # noqa: B006
     tag: Tags = [],  # noqa: B006
     tags: Labels = [],  # noqa: B006
-    workflow_yaml_sha256: Annotated[Name | None, Query(max_length=64)] = None,
-    q: Text | None = None,
+    workflow_yaml_sha256: Annotated[
+        Name | None, Query(max_length=64, description="digest of a workflow file")
+    ] = None,
+    q: Text = None,
     since: Annotated[Moment | None, Query(description="submitted at this moment or later")] = None,
     until: Annotated[Moment | None, Query(description="submitted at this moment or before")] = None,
     updated_after: Annotated[Moment | None, Query(description="changed after this moment, earliest first")] = None,

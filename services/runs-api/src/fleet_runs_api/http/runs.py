@@ -67,8 +67,8 @@ async def watch_run(
     service: Service,
     include: Includes = [],  # noqa: B006
     since: Annotated[Moment, Query(description="only states changed after this moment")] = 0.0,
-    timeout_sec: Annotated[int, Query(ge=1, le=600)] = 600,
-    last_event_id: Annotated[str, Header(max_length=100)] = "",
+    timeout_sec: Annotated[int, Query(ge=1, le=600, description="the stream ends then")] = 600,
+    last_event_id: Annotated[str, Header(max_length=100, description="id of the last event seen")] = "",
 ) -> Response:
     """Server-sent events: the run's state whenever it changes, until it has ended."""
     states = await service.watching.open(

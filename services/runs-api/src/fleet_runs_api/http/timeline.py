@@ -22,7 +22,7 @@ from .dependencies import Service
 
 router = new_router()
 
-Attempt = Annotated[int | None, Query(ge=1)]
+Attempt = Annotated[int | None, Query(ge=1, description="only of this attempt")]
 
 
 @router.get("/runs/{run_id}/events")
@@ -56,12 +56,14 @@ async def read_logs(
     run_id: str,
     caller: RunsReader,
     service: Service,
-    task: Annotated[str | None, Query(max_length=1000)] = None,
+    task: Annotated[str | None, Query(max_length=1000, description="only of this task")] = None,
     stream: Literal["stdout", "stderr"] | None = None,
     attempt: Attempt = None,
     prefix: Annotated[bool, Query(description="say in every line which task it is from")] = False,
     follow: Annotated[bool, Query(description="server-sent events until the run has ended")] = False,
-    last_event_id: Annotated[str, Header(max_length=100)] = "",
+    last_event_id: Annotated[
+        str, Header(max_length=100, description="id of the last event seen; with `follow`")
+    ] = "",
 ) -> Response:
     """What the run's tasks have said, as text; with `follow` as events while they say it."""
     wanted = LogFilter(task=task, stream=stream, attempt=attempt)

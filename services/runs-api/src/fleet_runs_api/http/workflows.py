@@ -44,10 +44,10 @@ _checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workflow-check"
             "type": "object",
             "required": ["workflow", "flow_name"],
             "properties": {
-                "workflow": {"type": "string", "format": "binary", "description": "flow.yaml"},
-                "flow_name": {"type": "string"},
-                "tag": {"type": "string"},
-                "tags": {"type": "array", "items": {"type": "string"}},
+                "workflow": {"type": "string", "format": "binary", "description": "the file"},
+                "flow_name": {"type": "string", "description": "the run's flow name: the file has none"},
+                "tag": {"type": "string", "description": "which workers may take the run"},
+                "tags": {"type": "array", "items": {"type": "string"}, "description": "once for each label"},
             },
         }
     ),
