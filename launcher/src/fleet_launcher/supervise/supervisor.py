@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fleet_kit.settings import FleetSettings
+from fleet_kit.waiting import is_set_within
 
 from ..data_dir.state import PartPhase, PartState
 from ..errors import LaunchError
@@ -91,7 +92,7 @@ class SupervisedPart:
             self.state.restarts += 1
             reason = f"{ended}; restart {self.state.restarts} in {delay:g} s"
             self._become(PartPhase.RESTARTING, reason=reason)
-            await self._pause(delay)
+            await is_set_within(self._stop_asked, delay)
         self._become(PartPhase.STOPPED)
 
     async def _run_once(self) -> str | None:
@@ -138,13 +139,6 @@ class SupervisedPart:
             return await self.part.health(child.started_at_clock)
         except Exception as error:  # noqa: BLE001 - a check that fails itself is shown as the reason
             return f"the health check failed: {error!r}"
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop_asked.wait()
-        except TimeoutError:
-            return
 
     def _become(
         self,

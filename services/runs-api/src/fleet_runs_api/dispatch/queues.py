@@ -13,6 +13,7 @@ from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_kit.nats.streams import work_consumer_config
+from fleet_kit.waiting import is_set_within
 
 from ..settings import RunsSettings
 
@@ -75,10 +76,7 @@ class Queues:
     async def run(self, stop: asyncio.Event) -> None:
         delay = _FIRST_RETRY_SECONDS
         while not stop.is_set():
-            try:
-                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):
-                    await self._news.wait()
-            except TimeoutError:
+            if not await is_set_within(self._news, _LOOK_AGAIN_SECONDS):
                 self._made.clear()
             self._news.clear()
             if await self._make_missing():

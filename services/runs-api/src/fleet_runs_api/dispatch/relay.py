@@ -16,6 +16,7 @@ from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.logs.setup import problem_fields
 from fleet_kit.nats.link import Ack, WriteDenied, WriteRefused, WrongRevision
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
+from fleet_kit.waiting import is_set_within
 
 from ..errors import LedgerUnavailable
 from ..ledger import outbox, reads
@@ -127,12 +128,8 @@ class Relay(Part):
                     self._failures.recovered()
             except Exception as error:  # noqa: BLE001 - logged; the next round retries
                 self._failures.log(logger, "sending was interrupted", error)
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._awake.wait()
-            except TimeoutError:
-                continue
-            self._awake.clear()
+            if await is_set_within(self._awake, seconds):
+                self._awake.clear()
 
     async def _work(self) -> float:
         """Send all rows that are due; returns the seconds until the next one is."""

@@ -19,6 +19,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.messages import stream_identity
 from fleet_kit.nats.pull import stream_sequence_of
+from fleet_kit.waiting import is_set_within
 
 from ..resources import Part, Resources
 from .event_ids import EventId
@@ -64,10 +65,7 @@ class Watcher:
 
     async def wait(self, seconds: float) -> _News | None:
         """The latest change not taken yet; None if there is none within `seconds`."""
-        try:
-            async with asyncio.timeout(max(seconds, 0.0)):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await is_set_within(self._changed, max(seconds, 0.0)):
             return None
         self._changed.clear()
         news, self._news = self._news, None

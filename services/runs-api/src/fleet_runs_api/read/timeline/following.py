@@ -14,6 +14,7 @@ from nats.aio.subscription import Subscription
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.waiting import is_set_within
 
 from ...resources import Part, Resources
 from ..event_ids import EventId
@@ -55,15 +56,6 @@ class _Follower:
     ended_at: float = 0.0
     # Watching failed, so the follower would miss the end of the run.
     is_lost: bool = False
-
-    async def wait(self, seconds: float) -> bool:
-        """True if the bell rang."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.bell.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def has_heard_all(self, reader: TimelineReader, ended: RunSnapshot) -> bool:
         return reader.ended_attempt >= ended.attempt or time.monotonic() - self.ended_at >= _LAST_WORDS_SECONDS
@@ -143,7 +135,7 @@ class Following(Part):
                 if ended is not None and follower.has_heard_all(reader, ended):
                     yield End(ended.status, ended.attempt, ended.error)
                     return
-                rang = await follower.wait(min(pause, said_at + _HEARTBEAT_SECONDS - time.monotonic()))
+                rang = await is_set_within(follower.bell, min(pause, said_at + _HEARTBEAT_SECONDS - time.monotonic()))
                 pause = _SHORTEST_PAUSE_SECONDS if rang else min(pause * 2, _LONGEST_PAUSE_SECONDS)
         finally:
             watch.cancel()
