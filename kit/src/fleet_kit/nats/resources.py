@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 from nats.js import JetStreamContext, api
-from nats.js.errors import APIError, BadRequestError, NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from fleet_contracts.names import object_chunks_subject, object_metas_subject, object_stream
 
@@ -49,11 +49,9 @@ async def _make(js: JetStreamContext, config: api.StreamConfig) -> api.StreamInf
     logger.info("making stream %s", config.name)
     try:
         return await js.add_stream(config)
-    except BadRequestError as error:
+    except APIError as error:
         if error.err_code in _EXISTS:
             return await js.stream_info(config.name)
-        raise _explained(error, config.name, config.num_replicas or 1) from error
-    except APIError as error:
         raise _explained(error, config.name, config.num_replicas or 1) from error
 
 
@@ -133,7 +131,7 @@ async def ensure_consumer(js: JetStreamContext, stream: str, config: api.Consume
         logger.info("making consumer %s on %s", config.durable_name, stream)
         try:
             info = await js.add_consumer(stream, config)
-        except BadRequestError as error:
+        except APIError as error:
             if error.err_code not in _EXISTS:
                 raise
             info = await js.consumer_info(stream, config.durable_name)
