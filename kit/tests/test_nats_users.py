@@ -112,7 +112,7 @@ async def test_a_denied_publish_fails_at_once_and_names_the_subject(
             await link.jetstream.delete_stream("FINE")
         assert time.monotonic() - begun < 10, "that was a timeout"
         # Others who write at the same time do not hear of it.
-        assert [(await link.wait_ack(ack)).sequence for ack in fine] == [1, 2, 3]
+        assert [(await ack).sequence for ack in fine] == [1, 2, 3]
         assert link.down_because is None
     assert 'permissions violation for publish to "foul.a"' in caplog.text
 

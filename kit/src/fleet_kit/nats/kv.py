@@ -55,7 +55,7 @@ class Bucket:
 
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
         """Write a key whose latest revision is the one given; WrongRevision if it is not."""
-        return (await self._link.wait_ack(await self.update_nowait(key, value, revision=revision))).sequence
+        return (await (await self.update_nowait(key, value, revision=revision))).sequence
 
     async def update_nowait(self, key: str, value: bytes, *, revision: int) -> asyncio.Future[Ack]:
         headers = {NATS_EXPECTED_LAST_SUBJECT_SEQUENCE: str(revision)}

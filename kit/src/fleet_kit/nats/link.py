@@ -127,12 +127,14 @@ class NatsLink:
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> Ack:
         """Publish to JetStream and wait for its ack."""
-        return await self.wait_ack(await self.publish_nowait(subject, payload, headers))
+        return await (await self.publish_nowait(subject, payload, headers))
 
     async def publish_nowait(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None
     ) -> asyncio.Future[Ack]:
-        """Publish without waiting for the ack, so that many can be in flight. Await the future through `wait_ack`.
+        """Publish without waiting for the ack, so that many can be in flight.
+
+        The future is JetStream's ack; NatsSilent if it did not come in time.
 
         The headers of the message carry the current trace context.
         """
@@ -142,10 +144,6 @@ class NatsLink:
             return await self._replies.publish(subject, payload, headers)
         except OUTAGES as error:
             raise self.unavailable(error) from error
-
-    async def wait_ack(self, future: asyncio.Future[Ack]) -> Ack:
-        """JetStream's ack; NatsSilent if it did not come in time."""
-        return await future
 
     async def send(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None, *, reply: str = ""

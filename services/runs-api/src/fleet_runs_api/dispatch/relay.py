@@ -63,7 +63,7 @@ class Relay(Part):
             revision = await self._confirm_snapshot(new, await self._runs.create_nowait(new.snapshot))
             try:
                 queued = await self._queue_nowait(job, new.payload, dispatch=1)
-                sequence = (await self._link.wait_ack(queued)).sequence
+                sequence = (await queued).sequence
             except WriteDenied:
                 if not await self._take_back(job.run_id, revision):
                     return None
@@ -202,12 +202,12 @@ class Relay(Part):
         except NatsUnavailable:
             sent.queued.cancel()
             raise
-        return (await self._link.wait_ack(sent.queued)).sequence
+        return (await sent.queued).sequence
 
     async def _confirm_snapshot(self, new: NewRun, written: "asyncio.Future[Ack]") -> int:
         """The revision of the snapshot."""
         try:
-            return (await self._link.wait_ack(written)).sequence
+            return (await written).sequence
         except WrongRevision:
             # KV has the snapshot already (this is a repeated send), or the marker of a deleted one.
             return (await self._runs.announce(new.snapshot)).revision
@@ -231,7 +231,7 @@ class Relay(Part):
                     # In this order: a job that arrives before the reopened snapshot would count as finished.
                     await self._runs.announce(waiting_snapshot_of(run))
                     queued = await self._queue_nowait(job, payload, dispatch=row.dispatch)
-                    sequence = (await self._link.wait_ack(queued)).sequence
+                    sequence = (await queued).sequence
                 self._metrics.relay_seconds.observe(time.perf_counter() - begun)
             await self._commits.write(outbox.mark_sent, Sent(row.run_id, row.dispatch, sequence))
         except NatsUnavailable as error:
