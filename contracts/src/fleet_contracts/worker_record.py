@@ -39,7 +39,7 @@ class WheelSync(Document):
 
 
 class Machine(Document):
-    """Where a worker runs and what it has there."""
+    """The machine of a worker and its resources."""
 
     host: str | None = None
     pid: int | None = None

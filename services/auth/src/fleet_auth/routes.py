@@ -86,7 +86,7 @@ def key_routes(keys: Keys, issuer: KeyIssuer) -> APIRouter:
             str | None, Query(max_length=100, pattern=CURSOR_PATTERN, description="`next_cursor` of the page before")
         ] = None,
     ) -> KeyList:
-        """The newest first, of all tenants."""
+        """The keys of all tenants, the newest first."""
         page, next_cursor = select_keys(
             keys.all(), tenant_id=tenant, include_revoked=include_revoked, limit=limit, cursor=cursor
         )
@@ -101,7 +101,7 @@ def key_routes(keys: Keys, issuer: KeyIssuer) -> APIRouter:
 
     @router.post("/{key_id}/revoke", response_model=KeyView)
     async def revoke_key(_: Operator, key_id: str) -> KeyView:
-        """It opens nothing any more, within three seconds. Once more changes nothing."""
+        """Revoke a key: it is refused within three seconds. Revoking it again changes nothing."""
         return KeyView.of(await issuer.revoke(key_id))
 
     return router

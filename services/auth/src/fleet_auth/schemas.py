@@ -64,7 +64,7 @@ class KeyView(BaseModel):
 
 
 class NewKeyView(KeyView):
-    """The same with the key itself, this once."""
+    """A key as it is issued: the only answer with the key itself."""
 
     api_key: str
 

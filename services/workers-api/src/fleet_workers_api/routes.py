@@ -48,7 +48,7 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
         query: Annotated[EventsQuery, Query()],
         last_event_id: Annotated[str, Header(max_length=100, description="id of the last event seen")] = "",
     ) -> Response:
-        """Server-sent events: all workers, then every change; heartbeats of a worker are none."""
+        """Server-sent events: all workers, then every change. A heartbeat is no change."""
         news = await watching.follow(
             last_event_id=last_event_id, include_hidden=query.include_hidden, seconds=query.timeout_sec
         )

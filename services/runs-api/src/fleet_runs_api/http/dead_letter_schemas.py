@@ -19,7 +19,7 @@ MOST_AT_ONCE = 1000
 
 
 class Criteria(Body):
-    """Which letters are meant. A criterion that nobody knows is refused: it would have chosen too many."""
+    """Which letters are meant. An unknown criterion is refused: ignoring it would choose too many."""
 
     reason: Name | None = Field(None, description="the exact value, as in `flow`, `tag` and `run_id`")
     flow: Name | None = None

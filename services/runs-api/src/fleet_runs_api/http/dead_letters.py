@@ -44,7 +44,7 @@ _STATES = {
 @router.get("/dlq", response_model=LetterList)
 @answers_invalid_requests_with(Problem.INVALID_LIST_QUERY)
 async def list_letters(caller: RunsReader, service: Service, query: Annotated[LetterQuery, Query()]) -> LetterList:
-    """The newest letters first. A page may be short and yet not be the last: `next_cursor` decides."""
+    """Dead letters, the newest first. A page may be short and yet not be the last: `next_cursor` decides."""
     wanted = _filter(query, caller.tenant_id, query.state)
     rows, next_cursor = await service.dead_letters.newest(wanted, limit=query.limit, cursor=query.cursor)
     return LetterList(

@@ -71,7 +71,7 @@ async def list_runs(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     include: Annotated[list[Include], Query(description="records, full or all: whole runs")] = [],  # noqa: B006
 ) -> Response:
-    """The newest accepted first, as an array; with `cursor` or `updated_after` a page that says how to go on."""
+    """List runs, the newest accepted first, as an array; with `cursor` or `updated_after` page by page."""
     wanted = RunFilter(
         tenant_id=caller.tenant_id,
         statuses=tuple(dict.fromkeys(status)),

@@ -43,7 +43,7 @@ async def read_tasks(run_id: str, caller: RunsReader, service: Service) -> Respo
 
 @router.get("/runs/{run_id}/attempts", response_model=Attempts)
 async def read_attempts(run_id: str, caller: RunsReader, service: Service) -> Response:
-    """Every attempt of the run, and what was decided about it and why."""
+    """Every attempt of the run, and every decision about it with its reason."""
     attempts = await service.views.attempts(run_id, tenant_id=caller.tenant_id)
     return json_answer(attempts.model_dump_json().encode())
 
@@ -54,7 +54,7 @@ async def read_attempts(run_id: str, caller: RunsReader, service: Service) -> Re
     openapi_extra=json_body(CancelRun, required=False),
 )
 async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
-    """Ask a run to end: CANCELLING until it has. A run that has ended stays as it is."""
+    """Ask a run to end: it is CANCELLING until it has ended. A run that has ended stays as it is."""
     wanted = await read(CancelRun, request, or_else=CancelRun())
     snapshot = await service.cancellation.cancel(run_id, caller, reason=wanted.reason)
     return json_answer(service.views.public(snapshot, with_records=False))

@@ -65,7 +65,7 @@ async def read_logs(
         str, Header(max_length=100, description="id of the last event seen; with `follow`")
     ] = "",
 ) -> Response:
-    """What the run's tasks have said, as text; with `follow` as events while they say it."""
+    """The output of the run's tasks as text; with `follow` as server-sent events while it arrives."""
     wanted = LogFilter(task=task, stream=stream, attempt=attempt)
     if follow:
         after = EventId.parse(last_event_id)
@@ -84,7 +84,7 @@ async def read_result(
     service: Service,
     partial: Annotated[bool, Query(description="also while the run goes on")] = False,
 ) -> Response:
-    """What the flow and its tasks returned; 409 while the run goes on."""
+    """The result of the flow and the outputs of its tasks; 409 until the run has ended."""
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     # Like a snapshot's own JSON: whole numbers of any size, no NaN.
     body = to_json(result_of(snapshot, partial=partial), inf_nan_mode="null")
