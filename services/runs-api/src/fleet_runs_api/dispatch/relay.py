@@ -12,23 +12,20 @@ from fleet_contracts.log_events import LogEvent
 from fleet_contracts.names import NATS_MSG_ID, job_message_id
 from fleet_contracts.problems import Problem
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.logs.setup import problem_fields
 from fleet_kit.nats.link import Ack, WriteDenied, WriteRefused, WrongRevision
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
-from fleet_kit.waiting import is_set_within
 
 from ..errors import LedgerUnavailable
 from ..ledger import outbox, reads
 from ..ledger.documents import NewRun, waiting_snapshot_of
 from ..ledger.outbox import PutOff, Sent, TakeDue
 from ..ledger.rows import OutboxRow
-from ..resources import Part, Resources
+from ..loop import Loop
 
 logger = logging.getLogger(__name__)
 
 _PAGE = 500
-_LONGEST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +40,8 @@ class _Flying:
     queued: "asyncio.Future[Ack]"
 
 
-class Relay(Part):
-    def __init__(self, shared: Resources) -> None:
-        super().__init__(shared)
-        self._awake = asyncio.Event()
-        self._failures = RateLimitedLog()
+class Relay(Loop):
+    interruption = "sending was interrupted"
 
     async def send(self, new: NewRun) -> int | None:
         """Write the first snapshot, then publish the job; its stream sequence, None if it was not acknowledged.
@@ -115,30 +109,14 @@ class Relay(Part):
         except NatsUnavailable:
             logger.info("traces of withdrawn run %s will be removed when NATS is back", run_id)
 
-    def wake(self) -> None:
-        """Check the outbox now: a row may be due earlier than expected."""
-        self._awake.set()
-
-    async def run(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            seconds = _LONGEST_PAUSE_SECONDS
-            try:
-                if self._link.down_because is None:
-                    seconds = await self._work()
-                    self._failures.recovered()
-            except Exception as error:  # noqa: BLE001 - logged; the next round retries
-                self._failures.log(logger, "sending was interrupted", error)
-            if await is_set_within(self._awake, seconds):
-                self._awake.clear()
-
-    async def _work(self) -> float:
-        """Send all rows that are due; returns the seconds until the next one is."""
+    async def round(self) -> float:
+        """Send all rows that are due."""
         while True:
             [due_at] = await self._database.fetch(reads.next_due())
             if due_at is None:
-                return _LONGEST_PAUSE_SECONDS
+                return self.pause_seconds
             if (left := due_at - time.time()) > 0:
-                return min(left, _LONGEST_PAUSE_SECONDS)
+                return min(left, self.pause_seconds)
             await self.send_due()
 
     async def send_due(self) -> None:
@@ -265,7 +243,7 @@ class Relay(Part):
         """Retry rows soon after an outage. A row that JetStream refused becomes due again at its usual time."""
         if isinstance(error, WriteRefused):
             return
-        due_at = time.time() + _LONGEST_PAUSE_SECONDS
+        due_at = time.time() + self.pause_seconds
         for row in rows:
             later = PutOff(row.kind, row.run_id, row.dispatch, due_at)
             self._commits.write_soon(outbox.put_off, later, patient=True).add_done_callback(self._marked)

@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fleet_contracts.job import Job
@@ -21,7 +22,7 @@ from ..ledger.rows import AttemptRow
 from ..live.workers import FleetView
 from ..resources import Part, Resources
 from .schemas import Attempts, AttemptView, DecisionView
-from .waiting import why_snapshot_waits
+from .waiting import why_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,9 @@ class RunViews(Part):
             more["worker_heartbeat_at"] = worker.last_heartbeat_at
             more["worker_tags"] = worker.tags
         unclaimed = self._is_unclaimed(snapshot.run_id, snapshot.tag or "")
-        if (waiting := why_snapshot_waits(snapshot, self._workers, now=now, unclaimed=unclaimed)) is not None:
+        capacity = partial(self._workers.capacity, now=now)
+        waiting = why_waiting(snapshot, self._workers, capacity, now=now, unclaimed=unclaimed)
+        if waiting is not None:
             more["waiting_reason"] = waiting.reason
             more["waiting_detail"] = waiting.detail
         shown = snapshot.model_copy(update=more) if more else snapshot

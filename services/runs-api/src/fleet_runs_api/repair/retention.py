@@ -5,10 +5,10 @@ import logging
 import time
 
 from fleet_contracts.names import kv_stream
-from fleet_kit.logs.rate_limit import RateLimitedLog
 
 from ..ledger import reads
-from ..resources import Part, Resources
+from ..loop import Loop
+from ..resources import Resources
 from . import removal
 
 logger = logging.getLogger(__name__)
@@ -17,23 +17,15 @@ _PAGE = 200
 _LONGEST_PAUSE_SECONDS = 10.0
 
 
-class Retention(Part):
+class Retention(Loop):
+    interruption = "tidying was interrupted"
+
     def __init__(self, shared: Resources) -> None:
         super().__init__(shared)
-        self._failures = RateLimitedLog()
+        self.pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(self._settings.runs_kv_retention_sec / 10, 0.1))
 
-    async def run(self, stop: asyncio.Event) -> None:
-        pause = min(_LONGEST_PAUSE_SECONDS, max(self._settings.runs_kv_retention_sec / 10, 0.1))
-        while not stop.is_set():
-            busy = False
-            try:
-                if self._link.down_because is None:
-                    busy = await self.tidy()
-                    self._failures.recovered()
-            except Exception as error:  # noqa: BLE001 - logged; the next round retries
-                self._failures.log(logger, "tidying was interrupted", error)
-            if not busy:
-                await asyncio.sleep(pause)
+    async def round(self) -> float:
+        return 0.0 if await self.tidy() else self.pause_seconds
 
     async def tidy(self) -> bool:
         """One small step of each kind; True if there is more to do right away."""

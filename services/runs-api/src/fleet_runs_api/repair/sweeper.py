@@ -3,7 +3,6 @@
 It uses linearizable reads: a server that lags behind has lost nothing.
 """
 
-import asyncio
 import logging
 import time
 from contextlib import ExitStack
@@ -12,7 +11,6 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.documents import Stored
 
 from ..dispatch.queued_jobs import QueuedJobs
@@ -22,7 +20,8 @@ from ..fold.recording import Observation
 from ..fold.rules import is_possible
 from ..ledger import reads
 from ..ledger.rows import HeldRun, UncheckedRun
-from ..resources import Part, Resources
+from ..loop import Loop
+from ..resources import Resources
 from . import lost_runs
 from .expiry import Expiry
 from .lost_runs import Redispatch
@@ -36,7 +35,9 @@ _CHECK_PAGE = 100
 _NOBODY = (-1, None)
 
 
-class Sweeper(Part):
+class Sweeper(Loop):
+    interruption = "sweeping was interrupted"
+
     def __init__(
         self, shared: Resources, *, relay: Relay, expiry: Expiry, jobs: QueuedJobs, unclaimed: Unclaimed
     ) -> None:
@@ -51,25 +52,15 @@ class Sweeper(Part):
         self._led: tuple[int, str | None] | None = None
         # Runs not checked since this time are suspect; set when JetStream may have lost data.
         self._suspect_before: float | None = None
-        self._awake = asyncio.Event()
-        self._failures = RateLimitedLog()
+        self.pause_seconds = self._settings.sweep_interval_sec
 
     def suspect_everything(self) -> None:
         """Check all unfinished runs soon: JetStream may have lost some, while it or this service was down."""
         self._suspect_before = time.time()
-        self._awake.set()
+        self.wake()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            busy = False
-            try:
-                if self._link.down_because is None:
-                    busy = await self.sweep()
-                    self._failures.recovered()
-            except Exception as error:  # noqa: BLE001 - logged; the next round retries
-                self._failures.log(logger, "sweeping was interrupted", error)
-            if not busy:
-                await self._pause(stop)
+    async def round(self) -> float:
+        return 0.0 if await self.sweep() else self.pause_seconds
 
     async def sweep(self) -> bool:
         """One round; True if there is more to do right away."""
@@ -84,15 +75,6 @@ class Sweeper(Part):
             raise failures[0]
         self._metrics.swept_at.set_to_current_time()
         return is_more_to_do
-
-    async def _pause(self, stop: asyncio.Event) -> None:
-        self._awake.clear()
-        if stop.is_set():
-            return
-        waits = [asyncio.ensure_future(self._awake.wait()), asyncio.ensure_future(stop.wait())]
-        await asyncio.wait(waits, timeout=self._settings.sweep_interval_sec, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
 
     # Runs whose worker vanished ------------------------------------------------------------------
 

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 import orjson
 from pydantic import TypeAdapter
@@ -18,7 +17,7 @@ from ...resources import Part, Resources
 from ..cursor import CursorSigner, Difference, Position
 from ..schemas import RunSummary
 from ..views import IsUnclaimed, RunViews
-from ..waiting import Waiting, why_waiting
+from ..waiting import why_waiting
 from . import paging
 from . import reads as list_reads
 from .reads import RunFilter
@@ -121,25 +120,15 @@ class Listing(Part):
     def _rendered(self, runs: Sequence[RunSummary | RunRow]) -> list[bytes]:
         now = time.time()
 
-        @cache  # most of a page's runs wait for the same thing
-        def waiting(**known: Any) -> Waiting | None:
-            return why_waiting(**known, workers=self._workers, now=now)
-
+        # Most of a page's runs wait for the same workers.
+        capacity = cache(partial(self._workers.capacity, now=now))
         items = []
         for run in runs:
             if isinstance(run, RunRow):
                 items.append(self._views.public(snapshot_of(run), with_records=True))
                 continue
-            why = waiting(
-                status=run.status,
-                tag=run.tag,
-                held=run.worker_id is not None,
-                not_before=run.not_before,
-                deadline_at=run.deadline_at,
-                failures=run.failures,
-                unclaimed=self._is_unclaimed(run.run_id, run.tag),
-            )
-            if why is not None:
+            unclaimed = self._is_unclaimed(run.run_id, run.tag)
+            if (why := why_waiting(run, self._workers, capacity, now=now, unclaimed=unclaimed)) is not None:
                 run.waiting_reason, run.waiting_detail = why.reason, why.detail
             items.append(_SUMMARY.dump_json(run))
         return items
