@@ -28,9 +28,6 @@ Batch = Callable[[Transaction, Sequence[I]], Sequence[R]]
 
 _MOST_PER_COMMIT = 1000
 _PATIENCE_SECONDS = 0.02
-# After a commit with this many writes, the next one waits this long for more writes to join it.
-_CROWD = 3
-_LINGER_SECONDS = 0.001
 _MANY_PATIENT = 64
 _ATTEMPTS = 3
 # How long the writes of a group are tried one by one, after a lock of another process has failed them together.
@@ -75,7 +72,6 @@ class GroupCommit:
         self._ended = False
         self._connection: Connection | None = None
         self._patient: deque[_Waiting[Any, Any]] = deque()
-        self._crowded = False
         self._patient_until = 0.0
         # When the current transaction began.
         self._begun_at: float | None = None
@@ -139,12 +135,8 @@ class GroupCommit:
         group: list[_Waiting[Any, Any]] = []
         while not group and not self._ended and not self._patient_are_due():
             self._take(group, wait=True)
-        if group and self._crowded:
-            # Many callers write at once: those about to write should share this commit and not wait for the next.
-            time.sleep(_LINGER_SECONDS)
         while len(group) < _MOST_PER_COMMIT and self._take(group, wait=False):
             pass
-        self._crowded = len(group) >= _CROWD
         patient: list[_Waiting[Any, Any]] = []
         if self._ended or self._patient_are_due():
             patient = [self._patient.popleft() for _ in range(len(self._patient))]
