@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import orjson
 from sqlalchemy import delete, insert, select
@@ -20,15 +20,36 @@ from ..ledger.tables import runs as _runs
 from ..ledger.transaction import Transaction
 from .idempotency import Earlier, KeyUse, forget_key, take_key
 
-_INSERT_RUN = Inserting(
-    _runs,
-    (
-        "run_id", "tenant_id", "api_key_id", "flow_name", "tag", "tags", "status", "attempt", "workflow_yaml_sha256",
-        "submitted_at", "updated_at", "heartbeat_at", "revision", "dispatch", "checked_at", "changed_at", "failures",
-        "reopened", "kv_released", "not_before", "deadline_at", "rerun_of",
-    ),
-    executed_at="changed_at",
-)  # fmt: skip
+
+class _AcceptedRow(NamedTuple):
+    """The row of a run as it is accepted."""
+
+    run_id: str
+    tenant_id: str
+    api_key_id: str | None
+    flow_name: str
+    tag: str
+    # JSON
+    tags: str
+    workflow_yaml_sha256: str | None
+    submitted_at: float
+    updated_at: float
+    heartbeat_at: float
+    checked_at: float
+    changed_at: float
+    not_before: float | None
+    deadline_at: float | None
+    rerun_of: str | None
+    status: str = RunStatus.PENDING.value
+    attempt: int = 0
+    revision: int = 0
+    dispatch: int = 1
+    failures: int = 0
+    reopened: int = 0
+    kv_released: int = 0
+
+
+_INSERT_RUN = Inserting(_runs, _AcceptedRow._fields, executed_at="changed_at")
 _INSERT_DOCUMENT = Inserting(_documents, ("run_id", "job"))
 
 
@@ -71,15 +92,25 @@ def accept(transaction: Transaction, acceptances: Sequence[Acceptance]) -> Seque
     return earlier
 
 
-def _row_of(run: NewRun, changed_at: float) -> tuple[Any, ...]:
-    """The values of `_INSERT_RUN`."""
+def _row_of(run: NewRun, changed_at: float) -> _AcceptedRow:
     job = run.job
-    now = job.submitted_at
-    return (
-        job.run_id, run.kind.tenant_id, job.api_key_id, job.flow_name, job.tag, orjson.dumps(job.tags).decode(),
-        RunStatus.PENDING.value, 0, job.workflow_yaml_sha256, now, now, now, 0, 1, now, changed_at, 0, 0, 0,
-        job.not_before, job.deadline_at, job.rerun_of,
-    )  # fmt: skip
+    return _AcceptedRow(
+        run_id=job.run_id,
+        tenant_id=run.kind.tenant_id,
+        api_key_id=job.api_key_id,
+        flow_name=job.flow_name,
+        tag=job.tag,
+        tags=orjson.dumps(job.tags).decode(),
+        workflow_yaml_sha256=job.workflow_yaml_sha256,
+        submitted_at=job.submitted_at,
+        updated_at=job.submitted_at,
+        heartbeat_at=job.submitted_at,
+        checked_at=job.submitted_at,
+        changed_at=changed_at,
+        not_before=job.not_before,
+        deadline_at=job.deadline_at,
+        rerun_of=job.rerun_of,
+    )
 
 
 def _taken_earlier(transaction: Transaction, wanted: Acceptance) -> Earlier | None:
