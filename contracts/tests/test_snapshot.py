@@ -29,11 +29,15 @@ def change(snapshot: RunSnapshot, move: str, now: float) -> RunSnapshot:
             return snapshot.retry_later(now=now, not_before=now + 1, error="ValueError: x", reason="execution_error")
         case "cancel":
             return snapshot.request_cancel(by="someone", now=now)
+        case "take back":
+            return snapshot.take_back(now=now, reason="worker_lost")
+        case "end cancelled":
+            return snapshot.end_cancelled(now=now)
         case _:
             return snapshot.finish(RunStatus(move), now=now)
 
 
-MOVES = ["claim", "hand back", "interrupt", "retry", "cancel", *RunStatus]
+MOVES = ["claim", "hand back", "interrupt", "retry", "cancel", "take back", "end cancelled", *RunStatus]
 
 
 @given(st.lists(st.sampled_from(MOVES), max_size=30))
@@ -206,3 +210,38 @@ def test_a_reopened_run_forgets_the_cancel_that_ended_it() -> None:
     cancelled = claimed(PENDING).request_cancel(by="someone", now=3.0).finish(RunStatus.CANCELLED, now=4.0)
     reopened = cancelled.reopen(now=5.0)
     assert (reopened.status, reopened.cancel_requested_at) == (RunStatus.PENDING, None)
+
+
+def test_a_lost_holders_run_waits_again_or_is_cancelled_if_that_was_asked_for() -> None:
+    held = claimed(PENDING)
+    again = held.take_back(now=3.0, reason="worker_lost")
+    assert (again.status, again.worker_id, again.interruptions) == (RunStatus.PENDING, None, 1)
+    ended = held.request_cancel(by="someone", now=2.5).take_back(now=3.0, reason="worker_lost")
+    assert (ended.status, ended.reason, ended.end_time) == (RunStatus.CANCELLED, "worker_lost", 3.0)
+
+
+def test_a_cancelled_run_is_ended_only_if_no_worker_holds_it() -> None:
+    assert PENDING.end_cancelled(now=3.0) is PENDING
+    assert PENDING.request_cancel(by=None, now=2.0).end_cancelled(now=3.0).status is RunStatus.CANCELLED
+    held = claimed(PENDING).request_cancel(by=None, now=2.5)
+    assert held.end_cancelled(now=3.0) is held
+
+
+def test_a_snapshot_takes_over_the_requests_that_the_ledger_recorded_and_nothing_else() -> None:
+    held = claimed(PENDING)
+    assert held.with_requests_of(PENDING) is held
+    asked = held.with_requests_of(PENDING.request_cancel(by="someone", now=2.5, reason="enough"))
+    assert (asked.status, asked.worker_id) == (RunStatus.CANCELLING, "w1")
+    assert (asked.cancel_requested_by, asked.cancel_requested_at, asked.cancel_reason) == ("someone", 2.5, "enough")
+    failed = held.finish(RunStatus.FAILED, now=3.0)
+    reopened = failed.reopen(now=4.0)
+    assert failed.with_requests_of(reopened) is reopened
+    # A cancel of the life before.
+    assert reopened.with_requests_of(PENDING.request_cancel(by="someone", now=2.5)) is reopened
+
+
+def test_what_was_accepted_is_laid_over_a_snapshot_that_says_otherwise() -> None:
+    forged = claimed(PENDING).model_copy(update={"tenant_id": "another", "params": {"a": 1}, "flow_name": "other"})
+    shown = forged.with_facts_of(PENDING)
+    assert (shown.tenant_id, shown.params, shown.flow_name) == (None, {}, "hello")
+    assert (shown.status, shown.attempt, shown.worker_id) == (RunStatus.RUNNING, 1, "w1")
