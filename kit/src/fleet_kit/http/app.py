@@ -395,7 +395,7 @@ def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        """What this process counts, for a Prometheus on the inside; it is answered during outages, too."""
+        """The metrics of this process, for a Prometheus of the operator; answered during outages, too."""
         if refresh is not None:
             await refresh()
         # In a thread: rendering a few thousand lines takes some milliseconds, and requests are served meanwhile.

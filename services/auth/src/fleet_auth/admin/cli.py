@@ -124,7 +124,7 @@ def revoke(
     data_dir: DataDir = None,
     nkey_file: NkeyFile = None,
 ) -> None:
-    """Revoke a key; it opens nothing any more within three seconds. Once more changes nothing."""
+    """Revoke a key; it is refused within three seconds. Revoking it again changes nothing."""
 
     async def end(_: Keys, issuer: KeyIssuer) -> KeyRecord:
         return await issuer.revoke(key_id)
