@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fleet_testkit.compose import IMAGES_TAG
-from fleet_testkit.composed import OpenFleet
 from fleet_testkit.fleet import Fleet, MakesFleets
+from fleet_testkit.open_fleet import OpenFleet
 from fleet_testkit.stack import Stack
 from fleet_testkit.wire import Wire
 

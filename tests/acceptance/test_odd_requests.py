@@ -172,7 +172,7 @@ def _takes_the_first_of_two(fleet: Fleet) -> bool:
     """nginx does since 1.23 no more. The image is 1.28; where no registry is, something older may stand in for it."""
     if not isinstance(fleet, ComposedFleet):
         return False
-    said = fleet.run("exec", "-T", "gateway", "sh", "-c", "nginx -v 2>&1")
+    said, _, _ = fleet.compose.exec_in_container(["sh", "-c", "nginx -v 2>&1"], "gateway")
     version = re.search(r"nginx/(\d+)\.(\d+)", said)
     assert version is not None, said
     return (int(version[1]), int(version[2])) < (1, 23)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -135,9 +134,7 @@ class Cluster(ComposedFleet):
 
     def alone(self) -> ComposedFleet:
         """The same fleet without the layer: one of each."""
-        other = copy(self)
-        other.env = {**self.env, "COMPOSE_FILE": str(ROOT / "compose.yaml")}
-        return other
+        return self.layered(COMPOSE_FILE=str(ROOT / "compose.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -358,11 +355,11 @@ def test_the_services_are_upgraded_one_after_the_other(trial: Trial) -> None:
         cluster.docker("tag", f"pyoco-fleet/{image}:{IMAGES_TAG}", f"pyoco-fleet/{image}:{after}")
     before = nats_started()
     begun = time.monotonic()
-    cluster.env["PYOCO_VERSION"] = after
+    cluster.configure(PYOCO_VERSION=after)
     run_command(["ops/upgrade"], cluster.env)
     took = time.monotonic() - begun
     trial.more_accepted()
-    images = {cluster.inspect(part["ID"])["Config"]["Image"] for part in cluster.described()}
+    images = {cluster.inspect(str(container.ID))["Config"]["Image"] for container in cluster.listed()}
     assert not [image for image in images if image.endswith(f":{IMAGES_TAG}")]
     assert {service: len(cluster.containers(service)) for service in SERVICES} == dict.fromkeys(SERVICES, 2)
     # NATS has gone on.
@@ -377,8 +374,9 @@ def test_a_cluster_becomes_one_server_and_that_a_cluster_by_a_backup(cluster: Cl
         return {mount["Name"] for mount in fleet.inspect(nats)["Mounts"] if mount["Destination"] == "/data"}
 
     def keys_of(fleet: ComposedFleet) -> list[str]:
-        listed = json.loads(fleet.run("exec", "-T", "auth", "pyoco-server-admin", "api-key", "list", "--json"))
-        return [key["key_id"] for key in listed]
+        command = ["pyoco-server-admin", "api-key", "list", "--json"]
+        listed, _, _ = fleet.compose.exec_in_container(command, "auth")
+        return [key["key_id"] for key in json.loads(listed)]
 
     def comes_back_from(backup: Path, fleet: ComposedFleet, *, copies: int) -> None:
         run_command(["ops/restore", str(backup)], fleet.env)
@@ -390,7 +388,8 @@ def test_a_cluster_becomes_one_server_and_that_a_cluster_by_a_backup(cluster: Cl
         assert ended["status"] == "COMPLETED"
 
     cluster.wait_whole()
-    cluster.run("exec", "-T", "auth", "pyoco-server-admin", "api-key", "create", "--tenant", "acme", "--json")
+    create = ["pyoco-server-admin", "api-key", "create", "--tenant", "acme", "--json"]
+    cluster.compose.exec_in_container(create, "auth")
     keys = keys_of(cluster)
     assert len(keys) == 1
     wheel = build_wheel(tmp_path, "kept")

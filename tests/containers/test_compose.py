@@ -1,7 +1,5 @@
 """`docker compose up` and what an operator does next."""
 
-import json
-
 import pytest
 
 from fleet_contracts.status import RunStatus
@@ -22,11 +20,12 @@ def test_a_run_submitted_right_after_the_start_completes(composed: ComposedFleet
 
 
 def test_only_the_gateway_is_published(composed: ComposedFleet) -> None:
-    published = {}
-    for line in composed.run("ps", "--format", "json").splitlines():
-        part = json.loads(line)
-        published[part["Service"]] = [p for p in part["Publishers"] or [] if p["PublishedPort"]]
-    assert [service for service, ports in published.items() if ports] == ["gateway"]
+    published = [
+        container.Service
+        for container in composed.listed()
+        if any(publisher.PublishedPort for publisher in container.Publishers or ())
+    ]
+    assert published == ["gateway"]
 
 
 @pytest.mark.parametrize("service", OURS)

@@ -79,9 +79,9 @@ def test_no_container_shows_a_secret(composed: ComposedFleet) -> None:
     texts = ["sh", "secrets", "-c", "for f in $(find /secrets -type f ! -name '*.conf'); do cat $f; done"]
     secrets = set(composed.run("run", "--rm", "--no-deps", "-T", "--entrypoint", *texts).split())
     assert len(secrets) > 20
-    for part in composed.described(stopped=True):
-        told = json.dumps(composed.inspect(part["ID"])) + composed.log(part["ID"])
-        assert [secret for secret in secrets if secret in told] == [], part["Name"]
+    for container in composed.listed(stopped=True):
+        shown = json.dumps(composed.inspect(str(container.ID))) + composed.log(str(container.ID))
+        assert [secret for secret in secrets if secret in shown] == [], container.Name
     own = ask(composed, "worker", "sh", "-c", "ls /secrets")
     assert {name.rpartition(".")[2] for name in own.split()} == {"nk"}
     assert ask(composed, "workers-api", "sh", "-c", "ls /secrets").split() == ["gateway.secret", "nats.nk"]
@@ -146,7 +146,7 @@ def test_a_worker_that_is_stopped_hands_back_what_it_cannot_finish(composed: Com
 
 
 def test_a_second_start_changes_nothing(composed: ComposedFleet) -> None:
-    before = {part["Name"]: part["ID"] for part in composed.described()}
+    before = {container.Name: container.ID for container in composed.listed()}
     composed.up()
-    assert {part["Name"]: part["ID"] for part in composed.described()} == before
+    assert {container.Name: container.ID for container in composed.listed()} == before
     wait_until(lambda: composed.client.get("/runs").status_code == 200, what="the gateway answering")

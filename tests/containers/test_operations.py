@@ -65,9 +65,9 @@ class Possessions:
 
 def issue_key(fleet: ComposedFleet) -> None:
     """One that may do everything; the client has it from then on."""
-    create = ["api-key", "create", "--tenant", "acme", "--scopes", "admin", "--json"]
-    issued = json.loads(fleet.run("exec", "-T", "auth", "pyoco-server-admin", *create))
-    fleet.client.headers["X-API-Key"] = issued["api_key"]
+    create = ["pyoco-server-admin", "api-key", "create", "--tenant", "acme", "--scopes", "admin", "--json"]
+    issued, _, _ = fleet.compose.exec_in_container(create, "auth")
+    fleet.client.headers["X-API-Key"] = json.loads(issued)["api_key"]
     wait_until(lambda: fleet.client.get("/runs").status_code == 200, within=30, what="the key known")
 
 
@@ -219,7 +219,7 @@ def test_an_upgrade_under_load_loses_no_answered_run(
         run_id: s for run_id, s in composed.ledger("SELECT run_id, status FROM runs") if run_id not in earlier
     }
     assert (statuses.keys() >= set(load.run_ids), set(statuses.values())) == (True, {"COMPLETED"})
-    images = {composed.inspect(part["ID"])["Config"]["Image"] for part in composed.described()}
+    images = {composed.inspect(str(container.ID))["Config"]["Image"] for container in composed.listed()}
     assert not [image for image in images if image.endswith(before)]
     with capsys.disabled():
         print(f"\n[figures] upgrade in {upgraded - begun:.0f} s under load: {load.figures()}")

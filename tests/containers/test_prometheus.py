@@ -35,8 +35,7 @@ def test_prometheus_finds_every_part_and_answers(composed: ComposedFleet) -> Non
         rules = [rule for group in prometheus.ask("/api/v1/rules")["groups"] for rule in group["rules"]]
         assert rules
         # What the alerts look at must be open to nobody outside.
-        published = watched.run("port", "prometheus", "9090").strip()
-        assert published == f"127.0.0.1:{port}"
+        assert watched.compose.get_service_host_and_port("prometheus", 9090) == ("127.0.0.1", port)
     finally:
         watched.run("rm", "--force", "--stop", "--volumes", "prometheus")
         # The fleet's own end knows nothing of what the layer has made.

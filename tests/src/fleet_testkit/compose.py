@@ -1,8 +1,12 @@
-"""The fleet in containers, started and stopped with docker compose as an operator does it."""
+"""The fleet in containers, started and stopped with docker compose as an operator does it.
+
+The `DockerCompose` of testcontainers finds the files, containers and ports, and runs commands in containers. What it
+lacks is here: settings of a project that operators' scripts get too, options of `up` and `down` (--scale,
+--no-recreate, a limit of time), a check that nothing is left, the log contract, and images that are built once.
+"""
 
 import fcntl
 import functools
-import json
 import os
 import subprocess
 import tempfile
@@ -12,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
+from testcontainers.compose import ComposeContainer, DockerCompose
+from testcontainers.core.docker_client import DockerClient
 
 from .log_check import check_log_lines, check_refusals
 from .nats_server import free_port
@@ -39,23 +45,37 @@ def why_no_engine() -> str | None:
 class ComposedFleet:
     """`with ComposedFleet("pyoco-test") as fleet: fleet.client.post("/runs", …)`"""
 
-    def __init__(self, project: str, *, files: Sequence[str] = ("compose.yaml",), **env: str) -> None:
+    def __init__(self, project: str, *, files: Sequence[str] = ("compose.yaml",), **settings: str) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=30)
         # Each process of pytest-xdist has its own project.
-        self.project = project = "-".join(filter(None, [project, os.environ.get("PYTEST_XDIST_WORKER")]))
+        self.project = "-".join(filter(None, [project, os.environ.get("PYTEST_XDIST_WORKER")]))
         # Additional options of every `up`.
         self.up_options: list[str] = []
-        outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
+        self._settings: dict[str, str] = {}
         own = {
+            "COMPOSE_PROJECT_NAME": self.project,
+            "COMPOSE_FILE": ":".join(str(ROOT / file) for file in files),
             "PYOCO_PUBLISH": f"127.0.0.1:{self.port}",
             "PYOCO_VERSION": IMAGES_TAG,
             "PYOCO_COMPOSE_ENV": "/dev/null",
         }
-        # Also for callers of docker compose itself, such as the scripts of operators.
-        compose = {"COMPOSE_PROJECT_NAME": project, "COMPOSE_FILE": ":".join(str(ROOT / file) for file in files)}
-        self.env = {**outside, **own, **compose, **env}
+        self.configure(**{**own, **settings})
+
+    def configure(self, **settings: str) -> None:
+        """Change variables of compose.yaml and of docker compose itself, for all commands that follow."""
+        self._settings = self._settings | settings
+        # An --env-file: commands of DockerCompose see no other environment than this process's.
+        self._folder = tempfile.TemporaryDirectory(prefix="fleet-compose-")
+        env_file = Path(self._folder.name) / "compose.env"
+        env_file.write_text("".join(f"{name}='{value}'\n" for name, value in self._settings.items()))
+        self.compose = DockerCompose(ROOT, env_file=str(env_file))
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of operators' scripts, which call docker compose themselves."""
+        return {**os.environ, **self._settings}
 
     def __enter__(self) -> Self:
         build_images()
@@ -72,7 +92,7 @@ class ComposedFleet:
         try:
             self.run("up", "--detach", "--wait", "--wait-timeout", "180", *self.up_options, *options)
         except AssertionError as error:
-            raise AssertionError(f"{error}\n{self.tail()}") from error
+            raise AssertionError(f"{error}\n{self.run('logs', '--no-color', '--tail', '40')}") from error
 
     def down(self) -> None:
         """Remove the containers, keep the volumes."""
@@ -85,70 +105,67 @@ class ComposedFleet:
         left = [self.docker("ps", "--all", *of_it), self.docker("volume", "ls", *of_it)]
         assert left == ["", ""], f"containers and volumes of {self.project} that compose left behind: {left}"
 
-    def layered(self, *files: str, **env: str) -> "ComposedFleet":
+    def layered(self, *files: str, **settings: str) -> Self:
         """The same fleet with more layers on it: what they add can be started beside what runs."""
         other = copy(self)
-        layers = ":".join([self.env["COMPOSE_FILE"], *(str(ROOT / file) for file in files)])
-        other.env = {**self.env, "COMPOSE_FILE": layers, **env}
+        layers = [self._settings["COMPOSE_FILE"], *(str(ROOT / file) for file in files)]
+        other.configure(**{"COMPOSE_FILE": ":".join(layers), **settings})
         return other
-
-    def tail(self, *services: str) -> str:
-        return self.run("logs", "--no-color", "--tail", "40", *services)
 
     def check_logs(self, *, also_secret: Sequence[str] = ()) -> int:
         """Check all lines of our containers, also stopped ones, against the log contract; return how many there were.
 
         NATS has a format of its own: its lines must only report no permission violation.
         """
-        told = 0
-        for part in self.described(stopped=True):
-            if part["Service"].startswith("nats"):
-                check_refusals(self.log(part["Name"]).splitlines(), of=part["Name"])
-            if part["Service"] in OWN_SERVICES:
-                said = self.log(part["Name"])
+        checked = 0
+        for container in self.listed(stopped=True):
+            name, service = str(container.Name), str(container.Service)
+            if service.startswith("nats"):
+                check_refusals(self.log(name).splitlines(), of=name)
+            if service in OWN_SERVICES:
+                log = self.log(name)
                 # It may have been killed in the middle of a line.
-                lines = said[: said.rfind("\n") + 1].split("\n")
-                told += check_log_lines(lines, of=part["Name"], also_secret=also_secret)
-        return told
+                lines = log[: log.rfind("\n") + 1].split("\n")
+                checked += check_log_lines(lines, of=name, also_secret=also_secret)
+        return checked
 
     def log(self, container: str) -> str:
         """Stdout and stderr of a container, from the engine itself: compose adds formatting for terminals."""
-        command = ["docker", "logs", container]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_COMMAND_SECONDS, check=True
-        )
-        return done.stdout.decode(errors="replace")
+        log: bytes = _engine().containers.get(container).logs()
+        return log.decode(errors="replace")
 
     def containers(self, service: str) -> list[str]:
         """The ids of the running containers of a service."""
-        return self.run("ps", "--quiet", service).split()
+        return [str(container.ID) for container in self.listed() if container.Service == service]
 
-    def described(self, *, stopped: bool = False) -> list[dict[str, Any]]:
-        """The entry of every container in `docker compose ps`."""
-        told = self.run("ps", *(["--all"] if stopped else []), "--format", "json")
-        return [json.loads(line) for line in told.splitlines()]
+    def listed(self, *, stopped: bool = False) -> list[ComposeContainer]:
+        return self.compose.get_containers(include_all=stopped)
 
     def ledger(self, query: str) -> list[list[str]]:
-        [postgres] = self.containers("postgres")
-        rows = self.docker("exec", postgres, "psql", "-U", "pyoco", "-AtF,", "-c", query)
+        rows, _, _ = self.compose.exec_in_container(["psql", "-U", "pyoco", "-AtF,", "-c", query], "postgres")
         return [row.split(",") for row in rows.splitlines()]
 
     def wait_healthy(self, *, within: float = 60.0) -> None:
         def all_healthy() -> bool:
-            return all(part["Health"] in ("healthy", "") for part in self.described())
+            return all(container.Health in ("healthy", "") for container in self.listed())
 
         wait_until(all_healthy, within=within, what="every container healthy")
 
     def inspect(self, container: str) -> dict[str, Any]:
-        found = subprocess.run(["docker", "inspect", container], capture_output=True, text=True, check=True).stdout
-        described: dict[str, Any] = json.loads(found)[0]
-        return described
+        inspected: dict[str, Any] = _engine().api.inspect_container(container)
+        return inspected
 
     def docker(self, *arguments: str) -> str:
-        return run_command(["docker", *arguments], self.env)
+        return run_command(["docker", *arguments])
 
     def run(self, *arguments: str) -> str:
-        return run_command(["docker", "compose", *arguments], self.env)
+        return run_command([*self.compose.docker_compose_command(), *arguments])
+
+
+@functools.cache
+def _engine() -> Any:
+    """The engine's Python client, which has no types."""
+    return DockerClient().client
 
 
 @functools.cache
@@ -163,7 +180,7 @@ def build_images() -> None:
         )
 
 
-def run_command(command: Sequence[str], env: Mapping[str, str]) -> str:
+def run_command(command: Sequence[str], env: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
     )

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -47,6 +48,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A developer's own settings are not part of a test.
+    for name in [name for name in os.environ if name.startswith(("PYOCO_", "COMPOSE_"))]:
+        del os.environ[name]
     config.addinivalue_line("markers", "own_nats: stops, kills, pauses or wipes its NATS, and so has one of its own")
     config.addinivalue_line("markers", "alone: needs the machine for itself; run after all others, one by one")
     config.addinivalue_line("markers", "embedded_only(reason): about the embedded stack; not run against containers")

@@ -117,29 +117,27 @@ class OpenFleet(ComposedFleet):
         self._change_users("--revoke", worker_id)
 
     def service_client(self, name: str, *, knows_secret: bool = True) -> httpx.Client:
-        address = self.run("port", name, "8000").strip()
+        host, port = self.compose.get_service_host_and_port(name, 8000)
         headers = {HEADER_FROM_GATEWAY: self.gateway_secret} if knows_secret else {}
-        return httpx.Client(base_url=f"http://{address}", headers=headers, timeout=30)
+        return httpx.Client(base_url=f"http://{host}:{port}", headers=headers, timeout=30)
 
     def admin(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = ["docker", "compose", "exec", "-T", "auth", "pyoco-server-admin", *arguments]
-        return subprocess.run(
-            command, cwd=ROOT, env=self.env, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
+        command = [*self.compose.docker_compose_command(), "exec", "-T", "auth", "pyoco-server-admin", *arguments]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_SECONDS, check=False)
 
     def pid(self, name: str) -> int:
         return int(self.inspect(self._container(name))["State"]["Pid"])
 
     def processes(self) -> dict[str, psutil.Process]:
         """Without PostgreSQL's processes: they share memory, so their sizes cannot be added up."""
-        names = {part["Service"] for part in self.described()} - {"postgres"}
+        names = {str(container.Service) for container in self.listed()} - {"postgres"}
         return {name: psutil.Process(self.pid(name)) for name in names}
 
     def log(self, name: str) -> str:
         return super().log(self._container(name))
 
     def logs(self) -> dict[str, str]:
-        return {part["Name"]: self.log(part["Name"]) for part in self.described(stopped=True)}
+        return {str(container.Name): self.log(str(container.Name)) for container in self.listed(stopped=True)}
 
     def written(self) -> Iterator[tuple[str, bytes]]:
         """The logs of the containers, and the volumes of NATS and PostgreSQL."""
@@ -172,8 +170,7 @@ class OpenFleet(ComposedFleet):
         wait_until(self._nats_answers, within=30, what="NATS answering")
 
     def _nats_answers(self) -> bool:
-        [described] = [part for part in self.described() if part["Service"] == "nats"]
-        return bool(described["Health"] == "healthy")
+        return self.compose.get_container("nats").Health == "healthy"
 
     def _ledger(self) -> "psycopg.Connection[tuple[Any, ...]]":
         password = (self._secrets / "postgres" / "password").read_text().strip()
