@@ -27,7 +27,7 @@ from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
-from fleet_testkit.apps import ANONYMOUS, running, until_ready
+from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.waiting import eventually
@@ -40,6 +40,41 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     database.migrate()
     yield database
     database.dispose()
+
+
+@pytest.fixture(scope="module")
+def process_settings() -> dict[str, str]:
+    """Settings of the service's process; a module may have a fixture of this name with its own."""
+    return {}
+
+
+def _runs_process(nats_server: NatsServer, folder: Path, settings: dict[str, str]) -> ServiceProcess:
+    ledger = f"sqlite:///{folder}/runs.db"
+    return ServiceProcess(
+        "fleet_runs_api", folder, PYOCO_NATS_URL=nats_server.url, PYOCO_RUNS_DATABASE_URL=ledger, **settings
+    )
+
+
+@pytest.fixture(scope="module")
+def runs_process(
+    tmp_path_factory: pytest.TempPathFactory, process_settings: dict[str, str]
+) -> Iterator[ServiceProcess]:
+    """The real process, one for all tests of a module: each looks at runs of its own only."""
+    folder = tmp_path_factory.mktemp("runs-api")
+    with NatsServer(folder / "nats").running() as server:
+        service = _runs_process(server, folder, process_settings)
+        with service.standing():
+            yield service
+
+
+@pytest.fixture
+def own_runs_process(
+    nats_server: NatsServer, tmp_path: Path, process_settings: dict[str, str]
+) -> Iterator[ServiceProcess]:
+    """For a test that breaks its NATS."""
+    service = _runs_process(nats_server, tmp_path, process_settings)
+    with service.standing():
+        yield service
 
 
 class RunsUnderTest:

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Set
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,7 +22,7 @@ from fleet_kit.nats.streams import events_stream_config
 from fleet_kit.settings import FleetSettings
 from fleet_runs_api.read.timeline.timeline import TimelineReader
 from fleet_runs_api.read.views import Writer
-from fleet_testkit.apps import ANONYMOUS, ServiceProcess
+from fleet_testkit.apps import ServiceProcess
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot
 from fleet_testkit.sse import Event, Feed
@@ -121,49 +120,21 @@ async def heard(feed: Feed) -> Event:
     return event
 
 
-def runs_api(nats_server: NatsServer, folder: Path) -> ServiceProcess:
-    return ServiceProcess(
-        "fleet_runs_api",
-        folder,
-        PYOCO_NATS_URL=nats_server.url,
-        PYOCO_RUNS_DATABASE_URL=f"sqlite:///{folder}/runs.db",
-        PYOCO_NATS_REQUEST_TIMEOUT_SEC="1",
-        PYOCO_RUN_LOST_AFTER_SEC="60",
-    )
+@pytest.fixture(scope="module")
+def process_settings() -> dict[str, str]:
+    return {"PYOCO_RUN_LOST_AFTER_SEC": "60", "PYOCO_NATS_REQUEST_TIMEOUT_SEC": "1"}
 
 
-@asynccontextmanager
-async def at_bench(service: ServiceProcess, nats_server: NatsServer) -> AsyncIterator[Bench]:
-    async with service.client() as client, NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
-        client.headers.update(ANONYMOUS)
-        async with asyncio.timeout(30):
-            await link.wait_ready()
+@pytest.fixture
+async def bench(runs_process: ServiceProcess) -> AsyncIterator[Bench]:
+    async with runs_process.connected() as (client, link):
         yield Bench(client, link)
 
 
-@pytest.fixture(scope="module")
-def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, NatsServer]]:
-    """One process for all tests of this file: each looks at runs of its own only."""
-    folder = tmp_path_factory.mktemp("runs-api")
-    with NatsServer(folder / "nats").running() as server:
-        service = runs_api(server, folder)
-        with service.standing():
-            yield service, server
-
-
 @pytest.fixture
-async def bench(shared_service: tuple[ServiceProcess, NatsServer]) -> AsyncIterator[Bench]:
-    async with at_bench(*shared_service) as bench:
-        yield bench
-
-
-@pytest.fixture
-async def own_bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
-    """For a test that breaks its NATS."""
-    service = runs_api(nats_server, tmp_path)
-    with service.standing():
-        async with at_bench(service, nats_server) as bench:
-            yield bench
+async def own_bench(own_runs_process: ServiceProcess) -> AsyncIterator[Bench]:
+    async with own_runs_process.connected() as (client, link):
+        yield Bench(client, link)
 
 
 async def test_a_run_that_nobody_has_begun_has_no_timeline_and_no_output(bench: Bench) -> None:

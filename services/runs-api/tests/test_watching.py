@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
-from fleet_kit.settings import FleetSettings
-from fleet_testkit.apps import ANONYMOUS, ServiceProcess
+from fleet_testkit.apps import ServiceProcess
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.sse import Feed
@@ -65,49 +64,21 @@ class WatchFeed(Feed):
         return str(event["data"]["snapshot"]["status"])
 
 
-def runs_api(nats_server: NatsServer, folder: Path) -> ServiceProcess:
-    return ServiceProcess(
-        "fleet_runs_api",
-        folder,
-        PYOCO_NATS_URL=nats_server.url,
-        PYOCO_RUNS_DATABASE_URL=f"sqlite:///{folder}/runs.db",
-        PYOCO_RUN_LOST_AFTER_SEC="60",
-        PYOCO_NATS_REQUEST_TIMEOUT_SEC="30",
-    )
-
-
-@asynccontextmanager
-async def at_bench(service: ServiceProcess, nats_server: NatsServer) -> AsyncIterator[Bench]:
-    async with service.client() as client, NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
-        client.headers.update(ANONYMOUS)
-        async with asyncio.timeout(30):
-            await link.wait_ready()
-        yield Bench(client, link, service.socket)
-
-
 @pytest.fixture(scope="module")
-def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, NatsServer]]:
-    """One process for all tests of this file: each looks at runs of its own only."""
-    folder = tmp_path_factory.mktemp("runs-api")
-    with NatsServer(folder / "nats").running() as server:
-        service = runs_api(server, folder)
-        with service.standing():
-            yield service, server
+def process_settings() -> dict[str, str]:
+    return {"PYOCO_RUN_LOST_AFTER_SEC": "60", "PYOCO_NATS_REQUEST_TIMEOUT_SEC": "30"}
 
 
 @pytest.fixture
-async def bench(shared_service: tuple[ServiceProcess, NatsServer]) -> AsyncIterator[Bench]:
-    async with at_bench(*shared_service) as bench:
-        yield bench
+async def bench(runs_process: ServiceProcess) -> AsyncIterator[Bench]:
+    async with runs_process.connected() as (client, link):
+        yield Bench(client, link, runs_process.socket)
 
 
 @pytest.fixture
-async def own_bench(nats_server: NatsServer, tmp_path: Path) -> AsyncIterator[Bench]:
-    """For a test that breaks its NATS."""
-    service = runs_api(nats_server, tmp_path)
-    with service.standing():
-        async with at_bench(service, nats_server) as bench:
-            yield bench
+async def own_bench(own_runs_process: ServiceProcess) -> AsyncIterator[Bench]:
+    async with own_runs_process.connected() as (client, link):
+        yield Bench(client, link, own_runs_process.socket)
 
 
 async def test_a_watcher_sees_the_run_as_it_is_and_then_every_change_until_its_end(bench: Bench) -> None:

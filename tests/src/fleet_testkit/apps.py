@@ -1,5 +1,6 @@
 """A service under test: its application in this process, or the real process on a unix socket."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from fastapi import FastAPI
 
 from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_contracts.scopes import ALL_SCOPES
+from fleet_kit.nats.link import NatsLink
+from fleet_kit.settings import FleetSettings
 
 from .log_check import check_log_lines, whole_lines
 from .programs import Program
@@ -78,6 +81,16 @@ class ServiceProcess:
         return httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(self.socket)), base_url="http://service", timeout=30
         )
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[tuple[httpx.AsyncClient, NatsLink]]:
+        """A client with the anonymous identity, and a link to the NATS of its settings."""
+        nats = FleetSettings(nats_url=self._settings["PYOCO_NATS_URL"])
+        async with self.client() as client, NatsLink(nats, name="test") as link:
+            client.headers.update(ANONYMOUS)
+            async with asyncio.timeout(30):
+                await link.wait_ready()
+            yield client, link
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[httpx.AsyncClient]:
