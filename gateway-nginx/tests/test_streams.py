@@ -10,52 +10,42 @@ from fleet_testkit.waiting import wait_until
 WAIT_SECONDS = 10
 
 
+def in_two_pieces(gateway, service, path, first, second, **headers):
+    """Ask a service that sends the second piece only when the client has the first; return the answer's headers."""
+    received = threading.Event()
+
+    def stream(exchange):
+        exchange.send_response(200)
+        for name, value in headers.items():
+            exchange.send_header(name.replace("_", "-"), value)
+        exchange.send_header("Connection", "close")
+        exchange.end_headers()
+        exchange.wfile.write(first)
+        if received.wait(WAIT_SECONDS):
+            exchange.wfile.write(second)
+        exchange.close_connection = True
+
+    gateway.services[service].answer = stream
+    with gateway.client() as client, client.stream("GET", path) as answer:
+        chunks = answer.iter_bytes()
+        assert next(chunks) == first
+        received.set()
+        assert b"".join(chunks) == second
+        return answer.headers
+
+
 @pytest.mark.parametrize(
     ("service", "path"),
     [("runs", "/runs/r1/watch?include=full"), ("runs", "/runs/r1/logs"), ("workers", "/workers/events")],
 )
 def test_an_event_arrives_before_the_stream_ends(gateway, service, path):
-    received = threading.Event()
-
-    def stream(exchange):
-        exchange.send_response(200)
-        exchange.send_header("Content-Type", "text/event-stream")
-        exchange.send_header("Connection", "close")
-        exchange.end_headers()
-        exchange.wfile.write(b"event: snapshot\ndata: 1\n\n")
-        # Goes on only when the client has the first event.
-        if received.wait(WAIT_SECONDS):
-            exchange.wfile.write(b"event: snapshot\ndata: 2\n\n")
-        exchange.close_connection = True
-
-    gateway.services[service].answer = stream
-    with gateway.client() as client, client.stream("GET", path) as answer:
-        assert answer.headers["content-type"] == "text/event-stream"
-        chunks = answer.iter_bytes()
-        assert next(chunks) == b"event: snapshot\ndata: 1\n\n"
-        received.set()
-        assert b"".join(chunks) == b"event: snapshot\ndata: 2\n\n"
+    events = (b"event: snapshot\ndata: 1\n\n", b"event: snapshot\ndata: 2\n\n")
+    headers = in_two_pieces(gateway, service, path, *events, Content_Type="text/event-stream")
+    assert headers["content-type"] == "text/event-stream"
 
 
 def test_a_service_may_ask_for_an_unbuffered_answer_anywhere(gateway):
-    received = threading.Event()
-
-    def stream(exchange):
-        exchange.send_response(200)
-        exchange.send_header("X-Accel-Buffering", "no")
-        exchange.send_header("Connection", "close")
-        exchange.end_headers()
-        exchange.wfile.write(b"first")
-        if received.wait(WAIT_SECONDS):
-            exchange.wfile.write(b"second")
-        exchange.close_connection = True
-
-    gateway.services["runs"].answer = stream
-    with gateway.client() as client, client.stream("GET", "/artifacts/a") as answer:
-        chunks = answer.iter_bytes()
-        assert next(chunks) == b"first"
-        received.set()
-        assert b"".join(chunks) == b"second"
+    in_two_pieces(gateway, "runs", "/artifacts/a", b"first", b"second", X_Accel_Buffering="no")
 
 
 def test_the_service_notices_when_a_watcher_leaves(gateway):

@@ -17,7 +17,7 @@ from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.object_writing import DraftTooOld, ObjectWriter
 from fleet_kit.nats.objects import ObjectDamaged, ObjectStore, StoredObject
 from fleet_kit.nats.resources import ensure_object_store
-from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_links import PausesBeforeNaming, ready_link
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -27,15 +27,10 @@ CHUNK = 128 * 1024
 
 @pytest.fixture
 async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
-    link = NatsLink(FleetSettings(nats_url=nats_server.url, nats_request_timeout_sec=1.0), name="test")
-
-    async def prepare() -> None:
+    async def prepare(link: NatsLink) -> None:
         await ensure_object_store(link.jetstream, BUCKET)
 
-    link.after_connect(prepare)
-    async with link:
-        async with asyncio.timeout(30):
-            await link.wait_ready()
+    async with ready_link(nats_server.url, timeout_seconds=1.0, prepare=prepare) as link:
         yield link
 
 
@@ -309,24 +304,12 @@ async def test_direct_gets_are_allowed_on_a_store_that_somebody_else_made_withou
 async def test_an_object_whose_naming_was_never_answered_is_taken_back(
     link: NatsLink, nats_server: NatsServer
 ) -> None:
-    class Store(ObjectWriter):
-        """The server stands still just before the name is sent to it."""
-
-        pausing = True
-
-        async def find(self, name: str) -> StoredObject | None:
-            found = await super().find(name)
-            if self.pausing:
-                nats_server.pause()
-            return found
-
-    store = Store(link, BUCKET)
+    store = PausesBeforeNaming(link, BUCKET, nats_server)
     try:
         with pytest.raises(NatsUnavailable):
             await store.write("thing", pieces(os.urandom(2 * CHUNK)))
     finally:
-        store.pausing = False
-        nats_server.resume()
+        store.resume()
     # The server had the message in its socket, and takes it now.
 
     async def objects() -> list[str]:

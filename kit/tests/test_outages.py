@@ -15,6 +15,7 @@ from fleet_kit.nats.link import NatsLink, NatsSilent, WriteRefused
 from fleet_kit.nats.outages import NoSpaceLeft
 from fleet_kit.nats.resources import ensure_bucket, ensure_stream
 from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_links import ready_link
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -26,16 +27,11 @@ STREAM = api.StreamConfig(name="S", subjects=["s.>"])
 
 @pytest.fixture(params=[1.0])
 async def link(request: pytest.FixtureRequest, nats_server: NatsServer) -> AsyncIterator[NatsLink]:
-    link = NatsLink(FleetSettings(nats_url=nats_server.url, nats_request_timeout_sec=request.param), name="test")
-
-    async def prepare() -> None:
+    async def prepare(link: NatsLink) -> None:
         await ensure_stream(link.jetstream, STREAM)
         await ensure_bucket(link.jetstream, "things")
 
-    link.after_connect(prepare)
-    async with link:
-        async with asyncio.timeout(30):
-            await link.wait_ready()
+    async with ready_link(nats_server.url, timeout_seconds=request.param, prepare=prepare) as link:
         yield link
 
 

@@ -13,7 +13,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller
 from fleet_kit.nats.resources import ensure_consumer, ensure_stream
-from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_links import ready_link
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -27,17 +27,12 @@ def consumer(tag: str) -> api.ConsumerConfig:
 
 @asynccontextmanager
 async def linked(server: NatsServer) -> AsyncIterator[NatsLink]:
-    link = NatsLink(FleetSettings(nats_url=server.url, nats_request_timeout_sec=2.0), name="test")
-
-    async def prepare() -> None:
+    async def prepare(link: NatsLink) -> None:
         await ensure_stream(link.jetstream, STREAM)
         for tag in TAGS:
             await ensure_consumer(link.jetstream, "W", consumer(tag))
 
-    link.after_connect(prepare)
-    async with link:
-        async with asyncio.timeout(30):
-            await link.wait_ready()
+    async with ready_link(server.url, timeout_seconds=2.0, prepare=prepare) as link:
         yield link
 
 

@@ -13,7 +13,7 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
 from fleet_kit.nats.stream_limits import DlqLimits, EventsLimits
 from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
-from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_links import ready_link
 from fleet_testkit.nats_server import NatsServer
 
 NAMES = WireNames()
@@ -21,9 +21,7 @@ NAMES = WireNames()
 
 @pytest.fixture
 async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
-    async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
-        async with asyncio.timeout(30):
-            await link.wait_ready()
+    async with ready_link(nats_server.url) as link:
         yield link
 
 

@@ -10,7 +10,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import StoredMessage, latest_message, messages_of
 from fleet_kit.nats.resources import ensure_stream
-from fleet_kit.settings import FleetSettings
+from fleet_testkit.nats_links import ready_link
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
@@ -20,16 +20,11 @@ INDIRECT = api.StreamConfig(name="INDIRECT", subjects=["indirect.>"], allow_dire
 
 @pytest.fixture
 async def link(nats_server: NatsServer) -> AsyncIterator[NatsLink]:
-    link = NatsLink(FleetSettings(nats_url=nats_server.url, nats_request_timeout_sec=1.0), name="test")
-
-    async def prepare() -> None:
+    async def prepare(link: NatsLink) -> None:
         await ensure_stream(link.jetstream, DIRECT)
         await ensure_stream(link.jetstream, INDIRECT)
 
-    link.after_connect(prepare)
-    async with link:
-        async with asyncio.timeout(30):
-            await link.wait_ready()
+    async with ready_link(nats_server.url, timeout_seconds=1.0, prepare=prepare) as link:
         yield link
 
 

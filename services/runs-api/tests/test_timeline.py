@@ -19,10 +19,10 @@ from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.resources import ensure_stream
 from fleet_kit.nats.stream_limits import EventsLimits
 from fleet_kit.nats.streams import events_stream_config
-from fleet_kit.settings import FleetSettings
 from fleet_runs_api.read.timeline.timeline import TimelineReader
 from fleet_runs_api.read.views import Writer
 from fleet_testkit.apps import ServiceProcess
+from fleet_testkit.nats_links import ready_link
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot
 from fleet_testkit.sse import Event, Feed
@@ -431,9 +431,7 @@ async def test_a_timeline_is_unavailable_while_nats_is_away(own_bench: Bench, na
 
 
 async def test_a_position_of_a_lost_stream_starts_over(nats_server: NatsServer) -> None:
-    async with NatsLink(FleetSettings(nats_url=nats_server.url), name="test") as link:
-        async with asyncio.timeout(30):
-            await link.wait_ready()
+    async with ready_link(nats_server.url) as link:
         await ensure_stream(link.jetstream, events_stream_config(NAMES, EventsLimits()))
         await publish(link, "r", 0, said("one"), said("two"))
 

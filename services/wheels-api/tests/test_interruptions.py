@@ -15,9 +15,8 @@ from nats.js import JetStreamContext
 from fleet_contracts.wheel import WheelActor, WheelSource
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.object_writing import ObjectWriter
-from fleet_kit.nats.objects import StoredObject
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready
+from fleet_testkit.nats_links import PausesBeforeNaming
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 from fleet_testkit.wheels import build_wheel, upload_of
@@ -256,21 +255,11 @@ async def test_a_folder_for_uploads_that_cannot_be_used_is_reported_with_its_rea
 async def test_a_wheel_whose_upload_was_answered_as_failed_and_arrived_all_the_same_is_taken_back(
     nats_server: NatsServer, tmp_path: Path
 ) -> None:
-    """The server stands still just before the wheel gets its name, and takes the message when it goes on."""
-
-    class Store(ObjectWriter):
-        pausing = True
-
-        async def find(self, name: str) -> StoredObject | None:
-            found = await super().find(name)
-            if self.pausing:
-                nats_server.pause()
-            return found
-
+    """The server is paused just before the wheel gets its name, and takes the message when it goes on."""
     settings = Settings(nats_url=nats_server.url, nats_request_timeout_sec=1.0)
     link = NatsLink(settings, name="test")
     link.after_connect(partial(make_stores, link, settings))
-    store = Store(link, "pyoco_wheels")
+    store = PausesBeforeNaming(link, "pyoco_wheels", nats_server)
     history = History(link, "pyoco_wheel_history")
     registry = Registry(store, history, history_ttl_sec=3600, most_unpacked_bytes=10**9)
     path = build_wheel(tmp_path, "shop")
@@ -282,8 +271,7 @@ async def test_a_wheel_whose_upload_was_answered_as_failed_and_arrived_all_the_s
                 with pytest.raises(NatsUnavailable):
                     await registry.register(upload, WheelActor(tenant_id="acme"), WheelSource())
             finally:
-                store.pausing = False
-                nats_server.resume()
+                store.resume()
 
         async def names() -> list[str]:
             try:

@@ -1,6 +1,5 @@
 """A service under test: its application in this process, or the real process on a unix socket."""
 
-import asyncio
 import json
 import os
 import signal
@@ -15,9 +14,9 @@ from fastapi import FastAPI
 from fleet_contracts.names import ANONYMOUS_TENANT, HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_contracts.scopes import ALL_SCOPES
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.settings import FleetSettings
 
 from .log_check import check_log_lines, whole_lines
+from .nats_links import ready_link
 from .programs import Program
 from .waiting import eventually, wait_until
 
@@ -85,11 +84,8 @@ class ServiceProcess:
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[tuple[httpx.AsyncClient, NatsLink]]:
         """A client with the anonymous identity, and a link to the NATS of its settings."""
-        nats = FleetSettings(nats_url=self._settings["PYOCO_NATS_URL"])
-        async with self.client() as client, NatsLink(nats, name="test") as link:
+        async with self.client() as client, ready_link(self._settings["PYOCO_NATS_URL"]) as link:
             client.headers.update(ANONYMOUS)
-            async with asyncio.timeout(30):
-                await link.wait_ready()
             yield client, link
 
     @asynccontextmanager
