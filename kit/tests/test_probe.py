@@ -2,12 +2,12 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from fleet_testkit.http_servers import serving
 from fleet_testkit.nats_server import free_port
 
 
@@ -28,13 +28,8 @@ class Service(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    server = HTTPServer(("127.0.0.1", 0), Service)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Service) as port:
+        yield port
 
 
 def probe(*arguments: str, **env: str) -> tuple[int, str]:

@@ -1,13 +1,14 @@
 """The load client against a real server: what it counts is what was answered."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from bench.connection import request
 from bench.errors import BenchFailed
 from bench.load import LoadProcess, hammer
+
+from fleet_testkit.http_servers import serving
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -38,13 +39,8 @@ def handler() -> type[Handler]:
 
 @pytest.fixture
 def port(handler: type[Handler]) -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(handler) as port:
+        yield port
 
 
 def test_every_client_keeps_one_connection_and_the_count_is_exact(port: int, handler: type[Handler]) -> None:

@@ -2,9 +2,8 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from fleet_testkit.fleet import Fleet
+from fleet_testkit.http_servers import serving
 from fleet_testkit.runs import read, submit
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel
@@ -102,10 +102,8 @@ class _EmptyPage(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def other_port() -> Iterator[int]:
     """Where somebody else's pages are served."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _EmptyPage) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+    with serving(_EmptyPage) as port:
+        yield port
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """The load that the other tests here judge a fleet by is to be trusted; it needs no container itself."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from fleet_testkit.http_servers import serving
 from fleet_testkit.load import Load
 from fleet_testkit.waiting import wait_until
 
@@ -23,13 +23,9 @@ class Nonsense(BaseHTTPRequestHandler):
 
 
 def test_an_answer_that_makes_no_sense_is_not_passed_over() -> None:
-    with HTTPServer(("127.0.0.1", 0), Nonsense) as server:
-        threading.Thread(target=server.serve_forever).start()
-        try:
-            load = Load(f"http://127.0.0.1:{server.server_port}", "hello", {}, clients=1)
-            load.__enter__()
-            wait_until(lambda: Nonsense.asked, what="a submit")
-            with pytest.raises(KeyError, match="run_id"):
-                load.stop()
-        finally:
-            server.shutdown()
+    with serving(Nonsense) as port:
+        load = Load(f"http://127.0.0.1:{port}", "hello", {}, clients=1)
+        load.__enter__()
+        wait_until(lambda: Nonsense.asked, what="a submit")
+        with pytest.raises(KeyError, match="run_id"):
+            load.stop()

@@ -90,19 +90,7 @@ class Desk:
     async def wait_for(
         self, run_id: str, condition: Callable[[RunSnapshot], Any], *, what: str, within: float = 60.0
     ) -> RunSnapshot:
-        seen: RunSnapshot | None = None
-
-        async def look() -> RunSnapshot | None:
-            nonlocal seen
-            seen = await self.snapshot(run_id)
-            return seen if condition(seen) else None
-
-        try:
-            found = await eventually(look, within=within, what=what)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; the snapshot: {seen!r}") from None
-        assert found is not None
-        return found
+        return await eventually(lambda: self.snapshot(run_id), until=condition, within=within, what=what)
 
     async def wait_ended(self, run_id: str, *, within: float = 60.0) -> RunSnapshot:
         return await self.wait_for(run_id, lambda s: s.is_terminal, what="the run's end", within=within)

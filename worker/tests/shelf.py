@@ -90,18 +90,14 @@ class Shelf:
     async def wait_synced(
         self, worker_id: str, condition: Callable[[WheelSync], Any], *, what: str, within: float = 30.0
     ) -> WheelSync:
-        seen: WheelSync | None = None
-
         async def look() -> WheelSync | None:
-            nonlocal seen
             record = await self._desk.worker_record(worker_id)
-            seen = record.wheel_sync if record is not None else None
-            return seen if seen is not None and condition(seen) else None
+            return record.wheel_sync if record is not None else None
 
-        try:
-            found = await eventually(look, within=within, what=what)
-        except AssertionError as error:
-            raise AssertionError(f"{error}; the record: {seen!r}") from None
+        def is_met(seen: WheelSync | None) -> bool:
+            return seen is not None and bool(condition(seen))
+
+        found = await eventually(look, until=is_met, within=within, what=what)
         assert found is not None
         return found
 

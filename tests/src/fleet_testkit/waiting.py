@@ -25,21 +25,27 @@ def wait_until(look: Callable[[], T], *, within: float = 30.0, what: str = "cond
 
 
 @overload
-async def eventually(look: Callable[[], Awaitable[T]], *, within: float = ..., what: str = ...) -> T: ...
+async def eventually(
+    look: Callable[[], Awaitable[T]], *, until: Callable[[T], Any] = ..., within: float = ..., what: str = ...
+) -> T: ...
 
 
 @overload
-async def eventually(look: Callable[[], T], *, within: float = ..., what: str = ...) -> T: ...
+async def eventually(
+    look: Callable[[], T], *, until: Callable[[T], Any] = ..., within: float = ..., what: str = ...
+) -> T: ...
 
 
-async def eventually(look: Callable[[], Any], *, within: float = 30.0, what: str = "condition") -> Any:
-    """`wait_until` for coroutines; `look` may be sync or async."""
+async def eventually(
+    look: Callable[[], Any], *, until: Callable[[Any], Any] = bool, within: float = 30.0, what: str = "condition"
+) -> Any:
+    """`wait_until` for coroutines, and until any condition; `look` may be sync or async."""
     begun = time.monotonic()
     while True:
         seen = look()
         if inspect.isawaitable(seen):
             seen = await seen
-        if seen:
+        if until(seen):
             return seen
         await asyncio.sleep(_pause_seconds(begun, within, what, seen))
 
