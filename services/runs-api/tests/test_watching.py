@@ -208,7 +208,7 @@ async def test_watchers_see_the_end_although_the_store_was_lost(own_bench: Bench
 
 
 async def test_an_end_that_only_the_ledger_knows_is_sent_to_watchers(
-    bench: Bench, shared_service: tuple[ServiceProcess, NatsServer]
+    bench: Bench, runs_process: ServiceProcess
 ) -> None:
     """As after KV was set back to a time before the end, or when every message about it was lost."""
     watched, set_back = await bench.submit(), await bench.submit()
@@ -217,7 +217,7 @@ async def test_an_end_that_only_the_ledger_knows_is_sent_to_watchers(
         await eventually(lambda run_id=run_id: bench.is_listed(run_id, "RUNNING"), what="the ledger following")
     async with bench.watch(watched) as feed:
         assert await feed.status() == "RUNNING"
-        with closing(sqlite3.connect(shared_service[0].log.parent / "runs.db", timeout=30)) as database, database:
+        with closing(sqlite3.connect(runs_process.log.parent / "runs.db", timeout=30)) as database, database:
             for run_id in (watched, set_back):
                 snapshot = (await read_snapshot(bench.runs, run_id)).finish(RunStatus.CANCELLED, now=time.time())
                 database.execute(
