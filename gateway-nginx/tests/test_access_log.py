@@ -148,7 +148,8 @@ def test_the_duration_is_in_whole_milliseconds(gateway):
     took_ms = (time.monotonic() - begun) * 1000
     (line,) = gateway.log_lines("log-4")
     assert 1000 <= line["duration_ms"] <= took_ms + 5
-    assert abs(line["duration_ms"] - 1000 * line["meta"]["upstream_time"]) < 100
+    # All of the service's time is in it.
+    assert 1000 <= 1000 * line["meta"]["upstream_time"] <= line["duration_ms"] + 5
 
 
 @pytest.mark.parametrize(

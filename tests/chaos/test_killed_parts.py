@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,21 +92,30 @@ def test_nothing_outlives_a_killed_launcher_and_the_next_one_goes_on(
 
 def test_every_run_of_the_ledger_ends_when_its_service_dies_among_submits(fragile: Stack, marks: Path) -> None:
     body = {"flow_name": "marked", "params": {"marks": str(marks), "label": "x"}}
+    answered: set[str] = set()
+    killed = threading.Event()
 
-    def try_submit() -> str | None:
-        try:
-            answer = client.post("/runs", json=body)
-        except httpx.TransportError:
-            return None
-        return str(answer.json()["run_id"]) if answer.is_success else None
+    def submit_until_killed() -> None:
+        while not killed.is_set():
+            try:
+                answer = client.post("/runs", json=body)
+            except httpx.TransportError:
+                return
+            if not answer.is_success:
+                return
+            answered.add(str(answer.json()["run_id"]))
 
-    victim = fragile.pid("runs-api")
+    victim = psutil.Process(fragile.pid("runs-api"))
     with httpx.Client(base_url=fragile.url, timeout=30) as client, ThreadPoolExecutor(16) as threads:
-        tries = [threads.submit(try_submit) for _ in range(300)]
-        wait_until(lambda: sum(one.done() for one in tries) >= 100, what="a hundred answers")
-        os.kill(victim, signal.SIGKILL)
-        answered = {run_id for one in tries if (run_id := one.result())}
-    assert 100 <= len(answered) < 300
+        clients = [threads.submit(submit_until_killed) for _ in range(16)]
+        try:
+            wait_until(lambda: len(answered) >= 100, what="a hundred answers")
+            victim.kill()
+            wait_until(lambda: not is_alive(victim), what="runs-api gone")
+        finally:
+            killed.set()
+    for one in clients:
+        one.result()
 
     accepted = accepted_run_ids(fragile)
     assert answered <= accepted
