@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet_testkit.compose import IMAGES_TAG
+from fleet_testkit.containers.compose import IMAGES_TAG
+from fleet_testkit.containers.open_fleet import OpenFleet
 from fleet_testkit.fleet import Fleet, MakesFleets
-from fleet_testkit.open_fleet import OpenFleet
 from fleet_testkit.stack import Stack
 from fleet_testkit.wire import Wire
 

@@ -17,8 +17,8 @@ import pytest
 
 from fleet_contracts.names import WireNames
 from fleet_testkit.log_check import REFUSED_ON_PURPOSE
+from fleet_testkit.nats_resources import make_all
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.owners import make_all
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until

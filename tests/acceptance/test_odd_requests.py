@@ -8,7 +8,7 @@ import pytest
 
 from fleet_contracts.scopes import ALL_SCOPES, Scope
 from fleet_testkit.api_keys import KEY_HEADER, KeyRing
-from fleet_testkit.compose import ComposedFleet
+from fleet_testkit.containers.compose import ComposedFleet
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.waiting import wait_until
 

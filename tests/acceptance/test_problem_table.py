@@ -18,11 +18,11 @@ import pytest
 from fleet_contracts.problems import Problem
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import code_of_status
+from fleet_testkit.containers.open_fleet import NatsContainer, OpenFleet
 from fleet_testkit.fleet import Fleet, MakesFleets, NatsOfItsOwn
 from fleet_testkit.ledger import accepted_run_ids
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.open_fleet import NatsContainer, OpenFleet
 from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until

@@ -12,7 +12,7 @@ from fleet_contracts.events import EventKind
 from fleet_contracts.names import ConsumerDefaults, WireNames
 from fleet_contracts.status import RunStatus
 from fleet_testkit.fleet import Fleet
-from fleet_testkit.owners import make_queues
+from fleet_testkit.nats_resources import make_queues
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire

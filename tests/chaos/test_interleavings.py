@@ -27,10 +27,10 @@ from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_runs_api.ledger.database import Database
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
-from fleet_testkit.chronicle import Chronicle, broken_rules
-from fleet_testkit.hands import Hand, hurried_claims
+from fleet_testkit.chaos.scripted_worker import Hand, hurried_claims
+from fleet_testkit.chaos.snapshot_history import Chronicle, broken_rules
+from fleet_testkit.nats_resources import make_queues
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.owners import make_queues
 from fleet_testkit.waiting import eventually
 from fleet_worker.job.disposition import Ended, Fenced
 from fleet_worker.settings import WorkerSettings

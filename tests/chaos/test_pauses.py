@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from fleet_testkit.chaos.retrying_submits import executions, submit_until_accepted
 from fleet_testkit.ledger import accepted_run_ids
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.runs import wait_ended
 from fleet_testkit.stack import Stack
-from fleet_testkit.stubborn import executions, submit_until_accepted
 from fleet_testkit.waiting import wait_until
 
 REQUEST_TIMEOUT = 2.0

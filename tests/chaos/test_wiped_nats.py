@@ -10,9 +10,9 @@ import psutil
 import pytest
 from nats.js.errors import NotFoundError
 
+from fleet_testkit.process_pause import go_on, stop_still
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
-from fleet_testkit.standing_still import go_on, stop_still
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess

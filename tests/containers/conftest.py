@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet_testkit.compose import IMAGES_TAG, ComposedFleet, why_no_engine
+from fleet_testkit.containers.compose import IMAGES_TAG, ComposedFleet, why_no_engine
 
 
 @pytest.fixture(scope="session")

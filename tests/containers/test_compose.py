@@ -3,7 +3,7 @@
 import pytest
 
 from fleet_contracts.status import RunStatus
-from fleet_testkit.compose import ComposedFleet
+from fleet_testkit.containers.compose import ComposedFleet
 from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.waiting import wait_until
 

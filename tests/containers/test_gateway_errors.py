@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fleet_testkit.compose import IMAGES_TAG, ROOT, build_images
+from fleet_testkit.containers.compose import IMAGES_TAG, ROOT, build_images
 from fleet_testkit.log_check import check_log_lines
 from fleet_testkit.waiting import wait_until
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from fleet_contracts.status import RunStatus
-from fleet_testkit.compose import IMAGES_REVISION, IMAGES_TAG, ComposedFleet
+from fleet_testkit.containers.compose import IMAGES_REVISION, IMAGES_TAG, ComposedFleet
 from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.waiting import wait_until
 

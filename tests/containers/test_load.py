@@ -4,8 +4,8 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from fleet_testkit.chaos.load import Load
 from fleet_testkit.http_servers import serving
-from fleet_testkit.load import Load
 from fleet_testkit.waiting import wait_until
 
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from fleet_contracts.status import RunStatus
-from fleet_testkit.compose import IMAGES_TAG, ROOT, ComposedFleet, run_command
-from fleet_testkit.load import Load
+from fleet_testkit.chaos.load import Load
+from fleet_testkit.containers.compose import IMAGES_TAG, ROOT, ComposedFleet, run_command
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel, upload_of

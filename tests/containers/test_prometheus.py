@@ -2,10 +2,10 @@
 
 import pytest
 
-from fleet_testkit.compose import ComposedFleet
+from fleet_testkit.containers.compose import ComposedFleet
+from fleet_testkit.containers.prometheus import Prometheus
+from fleet_testkit.containers.promtool import why_no_prometheus
 from fleet_testkit.nats_server import free_port
-from fleet_testkit.prometheus import Prometheus
-from fleet_testkit.promtool import why_no_prometheus
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.waiting import wait_until
 

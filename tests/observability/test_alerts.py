@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_testkit.promtool import promtool, why_no_promtool
+from fleet_testkit.containers.promtool import promtool, why_no_promtool
 
 from .conftest import OBSERVABILITY, ROOT, metrics_in
 

@@ -9,9 +9,9 @@ import httpx
 import pytest
 import yaml
 
-from fleet_testkit.compose import why_no_engine
-from fleet_testkit.prometheus import Prometheus, PrometheusContainer
-from fleet_testkit.promtool import why_no_prometheus
+from fleet_testkit.containers.compose import why_no_engine
+from fleet_testkit.containers.prometheus import Prometheus, PrometheusContainer
+from fleet_testkit.containers.promtool import why_no_prometheus
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until

@@ -26,8 +26,8 @@ from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_testkit.log_check import check_log_lines
+from fleet_testkit.nats_resources import make_all
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.owners import make_all
 from fleet_testkit.programs import Program
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.waiting import eventually, wait_until

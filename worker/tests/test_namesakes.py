@@ -11,7 +11,7 @@ from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.link import NatsLink
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.standing_still import go_on, stop_still
+from fleet_testkit.process_pause import go_on, stop_still
 from fleet_testkit.waiting import eventually
 from fleet_worker.presence.control import ControlLine
 from fleet_worker.presence.record import NotOurs, Registry

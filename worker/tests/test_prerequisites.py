@@ -10,8 +10,8 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket, ensure_stream
 from fleet_kit.nats.streams import work_stream_config
+from fleet_testkit.nats_resources import make_all, make_queues
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.owners import make_all, make_queues
 from fleet_testkit.waiting import eventually
 from fleet_worker.settings import WorkerSettings
 

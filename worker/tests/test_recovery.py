@@ -11,7 +11,7 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.nats.documents import Stored
 from fleet_kit.nats.link import WrongRevision
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.standing_still import stop_still
+from fleet_testkit.process_pause import stop_still
 from fleet_testkit.waiting import eventually
 from fleet_worker.job.lease import ClaimLost, Lease
 from fleet_worker.job.snapshots import Snapshots

@@ -12,8 +12,8 @@ from nats.js.errors import NotFoundError
 
 from fleet_contracts.names import WireNames, kv_stream, object_stream
 from fleet_kit.nats.resources import ensure_bucket, ensure_object_store
+from fleet_testkit.nats_resources import make_all
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.owners import make_all
 
 from .test_admin_cli import run
 

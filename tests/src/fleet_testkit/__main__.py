@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import psutil
 
-from .compose import why_no_engine
+from .containers.compose import why_no_engine
 
 PACKAGES = (
     "fleet_contracts",

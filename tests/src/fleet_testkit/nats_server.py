@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from .standing_still import go_on, stop_still
+from .process_pause import go_on, stop_still
 from .waiting import wait_until
 
 # Below Linux's ephemeral ports, which an outgoing connection could take before a server listens.

@@ -13,7 +13,7 @@ import httpx._transports.default as httpx_transports
 import psycopg
 import pytest
 
-from .compose import why_no_engine
+from .containers.compose import why_no_engine
 from .nats_cluster import NatsCluster
 from .nats_server import NatsPool, NatsServer
 from .small_disk import CannotMount, SmallDisk, small_disk
@@ -92,7 +92,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """In containers, with `-n 2`: tests of one compose project stay in one process."""
     if config.getoption("fleet") != "composed":
         return None
-    from .compose_schedule import ComposeSchedule
+    from .containers.schedule import ComposeSchedule
 
     # The cluster comes first, although it has the fewest tests: it takes the longest.
     config.option.loadscopereorder = False

@@ -8,8 +8,8 @@ import httpx
 
 from .log_check import check_log_lines, whole_lines
 from .nats_users import worker_file
+from .process_pause import go_on, stop_still
 from .programs import Program
-from .standing_still import go_on, stop_still
 from .waiting import wait_until
 
 

@@ -17,10 +17,10 @@ import psycopg
 
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 
+from ..nats_server import free_port
+from ..nats_users import remember_door
+from ..waiting import wait_until
 from .compose import ROOT, ComposedFleet
-from .nats_server import free_port
-from .nats_users import remember_door
-from .waiting import wait_until
 
 _FILES = ("compose.yaml", "tests/containers/compose.test.yaml")
 _SECONDS = 120

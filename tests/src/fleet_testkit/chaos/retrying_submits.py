@@ -5,8 +5,8 @@ from pathlib import Path
 
 import httpx
 
-from .fleet import Fleet
-from .waiting import wait_until
+from ..fleet import Fleet
+from ..waiting import wait_until
 
 # From a gateway whose service is down, and from a service whose NATS is down.
 _COME_AGAIN = {httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT}

@@ -19,11 +19,11 @@ import httpx
 from testcontainers.compose import ComposeContainer, DockerCompose
 from testcontainers.core.docker_client import DockerClient
 
-from .log_check import check_log_lines, check_refusals
-from .nats_server import free_port
-from .waiting import wait_until
+from ..log_check import check_log_lines, check_refusals
+from ..nats_server import free_port
+from ..waiting import wait_until
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 _COMMAND_SECONDS = 900
 # The services whose log lines must keep our contract; NATS and PostgreSQL have formats of their own.
 OWN_SERVICES = ("secrets", "migrate", "runs-api", "workers-api", "wheels-api", "auth", "gateway", "worker")

@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from .nats_server import free_port
+from ..nats_server import free_port
+from ..waiting import wait_until
 from .promtool import prometheus_image
-from .waiting import wait_until
 
 
 class Prometheus:

@@ -8,7 +8,7 @@ import yaml
 
 from .compose import why_no_engine
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[4]
 
 
 def prometheus_image() -> str:
