@@ -27,8 +27,8 @@ from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_runs_api.ledger.database import Database
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
-from fleet_testkit.chaos.scripted_worker import Hand, hurried_claims
-from fleet_testkit.chaos.snapshot_history import Chronicle, broken_rules
+from fleet_testkit.chaos.scripted_worker import ScriptedWorker, short_claim_delays
+from fleet_testkit.chaos.snapshot_history import SnapshotHistory, broken_rules
 from fleet_testkit.nats_resources import make_queues
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
@@ -37,7 +37,7 @@ from fleet_worker.settings import WorkerSettings
 
 # The same examples every time, unless somebody asks for so many new ones: what failed is printed either way.
 EXAMPLES = int(os.environ.get("FLEET_INTERLEAVINGS", "0"))
-HANDS = 3
+WORKERS = 3
 # Nothing may hang; what does is shown where it does.
 STORY_SECONDS = 60.0
 LOST_AFTER_SECONDS = 0.5
@@ -56,8 +56,8 @@ class Verb(StrEnum):
     REDELIVER = "redeliver"
     DUPLICATE = "duplicate"
     CLAIM = "claim"
-    # By a runner that does not listen to a cancel.
-    CLAIM_DEAF = "claim, deaf"
+    # By a runner that ignores a cancel.
+    CLAIM_IGNORING_CANCEL = "claim, ignoring cancel"
     HEARTBEAT = "heartbeat"
     COMPLETE = "complete"
     FAIL = "fail"
@@ -66,19 +66,19 @@ class Verb(StrEnum):
     KILL = "kill"
     # Long enough that a holder who is silent counts as lost.
     WAIT = "wait"
-    # NATS stands still until the services give up; once in an example, and felt by all its stories.
+    # NATS is paused until the services give up; once in an example, and felt by all its stories.
     PAUSE = "pause"
 
 
-# Whoever is to do one of these and holds nothing takes a job first.
+# A worker that holds nothing takes a job before it does one of these.
 OF_A_HOLDER = {Verb.HEARTBEAT, Verb.COMPLETE, Verb.FAIL, Verb.CRASH, Verb.STOP, Verb.KILL}
 
 
 @dataclass(frozen=True)
 class Act:
     verb: Verb
-    # Whose act it is, and on which run; both are taken modulo how many there are.
-    hand: int
+    # The worker that acts, and the run; both are taken modulo how many there are.
+    worker: int
     run: int
 
 
@@ -86,10 +86,10 @@ class Act:
 VERBS = [
     *[Verb.FAIL] * 6,
     *[Verb.CLAIM, Verb.REQUEUE, Verb.HEARTBEAT] * 4,
-    *[Verb.REDELIVER, Verb.DUPLICATE, Verb.KILL, Verb.CRASH, Verb.STOP, Verb.CLAIM_DEAF, Verb.CANCEL] * 2,
+    *[Verb.REDELIVER, Verb.DUPLICATE, Verb.KILL, Verb.CRASH, Verb.STOP, Verb.CLAIM_IGNORING_CANCEL, Verb.CANCEL] * 2,
     *[Verb.SUBMIT, Verb.COMPLETE, Verb.PAUSE, Verb.WAIT, Verb.WAIT],
 ]
-ACTS = st.builds(Act, st.sampled_from(VERBS), st.integers(0, HANDS - 1), st.integers(0, 1))
+ACTS = st.builds(Act, st.sampled_from(VERBS), st.integers(0, WORKERS - 1), st.integers(0, 1))
 # The acts of one step happen at once.
 STEPS = st.lists(st.lists(ACTS, min_size=1, max_size=4), min_size=8, max_size=24)
 # Stories that have nothing to do with each other are played together: most of their time they wait.
@@ -97,14 +97,14 @@ STORIES = st.lists(STEPS, min_size=4, max_size=4)
 
 
 class World:
-    """The services, the connections of the hands and the chronicle, for as many examples as are wanted."""
+    """The services, the connections of the workers and the history, for as many examples as are wanted."""
 
     def __init__(self, server: NatsServer, database_url: str, folder: Path, *, replicas: int) -> None:
         self.nats_url = server.url
         self.has_paused = False
         self.folder = folder
         self.database = Database(database_url)
-        self.chronicle = Chronicle("pyoco_runs")
+        self.history = SnapshotHistory("pyoco_runs")
         self.services: list[httpx.AsyncClient] = []
         self.links: list[NatsLink] = []
         # What has happened, over all examples.
@@ -132,11 +132,11 @@ class World:
             client.headers.update(ANONYMOUS)
             client.timeout = httpx.Timeout(30)
             self.services.append(client)
-        for number in range(HANDS + 1):
-            link = NatsLink(WorkerSettings(nats_url=self.nats_url), name=f"hand-{number}")
+        for number in range(WORKERS + 1):
+            link = NatsLink(WorkerSettings(nats_url=self.nats_url), name=f"worker-{number}")
             self.links.append(await self._open.enter_async_context(link))
             await link.wait_ready()
-        await self.chronicle.follow(self.links[HANDS].client)
+        await self.history.follow(self.links[WORKERS].client)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -144,7 +144,7 @@ class World:
         self.database.dispose()
 
     async def pause(self) -> None:
-        """NATS stands still for longer than the services wait for it."""
+        """NATS is paused for longer than the services wait for it."""
         if self.has_paused:
             return
         self.has_paused = True
@@ -159,17 +159,17 @@ class World:
 
 
 class Story:
-    """Runs and hands of its own, under a tag of its own."""
+    """Runs and workers of its own, under a tag of its own."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.tag = uuid.uuid4().hex
-        self.link = world.links[HANDS]
+        self.link = world.links[WORKERS]
         self.runs = Bucket(self.link, "pyoco_runs")
         self.settings = [
             WorkerSettings(
                 nats_url=world.nats_url,
-                worker_id=f"hand-{number}",
+                worker_id=f"worker-{number}",
                 tags=[self.tag],
                 ack_progress_interval_sec=0.2,
                 run_heartbeat_interval_sec=0.001,
@@ -179,24 +179,24 @@ class Story:
                 # A scripted runner is no process that could be measured.
                 run_memory_max_bytes=0,
             )
-            for number in range(HANDS)
+            for number in range(WORKERS)
         ]
-        self.hands = [Hand(world.links[n], self.settings[n], world.folder) for n in range(HANDS)]
+        self.workers = [ScriptedWorker(world.links[n], self.settings[n], world.folder) for n in range(WORKERS)]
         self.run_ids: list[str] = []
         # The run of each submit, by the number that its key is made of; None while it was not accepted.
         self.submits: dict[int, str | None] = {}
         self.requeued: Counter[str] = Counter()
         # Requeues of which the caller does not know.
         self.perhaps_requeued: Counter[str] = Counter()
-        # When a cancel was recorded, by what callers were told, per life of each run.
+        # When a cancel was recorded, as callers were answered: by run, and how often it had been reopened.
         self.cancelled_at: dict[tuple[str, int], set[float]] = defaultdict(set)
 
     async def play(self, steps: list[list[Act]]) -> None:
         settings = self.settings[0]
         consumers = ConsumerDefaults(consumer_ack_wait_sec=1.0, consumer_max_deliver=MAX_DELIVER)
         await make_queues(self.link.jetstream, settings, tags=[self.tag], consumers=consumers)
-        for hand in self.hands:
-            await hand.open()
+        for worker in self.workers:
+            await worker.open()
         await self.submit(0)
         await eventually(self.all_accepted, what="the first run accepted")
         for step in steps:
@@ -204,45 +204,45 @@ class Story:
         await self.bring_to_rest()
 
     async def close(self) -> None:
-        for hand in self.hands:
-            await hand.close()
+        for worker in self.workers:
+            await worker.close()
 
     async def act(self, act: Act) -> None:
-        hand = self.hands[act.hand]
-        if act.verb in OF_A_HOLDER and not hand.held:
-            await hand.take()
+        worker = self.workers[act.worker]
+        if act.verb in OF_A_HOLDER and not worker.held:
+            await worker.take()
         run_id = self.run_ids[act.run % len(self.run_ids)]
         match act.verb:
             case Verb.SUBMIT:
-                await self.submit(act.hand)
+                await self.submit(act.worker)
             case Verb.CANCEL:
-                await self.cancel(run_id, act.hand)
+                await self.cancel(run_id, act.worker)
             case Verb.REQUEUE:
-                await self.requeue(run_id, act.hand)
+                await self.requeue(run_id, act.worker)
             case Verb.REDELIVER:
                 await self.redeliver(run_id)
             case Verb.DUPLICATE:
                 await self.link.publish(self.settings[0].work_subject(self.tag), self.job(run_id).encode())
-            case Verb.CLAIM | Verb.CLAIM_DEAF:
-                await hand.take(heeds_cancel=act.verb is Verb.CLAIM)
+            case Verb.CLAIM | Verb.CLAIM_IGNORING_CANCEL:
+                await worker.take(obeys_cancel=act.verb is Verb.CLAIM)
             case Verb.HEARTBEAT:
-                await hand.tend()
+                await worker.tend()
             case Verb.COMPLETE:
-                await hand.end(RunStatus.COMPLETED)
+                await worker.end(RunStatus.COMPLETED)
             case Verb.FAIL:
-                await hand.end(RunStatus.FAILED)
+                await worker.end(RunStatus.FAILED)
             case Verb.CRASH:
-                await hand.crash()
+                await worker.crash()
             case Verb.STOP:
-                await hand.stop()
+                await worker.stop()
             case Verb.KILL:
-                await hand.kill()
+                await worker.kill()
             case Verb.WAIT:
                 await asyncio.sleep(1.5 * LOST_AFTER_SECONDS)
             case Verb.PAUSE:
-                # What comes in meanwhile is refused, or accepted later; whoever is free takes what NATS then has.
-                await asyncio.gather(self.world.pause(), self.submit(act.hand), self.submit(act.hand + 1))
-                await asyncio.gather(*(hand.take() for hand in self.hands))
+                # Submits meanwhile are refused, or accepted later; each worker takes a job that NATS then has.
+                await asyncio.gather(self.world.pause(), self.submit(act.worker), self.submit(act.worker + 1))
+                await asyncio.gather(*(worker.take() for worker in self.workers))
 
     def service(self, number: int) -> httpx.AsyncClient:
         """Callers of a fleet do not choose the replica that answers them."""
@@ -267,7 +267,7 @@ class Story:
             self.run_ids.append(run_id)
 
     def is_refused(self, answer: httpx.Response) -> bool:
-        """NATS stands still."""
+        """NATS is paused."""
         assert answer.status_code in (httpx.codes.OK, httpx.codes.SERVICE_UNAVAILABLE), answer.text
         self.world.seen["refused"] += not answer.is_success
         return not answer.is_success
@@ -282,9 +282,9 @@ class Story:
         answer = await self.service(number).post(f"/runs/{run_id}/cancel")
         if self.is_refused(answer):
             return
-        told = RunSnapshot.decode(answer.content)
-        if told.cancel_requested_at is not None:
-            self.cancelled_at[run_id, told.reopened].add(told.cancel_requested_at)
+        answered = RunSnapshot.decode(answer.content)
+        if answered.cancel_requested_at is not None:
+            self.cancelled_at[run_id, answered.reopened].add(answered.cancel_requested_at)
 
     async def requeue(self, run_id: str, number: int) -> None:
         service = self.service(number)
@@ -312,7 +312,7 @@ class Story:
     # The end -------------------------------------------------------------------------------------
 
     async def bring_to_rest(self) -> None:
-        """The hands that live finish what is left, until nothing is."""
+        """The workers finish what is left, until nothing is."""
         await eventually(self.all_accepted, what="every submit accepted")
         # Once more, each under its key: it is the same run.
         await asyncio.gather(*(self.submit_under(key, key + 1) for key in self.submits))
@@ -320,7 +320,7 @@ class Story:
         await eventually(self.disagreements_are_gone, within=30, what="ledger and KV agreeing")
 
     async def is_over(self) -> bool:
-        await asyncio.gather(*(self.work_off(hand) for hand in self.hands))
+        await asyncio.gather(*(self.work_off(worker) for worker in self.workers))
         if not all([(await self.snapshot(run_id)).is_terminal for run_id in self.run_ids]):
             return False
         settings = self.settings[0]
@@ -328,10 +328,10 @@ class Story:
         work = await self.link.jetstream.stream_info(settings.work_stream, subjects_filter=subject)
         return not (work.state.subjects or {}).get(subject)
 
-    async def work_off(self, hand: Hand) -> None:
-        await hand.tend()
-        await hand.end(RunStatus.COMPLETED)
-        await hand.take()
+    async def work_off(self, worker: ScriptedWorker) -> None:
+        await worker.tend()
+        await worker.end(RunStatus.COMPLETED)
+        await worker.take()
 
     async def disagreements_are_gone(self) -> bool:
         return not await self.disagreements()
@@ -356,30 +356,30 @@ class Story:
         world = self.world
         entries = {run_id: await self.runs.get(run_id) for run_id in self.run_ids}
         await eventually(
-            lambda: all(
-                e is not None and world.chronicle.of(i)[-1].revision == e.revision for i, e in entries.items()
-            ),
-            what="the chronicle complete",
+            lambda: all(e is not None and world.history.of(i)[-1].number == e.revision for i, e in entries.items()),
+            what="the history complete",
         )
-        begun = {run_id for hand in self.hands for run_id in hand.begun}
+        begun = {run_id for worker in self.workers for run_id in worker.begun}
         assert begun <= set(self.run_ids), f"executed and not accepted: {begun - set(self.run_ids)}"
         for run_id in self.run_ids:
-            wrong = [*broken_rules(world.chronicle.of(run_id)), *await self.broken_promises(run_id)]
+            wrong = [*broken_rules(world.history.of(run_id)), *await self.broken_promises(run_id)]
             assert not wrong, "\n".join([*wrong, *self.account_of(run_id)])
         miscounted = [row for table in ("run_counts", "flow_counts") for row in self.miscounted(table)]
         assert not miscounted, miscounted
 
     async def broken_promises(self, run_id: str) -> list[str]:
-        """What is wrong between the run's history and what was told about it."""
-        pages = self.world.chronicle.of(run_id)
-        last = pages[-1].snapshot
-        reports = [report for hand in self.hands for report in hand.reports if report.run_id == run_id]
-        ends = Counter((p.snapshot.attempt, p.snapshot.status) for p in pages if p.snapshot.is_terminal)
-        told = Counter((r.attempt, r.outcome.status) for r in reports if isinstance(r.outcome, Ended) and r.attempt)
+        """The promises that the run's history breaks, compared with what was reported of it."""
+        revisions = self.world.history.of(run_id)
+        last = revisions[-1].snapshot
+        reports = [report for worker in self.workers for report in worker.reports if report.run_id == run_id]
+        ends = Counter((p.snapshot.attempt, p.snapshot.status) for p in revisions if p.snapshot.is_terminal)
+        reported = Counter(
+            (r.attempt, r.outcome.status) for r in reports if isinstance(r.outcome, Ended) and r.attempt
+        )
         attempts = (await self.service(0).get(f"/runs/{run_id}/attempts")).json()["attempts"]
         self.note(run_id, last, [report.outcome for report in reports])
         wrong = {
-            "a hand told of an end that is not written": told - ends,
+            "a worker reported an end that is not written": reported - ends,
             "a requeue was lost or done twice": not 0
             <= last.reopened - self.requeued[run_id]
             <= self.perhaps_requeued[run_id],
@@ -404,13 +404,13 @@ class Story:
         seen[last.status] += 1
         seen["reopened"] += last.reopened
         seen["fenced"] += sum(isinstance(outcome, Fenced) for outcome in outcomes)
-        seen["retried"] += sum(p.snapshot.not_before is not None for p in self.world.chronicle.of(run_id))
+        seen["retried"] += sum(p.snapshot.not_before is not None for p in self.world.history.of(run_id))
         seen["interrupted"] += sum(r.outcome == "interrupted" for r in last.earlier_attempts)
 
     def account_of(self, run_id: str) -> list[str]:
-        """The history of a run, to be read by whoever looks for the bug."""
-        reports = [str(r) for hand in self.hands for r in hand.reports if r.run_id == run_id]
-        return [f"run {run_id}:", *(str(page) for page in self.world.chronicle.of(run_id)), *reports]
+        """The history of a run, for the message of a failure."""
+        reports = [str(r) for worker in self.workers for r in worker.reports if r.run_id == run_id]
+        return [f"run {run_id}:", *(str(revision) for revision in self.world.history.of(run_id)), *reports]
 
 
 async def play(world: World, stories: list[list[list[Act]]]) -> None:
@@ -438,7 +438,7 @@ def world(request: pytest.FixtureRequest, nats_server: NatsServer, tmp_path: Pat
 def test_whatever_happens_in_whatever_order_a_run_ends_once_and_ledger_and_kv_agree(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with asyncio.Runner() as runner, hurried_claims():
+    with asyncio.Runner() as runner, short_claim_delays():
         runner.run(world.__aenter__())
 
         @settings(

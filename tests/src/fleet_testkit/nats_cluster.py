@@ -1,31 +1,21 @@
 """Three real nats-servers that form one JetStream cluster, one of which can be cut off from the others."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import functools
 from pathlib import Path
 
 import httpx
 
-from fleet_kit.nats.link import NatsLink
-from fleet_kit.settings import FleetSettings
-
+from .nats_links import ready_link
 from .nats_server import NatsServer, free_port
 from .route_proxy import RouteProxy
 from .waiting import wait_until
 
 _SIZE = 3
 _START_SECONDS = 60.0
-_LINK_SECONDS = 20.0
 
 
-@asynccontextmanager
-async def linked(url: str) -> AsyncIterator[NatsLink]:
-    """A NatsLink to these servers only, with short timeouts."""
-    async with NatsLink(FleetSettings(nats_url=url, nats_request_timeout_sec=2.0), name="test") as link:
-        async with asyncio.timeout(_LINK_SECONDS):
-            await link.wait_ready()
-        yield link
+# A link to these servers only, with a short timeout.
+linked = functools.partial(ready_link, timeout_seconds=2.0)
 
 
 class NatsCluster:

@@ -34,18 +34,18 @@ from fleet_worker.presence.record import Registry
 from fleet_worker.settings import WorkerSettings
 
 # How long a step waits for a job, or for the decision about one, before it lets others act.
-_PATIENCE_SECONDS = 0.05
+_STEP_SECONDS = 0.05
 
 
 class ScriptedRunner:
-    """Where a runner process would be: its run ends when the test says so."""
+    """Takes the place of a runner process: its run ends when the test says so."""
 
-    def __init__(self, *, heeds_cancel: bool, begun: set[str]) -> None:
+    def __init__(self, *, obeys_cancel: bool, begun: set[str]) -> None:
         self.wheels = NO_WHEELS
         self.is_spent = False
         self.died = asyncio.Event()
         self.started = asyncio.Event()
-        self._heeds_cancel = heeds_cancel
+        self._obeys_cancel = obeys_cancel
         self._begun = begun
         self._done: asyncio.Future[Conclusion] = asyncio.get_running_loop().create_future()
 
@@ -55,7 +55,7 @@ class ScriptedRunner:
         return await self._done
 
     def cancel(self, _run_id: str) -> None:
-        if self._heeds_cancel:
+        if self._obeys_cancel:
             self.end(RunStatus.CANCELLED)
 
     def kill(self) -> None:
@@ -74,7 +74,7 @@ class ScriptedRunner:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a hand believes to have done with a run."""
+    """What a worker believes to have done with a run."""
 
     run_id: str
     attempt: int | None
@@ -87,7 +87,7 @@ class _Held:
     runner: ScriptedRunner
 
 
-class Hand:
+class ScriptedWorker:
     """One worker of a tag. It does nothing by itself: every pull, heartbeat and end is a call."""
 
     def __init__(self, link: NatsLink, settings: WorkerSettings, runs_dir: Path) -> None:
@@ -96,13 +96,13 @@ class Hand:
         self._runs_dir = runs_dir
         self._answers = Answers(link, settings)
         durables = [settings.work_durable(tag) for tag in settings.tags]
-        self._puller = Puller(link, stream=settings.work_stream, durables=durables, expires_seconds=_PATIENCE_SECONDS)
+        self._puller = Puller(link, stream=settings.work_stream, durables=durables, expires_seconds=_STEP_SECONDS)
         self._control: Subscription | None = None
         self._held: dict[str, _Held] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._services = self._new_life()
+        self._services = self._new_instance()
         self.reports: list[Report] = []
-        # Every run that was ever executed, whoever knows of it.
+        # Every run that was ever executed, also those that the fleet does not know of.
         self.begun: set[str] = set()
 
     async def open(self) -> None:
@@ -120,13 +120,13 @@ class Hand:
     def held(self) -> list[str]:
         return list(self._held)
 
-    async def take(self, *, heeds_cancel: bool = True) -> None:
+    async def take(self, *, obeys_cancel: bool = True) -> None:
         """Pull a job and wait until it is claimed or answered; a decision that takes longer goes on alone."""
         for msg in await self._puller.take(1):
-            runner = ScriptedRunner(heeds_cancel=heeds_cancel, begun=self.begun)
+            runner = ScriptedRunner(obeys_cancel=obeys_cancel, begun=self.begun)
             working = self._spawn(self._work(msg, runner))
             started = asyncio.create_task(runner.started.wait())
-            await asyncio.wait({working, started}, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({working, started}, timeout=_STEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             started.cancel()
 
     async def tend(self) -> None:
@@ -150,15 +150,15 @@ class Hand:
         await self._settled()
 
     async def kill(self) -> None:
-        """Kill -9, and another life under the same name: whatever was in hand or in mid-write is left as it is."""
+        """Kill -9, and a new instance under the same name: deliveries and writes under way are left as they are."""
         tasks, self._tasks = self._tasks, set()
         self._held = {}
-        self._services = self._new_life()
+        self._services = self._new_instance()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _new_life(self) -> Services:
+    def _new_instance(self) -> Services:
         instance_id = uuid.uuid4().hex
         settings = self._settings
         snapshots = Snapshots(self._link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
@@ -200,7 +200,7 @@ class Hand:
     async def _settled(self) -> None:
         """Let what was set in motion go on for a moment."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(self._tasks, timeout=_STEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
 
     async def _on_control(self, msg: Msg) -> None:
         if (held := self._held.get(Control.decode(msg.data).run_id or "")) is not None:
@@ -214,8 +214,8 @@ class Hand:
 
 
 @contextmanager
-def hurried_claims() -> Iterator[None]:
-    """Delays that are made for machines far apart, shortened."""
+def short_claim_delays() -> Iterator[None]:
+    """Shorten the delays of claims, which are made for machines far apart."""
     names = {"_HELD_RETRY_SECONDS": 0.3, "_LOOK_INTERVAL_SECONDS": 0.05}
     before = {name: getattr(claims_module, name) for name in names}
     for name, seconds in names.items():

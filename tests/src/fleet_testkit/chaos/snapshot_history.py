@@ -13,29 +13,29 @@ from fleet_contracts.names import kv_key, kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
-_COPIES = "chronicle"
+_COPIES = "snapshot-history"
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    revision: int
-    # Of the same run; 0 for its first page.
-    revision_before: int
+class Revision:
+    number: int
+    # Of the same run; 0 for its first revision.
+    number_before: int
     snapshot: RunSnapshot
 
     def __str__(self) -> str:
         s = self.snapshot
         holder = f"{s.worker_id}/{(s.worker_instance_id or '')[:4]}" if s.worker_id else "nobody"
         counts = f"attempt {s.attempt}, failures {s.failures}, interruptions {s.interruptions}, reopened {s.reopened}"
-        return f"{self.revision:>6} {s.status:<10} {holder:<14} {counts} {s.reason or ''}"
+        return f"{self.number:>6} {s.status:<10} {holder:<14} {counts} {s.reason or ''}"
 
 
-class Chronicle:
+class SnapshotHistory:
     """Has the server send a copy of everything that the bucket stores: a KV watch may leave out what is replaced."""
 
     def __init__(self, bucket: str) -> None:
         self._bucket = bucket
-        self._pages: dict[str, list[Page]] = defaultdict(list)
+        self._revisions: dict[str, list[Revision]] = defaultdict(list)
 
     async def follow(self, client: Client) -> None:
         js = client.jetstream()
@@ -44,33 +44,35 @@ class Chronicle:
         await js.update_stream(dataclasses.replace(config, republish=copies))
         await client.subscribe(f"{_COPIES}.>", cb=self._on_copy)
 
-    def of(self, run_id: str) -> list[Page]:
-        return self._pages[run_id]
+    def of(self, run_id: str) -> list[Revision]:
+        return self._revisions[run_id]
 
     async def _on_copy(self, msg: Msg) -> None:
         if not msg.data:
             return  # the trace of a withdrawn run is removed
         headers = msg.headers or {}
         key = kv_key(self._bucket, msg.subject.removeprefix(f"{_COPIES}."))
-        page = Page(int(headers["Nats-Sequence"]), int(headers["Nats-Last-Sequence"]), RunSnapshot.decode(msg.data))
-        self._pages[key].append(page)
+        revision = Revision(
+            int(headers["Nats-Sequence"]), int(headers["Nats-Last-Sequence"]), RunSnapshot.decode(msg.data)
+        )
+        self._revisions[key].append(revision)
 
 
-def broken_rules(pages: list[Page]) -> list[str]:
+def broken_rules(revisions: list[Revision]) -> list[str]:
     """Every rule that the history of one run breaks, in words."""
     broken = []
-    if not pages or pages[0].revision_before != 0 or pages[0].snapshot.status is not RunStatus.PENDING:
+    if not revisions or revisions[0].number_before != 0 or revisions[0].snapshot.status is not RunStatus.PENDING:
         broken.append("the history does not begin with a waiting run")
-    for before, after in pairwise(pages):
-        if after.revision_before != before.revision:
-            broken.append(f"a revision between {before.revision} and {after.revision} was not seen")
+    for before, after in pairwise(revisions):
+        if after.number_before != before.number:
+            broken.append(f"a revision between {before.number} and {after.number} was not seen")
         broken += [
-            f"{rule}: {before.revision} -> {after.revision}" for rule in _broken_by(before.snapshot, after.snapshot)
+            f"{rule}: {before.number} -> {after.number}" for rule in _broken_by(before.snapshot, after.snapshot)
         ]
     holders: dict[int, set[str]] = defaultdict(set)
-    for page in pages:
-        if page.snapshot.worker_instance_id is not None:
-            holders[page.snapshot.attempt].add(page.snapshot.worker_instance_id)
+    for revision in revisions:
+        if revision.snapshot.worker_instance_id is not None:
+            holders[revision.snapshot.attempt].add(revision.snapshot.worker_instance_id)
     broken += [f"attempt {number} had two holders" for number, seen in holders.items() if len(seen) > 1]
     return broken
 
