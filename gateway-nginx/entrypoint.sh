@@ -40,7 +40,7 @@ give_up() {
   exit 1
 }
 
-# Where the gateway is published is known to compose.yaml only, which tells it.
+# Where the gateway is published is known to compose.yaml only, which passes it on.
 case "${PYOCO_PUBLISH:-127.0.0.1}" in
   127.* | localhost:* | "[::1]"*) ;;
   *)

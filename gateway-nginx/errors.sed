@@ -1,5 +1,5 @@
 # nginx's error log as lines of the log contract, for any sed -E in the C locale: GNU's and BusyBox's. Where it is used,
-# @OFFSET@ becomes the time zone and @NOW@ the time for a line that tells none.
+# @OFFSET@ becomes the time zone and @NOW@ the time for a line that has none.
 
 # One line of printable characters, without the queries of requests and the secrets of keys, fit for JSON. An address
 # with a letter, digit, - or _ that is percent-encoded, which it need not be, may hide a key.

@@ -43,7 +43,7 @@ def new_fleet(is_composed: bool, shared_folder: Path) -> MakesFleets:
 
 @pytest.fixture(scope="session")
 def shared_folder() -> Iterator[Path]:
-    """A folder that tests and flows both see, under the same name, whoever the flows run as."""
+    """A folder that tests and flows both see, under the same name, as whichever user the flows run."""
     with tempfile.TemporaryDirectory(prefix="fleet-shared-") as name:
         folder = Path(name)
         folder.chmod(0o777)

@@ -1,4 +1,4 @@
-"""What a browser may be told to ask by the page of somebody else: nothing that reads, nothing that changes."""
+"""The page of another origin can make a browser send nothing that reads and nothing that changes."""
 
 import json
 from collections.abc import Callable, Iterator

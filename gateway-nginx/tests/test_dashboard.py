@@ -60,9 +60,9 @@ def test_the_page_is_told_its_language_and_where_the_key_goes(start_gateway, mon
     gateway = start_gateway(dashboard_lang=option, api_key_header="X-Fleet-Key")
     with gateway.client(None) as client:
         script = client.get("/static/config.js").text
-    told = re.fullmatch(r"window\.PYOCO = (\{.*\});\n", script)
-    assert told
-    assert json.loads(told.group(1)) == {"lang": lang, "apiKeyHeader": "X-Fleet-Key"}
+    found = re.fullmatch(r"window\.PYOCO = (\{.*\});\n", script)
+    assert found
+    assert json.loads(found.group(1)) == {"lang": lang, "apiKeyHeader": "X-Fleet-Key"}
 
 
 @pytest.mark.parametrize("path", ["/", "/static/app.js", "/health", "/runs", "/nothing", "/static/nothing"])

@@ -1,4 +1,4 @@
-"""Which address goes where, and what a service is told about the request."""
+"""Which address goes to which service, and what the service gets of the request."""
 
 import pytest
 

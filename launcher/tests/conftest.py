@@ -55,7 +55,7 @@ class StandinServer:
         wait_until(looks_healthy, within=30, what="the stack running")
 
     def state(self) -> StackState | None:
-        """What `status` tells, without a process for every look."""
+        """The document of `status --json`, without a process for every look."""
         state = read_state(DataFolder.at(self.data_dir))
         return state.corrected() if state else None
 

@@ -1,4 +1,4 @@
-"""A part that behaves as it is told: python standin_part.py FOLDER NAME BEHAVIOUR…"""
+"""A part with the behaviour of its arguments: python standin_part.py FOLDER NAME BEHAVIOUR…"""
 
 import os
 import pathlib

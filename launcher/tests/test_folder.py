@@ -1,4 +1,4 @@
-"""The data folder: sockets with short paths, logs put aside, the lock, processes told apart."""
+"""The data folder: sockets with short paths, rotated logs, the lock, processes that reuse a pid."""
 
 import os
 import stat

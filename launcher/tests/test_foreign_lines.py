@@ -56,7 +56,7 @@ async def test_its_level_and_its_message_are_told(
 async def test_a_disk_that_is_full_costs_the_lines_and_not_the_pipe(caplog: pytest.LogCaptureFixture) -> None:
     lines, pipe = await ForeignLines.of("nats", Path("/dev/full"), FleetSettings())
     for _ in range(100):
-        # More than the pipe holds in all: whoever stopped reading would hold up the part that writes.
+        # More than the pipe holds in all: a reader that stops would block the part that writes.
         os.write(pipe, b"x" * 4096 + b"\n")
         await asyncio.sleep(0)
     os.close(pipe)

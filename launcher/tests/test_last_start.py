@@ -35,9 +35,9 @@ def folder(tmp_path: Path) -> DataFolder:
 def start(folder: DataFolder, **options: Any) -> list[str]:
     """Start as if all got healthy; what is said about it."""
     settings = LauncherSettings.load(**options)
-    told = check_start(folder, settings)
+    warnings = check_start(folder, settings)
     remember_start(folder, settings)
-    return told
+    return warnings
 
 
 def test_a_stack_that_asked_for_keys_is_opened_only_by_saying_so(

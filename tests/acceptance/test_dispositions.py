@@ -86,7 +86,7 @@ def test_an_end_that_kv_refuses_is_reached_by_running_again(
     stack: Fleet, wire: Wire, flows_dir: Path, tmp_path: Path, marks: Path
 ) -> None:
     with WorkerProcess(
-        stack.nats_url, tmp_path, "stubborn", tag="unended", flows_dir=flows_dir, PYOCO_NAK_DELAY_SEC="0.2"
+        stack.nats_url, tmp_path, "unended-worker", tag="unended", flows_dir=flows_dir, PYOCO_NAK_DELAY_SEC="0.2"
     ):
         run_id = submit(stack.client, "marked", tag="unended", marks=str(marks), label="again", seconds=1.0)
         wait_status(stack.client, run_id, RunStatus.RUNNING)

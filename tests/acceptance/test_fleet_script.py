@@ -123,8 +123,8 @@ def test_what_readme_and_stack_tell_to_type_works_with_keys_on_a_fresh_data_dir(
     chapter = readme[readme.index("## API keys") :]
     start, create, ask, list_keys, revoke, stop = chapter.split("```\n")[1].splitlines()
     try:
-        told = newcomer.types(start)
-        invited = dict(line.split(": ", 1) for line in told.splitlines() if line.startswith(("make a key", "try")))
+        printed = newcomer.types(start)
+        invited = dict(line.split(": ", 1) for line in printed.splitlines() if line.startswith(("make a key", "try")))
         admin = newcomer.types(f'{create}\necho "$KEY"').strip()
         assert newcomer.types(ask, KEY=admin) == "[]"
 

@@ -17,10 +17,10 @@ from fleet_testkit.runs import submit, wait_ended
 if TYPE_CHECKING:
     from schemathesis import Case
 
-# The gateway does not hand these on.
+# The gateway does not pass these on.
 INSIDE = {"/ready", "/verify", "/fleet/metrics"}
 OF_RUNS_API = {"/health", "/metrics"}
-# More of the same, for whoever wants to search for an hour: the search is the same at every start otherwise.
+# More examples, for a search of an hour; otherwise the examples are the same at every start.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
 # So many tests share the operations, so that several processes can have them.
 SHARES = 8

@@ -41,8 +41,8 @@ def test_a_client_cannot_learn_the_secret(stack: Fleet) -> None:
         for method in ("GET", "POST", "TRACE", "OPTIONS")
         for path in ("/", "/static/config.js", "/health", "/runs", "/runs/nobody", "/metrics", "/workers", "/nowhere")
     ]
-    told = "".join(f"{answer.headers} {answer.text}" for answer in answers)
-    assert secret not in told
+    answered = "".join(f"{answer.headers} {answer.text}" for answer in answers)
+    assert secret not in answered
     logs = stack.logs()
     assert all(any(part in name and said for name, said in logs.items()) for part in ("gateway", "runs-api"))
     assert [name for name, said in logs.items() if secret in said] == []

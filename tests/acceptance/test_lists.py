@@ -67,7 +67,7 @@ def test_a_walk_misses_nothing_while_runs_are_submitted_and_executed(stack: Flee
 
 
 @pytest.mark.also_composed("PostgreSQL")
-def test_whoever_follows_differences_sees_every_run_end(stack: Fleet) -> None:
+def test_a_client_that_follows_differences_sees_every_run_end(stack: Fleet) -> None:
     after = 0.0
     known: dict[str, str] = {}
 

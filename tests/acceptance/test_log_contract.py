@@ -1,4 +1,4 @@
-"""Every event of the log contract is told by some process, and what callers entrust to the fleet by none.
+"""Every event of the log contract is logged by some process, and what callers entrust to the fleet by none.
 
 That each line of each stack keeps the schema is checked whenever a stack is stopped (fleet_testkit.stack).
 """
@@ -77,13 +77,13 @@ def test_a_canary_is_told_by_debug_lines_and_in_what_a_flow_raised_and_a_secret_
         assert client.get(f"/runs?api_key={wrong}", headers={"X-API-Key": wrong}).status_code == 403
 
     assert talkative.check_logs() > 100
-    # It could have failed: at DEBUG the canary is there. Above it, it is where the flow's exception is told.
+    # It could have failed: at DEBUG the canary is there. Above it, it is where the flow's exception is logged.
     # There may be a second one: this run's letter may be the one that was requeued.
-    told, *_ = log_lines(talkative.log("worker-1"), level="ERROR", run_id=failed)
-    assert (told["exc_type"], told["exc_message"]) == ("ValueError", f"no use: {CANARY}")
-    assert f"KeyError: '{CANARY}'" in told["exc_traceback"]
-    assert f"ValueError: no use: {CANARY}" in told["exc_traceback"]
-    assert CANARY not in told["message"]
+    line, *_ = log_lines(talkative.log("worker-1"), level="ERROR", run_id=failed)
+    assert (line["exc_type"], line["exc_message"]) == ("ValueError", f"no use: {CANARY}")
+    assert f"KeyError: '{CANARY}'" in line["exc_traceback"]
+    assert f"ValueError: no use: {CANARY}" in line["exc_traceback"]
+    assert CANARY not in line["message"]
 
 
 def test_neither_flows_nor_their_worker_see_a_secret_of_the_other_parts(talkative: Stack) -> None:
@@ -114,8 +114,8 @@ def test_every_event_of_the_contract_is_told_with_its_meta(talkative: Stack, tmp
     wait_ended(client, [run_id, lost], within=60)
 
     def missing() -> set[str]:
-        told = {json.loads(line)["event"] for line in every_log(talkative).splitlines() if line.endswith("}")}
-        return {event.value for event in REQUIRED_META} - told
+        logged = {json.loads(line)["event"] for line in every_log(talkative).splitlines() if line.endswith("}")}
+        return {event.value for event in REQUIRED_META} - logged
 
     wait_until(lambda: not missing(), within=30, what=f"every event; still missing {missing()}")
     job = log_lines(talkative.log("worker-1"), event="worker_job", run_id=run_id)
@@ -149,18 +149,18 @@ def test_a_line_that_breaks_the_contract_is_noticed(talkative: Stack) -> None:
     assert fault_of("Traceback (most recent call last):") is not None
     assert fault_of(good.replace('"INFO"', '"LOUD"')) is not None
 
-    def telling(text: str) -> str:
+    def line_with(text: str) -> str:
         return json.dumps({**json.loads(good), "meta": {"a": text}})
 
-    assert fault_of(telling("nothing")) is None
-    assert fault_of(telling(CANARY)) is not None
+    assert fault_of(line_with("nothing")) is None
+    assert fault_of(line_with(CANARY)) is not None
     raised = json.dumps({**json.loads(good), "exc_message": CANARY, "run_id": "r1"})
     assert fault_of(raised) is not None
     assert fault_of(raised.replace(SERVICE_HTTP, SERVICE_WORKER)) is None
-    assert fault_of(telling(SECRET)) is not None
+    assert fault_of(line_with(SECRET)) is not None
     for refusal in ("permissions violation for subscription to x", "cid:7 - Publish Violation - Subject x"):
-        assert fault_of(telling(refusal)) is not None
-        assert fault_of(telling(f"{REFUSED_ON_PURPOSE}: {refusal}")) is None
+        assert fault_of(line_with(refusal)) is not None
+        assert fault_of(line_with(f"{REFUSED_ON_PURPOSE}: {refusal}")) is None
         # As nats-server in a container says it.
         with pytest.raises(AssertionError, match="nats-1 has refused"):
             check_refusals(["[1] [INF] ready", f"[1] [ERR] {refusal}"], of="nats-1")

@@ -218,7 +218,7 @@ async def test_nobody_may_publish_what_is_not_theirs(stack: Fleet, role: str) ->
 @pytest.mark.parametrize("role", MAY_NOT)
 async def test_nobody_may_listen_to_others(stack: Fleet, role: str) -> None:
     runs_api = inbox_prefix(public_key(stack.credentials("runs-api")))
-    # Only runs-api hears of events: it tells them to whoever follows a run.
+    # Only runs-api reads events: it sends them to the followers of a run.
     others = [f"{runs_api}.>", "pyoco.events.>", "pyoco.events.*.*"] if role != "runs-api" else []
     subjects = [*MAY_NOT_HEAR, *others]
 
@@ -327,7 +327,7 @@ def test_no_secret_of_a_user_is_anywhere_but_in_its_own_file(stack: Stack) -> No
         for file in stack.data_dir.rglob("*")
         if file.is_file() and file not in seeds and "nats/" not in str(file.relative_to(stack.data_dir))
     ]
-    told = b"".join(file.read_bytes() for file in others)
+    contents = b"".join(file.read_bytes() for file in others)
     commands = b"".join(file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline"))
     for file, seed in seeds.items():
-        assert seed.encode() not in told + commands, file
+        assert seed.encode() not in contents + commands, file

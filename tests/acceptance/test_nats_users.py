@@ -95,13 +95,15 @@ def test_a_worker_elsewhere_needs_only_its_file(stack: Stack, tmp_path: Path, fl
     # More than was granted is refused with a sentence, and nothing is taken.
     with running([worker, *common, "--tags", "far,default", "--flows-dir", "examples"], log):
         sentence = "may not take jobs of tag default; make credentials for it with"
-        wait_until(lambda: sentence in log.read_text(), within=20, what="the refusal told")
+        wait_until(lambda: sentence in log.read_text(), within=20, what="the refusal")
 
     assert stack.run("worker-credentials", "--remove", far).returncode == 0
     assert stack.run("worker-credentials", "--remove", far).returncode == 1
     with running([worker, *common, "--tags", "far", "--flows-dir", "examples"], log):
         wait_until(
-            lambda: "NATS does not accept this process's user" in log.read_text(), within=20, what="the refusal told"
+            lambda: "NATS does not accept this process's user" in log.read_text(),
+            within=20,
+            what="the refusal",
         )
 
 

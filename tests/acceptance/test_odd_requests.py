@@ -85,7 +85,7 @@ def raw(stack: Fleet, request: bytes) -> bytes:
 def send(stack: Fleet, line: str, *headers: bytes | str) -> tuple[int, bytes]:
     """Status (0: no answer at all) and the rest of the answer.
 
-    Who is told that nobody can say just now whether he may get in is not in: he asks again.
+    A 503 means that the key could not be verified just now; it lets nobody in, and is asked again.
     """
     lines = [line.encode("latin-1"), b"Host: localhost", b"Connection: close", SPOOFED.strip().encode()]
     lines += [header.encode("latin-1") if isinstance(header, str) else header for header in headers]

@@ -1,4 +1,4 @@
-"""The spec's table of ERR and MSG ids, from end to end: every problem is caused, and told where the table says."""
+"""The spec's table of ERR and MSG ids, from end to end: every problem is caused and reported as the table says."""
 
 import os
 import re
@@ -35,7 +35,7 @@ SOURCES = [file for pattern in ("*/src/**/*.py", "services/*/src/**/*.py") for f
 
 # Nothing in the code causes these yet; a test below fails as soon as something does.
 NOT_YET = {
-    Problem.GATEWAY_UNREACHABLE: "told by a client that finds no gateway; there is no client yet",
+    Problem.GATEWAY_UNREACHABLE: "reported by a client that finds no gateway; there is no client yet",
 }
 
 # An answer over HTTP, a line of a log, or what a command or process says on stderr.
@@ -109,7 +109,7 @@ def ground(
 
 
 def line_of(problem: Problem, log: Callable[[], str], **fields: Any) -> dict[str, Any]:
-    """The first line of a log that tells of the problem."""
+    """The first line of a log with the problem."""
     # A ledger that is locked is waited for, by every batch of writes for ten seconds.
     lines = wait_until(
         lambda: log_lines(log(), err_id=problem.err_id, **fields), within=60, what=f"{problem.err_id} in the log"
@@ -385,13 +385,13 @@ def test_every_problem_of_the_table_is_caused_here_or_said_to_be_missing() -> No
 def test_what_is_said_to_be_missing_is_named_nowhere_in_the_code() -> None:
     code = "\n".join(file.read_text() for file in SOURCES)
     named = {problem for problem in NOT_YET if re.search(rf"\bProblem\.{problem.name}\b", code)}
-    assert not named, f"cause them in this file, now that the code tells them: {named}"
+    assert not named, f"cause them in this file, now that the code reports them: {named}"
 
 
 @pytest.mark.parametrize("problem", [pytest.param(p, id=p.err_id) for p in Problem if p not in NOT_YET])
 def test_a_problem_is_told_with_its_ids_where_the_table_says(ground: Ground, problem: Problem) -> None:
-    told = [producer(ground, problem) for producer in PRODUCERS[problem]]
-    for evidence in told:
+    reports = [producer(ground, problem) for producer in PRODUCERS[problem]]
+    for evidence in reports:
         match evidence:
             case httpx.Response():
                 assert_answer(evidence, problem)
@@ -402,7 +402,7 @@ def test_a_problem_is_told_with_its_ids_where_the_table_says(ground: Ground, pro
                 assert line["level"] in ("WARNING", "ERROR")
                 assert line["message"] != ""
     # The column "output" of the table: answered over HTTP, or not at all.
-    assert any(isinstance(evidence, httpx.Response) for evidence in told) == (problem.http_status is not None)
+    assert any(isinstance(evidence, httpx.Response) for evidence in reports) == (problem.http_status is not None)
 
 
 def assert_answer(answer: httpx.Response, problem: Problem) -> None:

@@ -58,7 +58,7 @@ TABLE: dict[Route, Scope] = {
     ("GET", "/auth/keys/{key_id}"): Scope.ADMIN,
     ("POST", "/auth/keys/{key_id}/revoke"): Scope.ADMIN,
 }
-# Routes that the services have for each other and for whoever runs them: to the gateway's callers they do not exist.
+# Routes that the services have for each other and for operators: to the gateway's callers they do not exist.
 INSIDE = {("GET", "/ready"), ("GET", "/verify"), ("GET", "/openapi.json")}
 OPEN = {("GET", "/health")}
 # What the gateway has under another name than the service behind it; the service's own of that name is inside.
@@ -216,7 +216,7 @@ def test_what_is_inside_cannot_be_asked_from_outside(guarded: Fleet, keys: Keys,
         assert ask(guarded, route, headers)[0] == 404
 
 
-# However it is written: what each service counts for whoever scrapes the inside is not to be had from outside.
+# However it is written: the metrics of each service are not to be had from outside.
 WAYS_TO_METRICS = [
     *("/fleet/metrics", "/runs-api/metrics", "/auth/metrics", "/workers/metrics", "/wheels/metrics", "/dlq/metrics"),
     *("//metrics", "/metrics?x=/runs", "/%6detrics", "/runs/../metrics", "/runs/%2e%2e/metrics"),
@@ -229,9 +229,9 @@ def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
     guarded: Fleet, keys: Keys, target: str
 ) -> None:
     for headers in ({}, keys.bad, keys.all_but[Scope.METRICS_READ]):
-        told = [f"{name}: {value}" for name, value in headers.items()]
+        lines = [f"{name}: {value}" for name, value in headers.items()]
         with socket.create_connection(("127.0.0.1", guarded.port), timeout=30) as connection:
-            request = [f"GET {target} HTTP/1.1", "Host: localhost", "Connection: close", *told, "", ""]
+            request = [f"GET {target} HTTP/1.1", "Host: localhost", "Connection: close", *lines, "", ""]
             connection.sendall("\r\n".join(request).encode())
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         assert answer.split(b" ", 2)[1] in (b"401", b"403", b"404", b"405", b"422"), answer[:200]

@@ -3,7 +3,7 @@
 from fleet_contracts.scopes import Scope
 from fleet_testkit.routes import ServiceRoute, applications, service_routes
 
-# None of these goes through the gateway but runs-api's GET /health, which tells nothing about anybody.
+# None of these goes through the gateway but runs-api's GET /health, which reveals nothing.
 OPEN = {
     *((service, "GET", path) for service in applications() for path in ("/health", "/ready", "/openapi.json")),
     *((service, "GET", "/metrics") for service in applications()),
@@ -34,7 +34,7 @@ def test_the_walk_sees_every_route_that_the_applications_describe() -> None:
     }
 
 
-def test_whoever_may_only_read_changes_nothing() -> None:
+def test_a_scope_to_read_changes_nothing() -> None:
     """A read asks for a scope of reading, a change for one of writing; keys are the operators' alone."""
     for route in service_routes():
         if route.scope is None or route.scope is Scope.ADMIN:

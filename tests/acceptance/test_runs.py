@@ -180,11 +180,11 @@ def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
         run_id = submit(stack.client, "speechless", tag="speechless")
         [ended] = wait_ended(stack.client, [run_id])
     assert (ended["status"], ended["attempt"]) == ("COMPLETED", 1)
-    told = stack.client.get(f"/runs/{run_id}/result").json()
-    odd = told["outputs"]["unspeakable"]
+    shown = stack.client.get(f"/runs/{run_id}/result").json()
+    odd = shown["outputs"]["unspeakable"]
     assert odd["lock"].startswith("<unlocked _thread.lock")
     assert (odd["half"], odd["nothing"], odd["('a', 1)"]) == ("\\udcff", None, str(2**80))
-    assert "the end" in str(told["result"])
+    assert "the end" in str(shown["result"])
     # The ledger can read it, too.
     wait_until(
         lambda: stack.client.get("/runs", params={"q": run_id}).json()[0]["status"] == "COMPLETED",

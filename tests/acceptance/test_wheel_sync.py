@@ -35,7 +35,7 @@ flow = Flow("shop") >> sell
 
 @pytest.fixture(scope="module")
 def synced(new_fleet: MakesFleets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A worker that follows the registry; only what it is told of, not the clock, makes it look."""
+    """A worker that follows the registry; only notifications, not the clock, make it look."""
     env = {"PYOCO_WHEEL_SYNC_ENABLED": "1", "PYOCO_WHEEL_SYNC_INTERVAL_SEC": "600", "PYOCO_SLOTS": "2"}
     with new_fleet(tmp_path_factory.mktemp("synced"), env=env) as fleet:
         yield fleet

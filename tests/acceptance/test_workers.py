@@ -115,7 +115,7 @@ def test_draining_under_load_loses_no_run_and_the_drained_worker_takes_none_unti
         assert by_first, "it took its share before"
         assert max(run["start_time"] for run in by_first) <= drained_at
         assert {run["worker_id"] for run in runs[200:]} == {second}
-        # Each was executed exactly once, whoever had it first.
+        # Each was executed exactly once, by whichever worker.
         wanted = [str(number) for number in range(200)] + [f"later-{number}" for number in range(30)]
         assert sorted(marks.read_text().split()) == sorted(wanted)
         assert (crew.show(first)["state"], crew.show(first)["draining"]) == ("IDLE", True)
@@ -174,7 +174,7 @@ def test_a_watcher_sees_a_worker_come_be_drained_die_and_be_forgotten(
     hasty: Fleet, tmp_path: Path, flows_dir: Path
 ) -> None:
     crew = Crew(hasty, tmp_path, flows_dir, "default")
-    told: list[tuple[str, str, bool]] = []
+    events: list[tuple[str, str, bool]] = []
     worker = crew.worker("w1", PYOCO_WORKER_HEARTBEAT_INTERVAL_SEC="1")
     with hasty.client.stream("GET", "/workers/events", timeout=60) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -191,15 +191,15 @@ def test_a_watcher_sees_a_worker_come_be_drained_die_and_be_forgotten(
                 worker.start()
             elif kind == "worker":
                 shown = data["worker"]
-                told.append((kind, shown["state"], shown["draining"]))
+                events.append((kind, shown["state"], shown["draining"]))
                 if shown["state"] == "IDLE" and not shown["draining"]:
                     crew.drain("w1")
                 elif shown["state"] == "IDLE":
                     worker.kill()
             else:
-                told.append((kind, data["worker_id"], False))
+                events.append((kind, data["worker_id"], False))
                 break
-    assert told == [
+    assert events == [
         ("worker", "IDLE", False),
         ("worker", "IDLE", True),
         ("worker", "DISCONNECTED", True),

@@ -109,7 +109,7 @@ def test_a_file_that_no_worker_could_run_is_refused_at_the_door(stack: Fleet, fi
 
 
 @pytest.mark.parametrize("size", [262_145, 2_000_000])
-def test_a_file_above_the_limit_is_refused_by_whoever_sees_it_first(stack: Fleet, size: int) -> None:
+def test_a_file_above_the_limit_is_refused_by_the_first_that_sees_it(stack: Fleet, size: int) -> None:
     answer = post(stack, "#" * size)
     assert answer.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0016"

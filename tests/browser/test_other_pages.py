@@ -1,4 +1,4 @@
-"""A real browser, and pages that want to use it against the fleet of whoever looks at them."""
+"""A real browser, and pages that want to use it against the fleet of the person who opens them."""
 
 import base64
 import json
@@ -123,7 +123,7 @@ def test_a_page_of_another_origin_reads_nothing_and_causes_nothing(
 ) -> None:
     target, flow = f"http://localhost:{stack.port}", f"attacked-from-{host}"
     wheel = build_wheel(tmp_path, f"planted-{host}")
-    told = {
+    values = {
         "target": target,
         "flow": flow,
         "wheelName": wheel.name,
@@ -131,12 +131,18 @@ def test_a_page_of_another_origin_reads_nothing_and_causes_nothing(
     }
     begun = len(gateway_lines(stack))
     page.goto(f"http://{host}:{other_port}/")
-    assert page.evaluate(ATTACK, told) == {}
+    assert page.evaluate(ATTACK, values) == {}
     for path, enctype in (("/wheels", "multipart/form-data"), ("/runs", "text/plain")):
         page.goto(f"http://{host}:{other_port}/")
         with page.expect_navigation(url=f"{target}{path}"):
             page.evaluate(
-                FORM, {**told, "path": path, "enctype": enctype, "wheel": "" if path == "/runs" else told["wheel"]}
+                FORM,
+                {
+                    **values,
+                    "path": path,
+                    "enctype": enctype,
+                    "wheel": "" if path == "/runs" else values["wheel"],
+                },
             )
         assert "a page of another origin may change nothing here" in page.content()
 

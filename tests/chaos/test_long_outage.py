@@ -61,7 +61,7 @@ def watch(url: str, run_id: str, heard: list[str]) -> None:
 
 def test_worker_gateway_and_watchers_outlive_a_long_outage(fresh: Stack, server: NatsServer, marks: Path) -> None:
     assert_everything_is_empty_and_fine(fresh)
-    # It ends while NATS is away, so its end has to be kept until somebody can be told.
+    # It ends while NATS is away, so its end has to be kept until it can be written.
     run_id = submit(fresh.client, "marked", marks=str(marks), label="run", seconds=AWAY_SECONDS / 2)
     held = wait_status(fresh.client, run_id, RunStatus.RUNNING)
     assert held["worker_id"] in {worker["worker_id"] for worker in fresh.client.get("/workers").json()}

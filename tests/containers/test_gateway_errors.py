@@ -91,10 +91,10 @@ def test_what_goes_wrong_is_told_at_once(tools: str) -> None:
 
     with started(tools, *NOBODY) as container:
         wait_until(lambda: asked(container), within=60, what="nginx listening")
-        seen = wait_until(lambda: errors(container), within=30, what="its complaint, with nothing after it")
+        seen = wait_until(lambda: errors(container), within=30, what="its error, with nothing after it")
     check_log_lines(seen, of=tools)
-    told = json.loads(seen[0])
-    assert (told["level"], "connect() failed" in told["message"]) == ("ERROR", True)
+    line = json.loads(seen[0])
+    assert (line["level"], "connect() failed" in line["message"]) == ("ERROR", True)
 
 
 def asked(container: str) -> bool:

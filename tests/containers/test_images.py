@@ -67,7 +67,7 @@ def test_an_image_tells_its_version_its_user_and_how_to_ask_for_its_health(
     assert labels["version"] == IMAGES_TAG
     assert labels["revision"] == IMAGES_REVISION
     if service != "gateway":
-        # Its metrics tell the same.
+        # Its metrics show the same.
         assert f"PYOCO_REVISION={IMAGES_REVISION}" in image["Env"]
     assert labels["title"] == f"pyoco-fleet {service}"
     assert image["User"] == "10001:10001"

@@ -47,7 +47,7 @@ class Possessions:
         self._unfinished = [submit(fleet.client, "hello", name=f"later {n}") for n in range(10)]
 
     def are_there(self) -> None:
-        """The key opens, the wheel is the same, ended runs are told of, unfinished ones end."""
+        """The key opens, the wheel is the same, ended runs are shown, unfinished ones end."""
         client = self._fleet.client
         assert client.get("/runs").status_code == 200
         assert client.get(f"/wheels/{self._wheel.name}").content == self._wheel.read_bytes()
@@ -243,8 +243,8 @@ def test_a_worker_elsewhere_is_let_in_with_its_own_tags_and_sent_away(
         assert (ended["status"], ended["worker_id"]) == ("COMPLETED", "far")
         composed.run("run", "--rm", "--no-deps", "-T", "secrets", "--revoke", "far")
         run_command(["ops/reload-nats"], composed.env)
-        told = "does not accept this process's user"
-        wait_until(lambda: told in composed.log(far), within=60, what="the worker being refused")
+        refused = "does not accept this process's user"
+        wait_until(lambda: refused in composed.log(far), within=60, what="the worker being refused")
     finally:
         composed.docker("kill", far)
 
@@ -279,11 +279,11 @@ def test_what_a_run_without_a_worker_tells_to_type_keeps_layers_and_the_number_o
     composed.layered(str(layer)).up("--scale", "worker=2")
     run_id = submit(composed.client, "hello", tag="gpu", name="tagged")
 
-    def told() -> str:
+    def command_shown() -> str:
         """What it says once the workers that an earlier test has stopped are no longer taken for alive."""
         return str(composed.client.get(f"/runs/{run_id}").json()["waiting_detail"]).partition(" with: ")[2]
 
-    command = wait_until(told, within=60, what="a command that starts a worker")
+    command = wait_until(command_shown, within=60, what="a command that starts a worker")
     assert command == "PYOCO_TAGS=default,gpu ops/up"
     typed = subprocess.run(
         ["sh", "-c", command], cwd=ROOT, env=composed.env, capture_output=True, text=True, timeout=300, check=False
@@ -300,8 +300,8 @@ def test_every_secret_but_the_pepper_is_replaced_by_one_command(composed: Compos
     read_all = ["sh", "secrets", "-c", "cd /secrets && for f in $(find . -type f); do echo $f $(cat $f); done"]
 
     def secrets() -> dict[str, str]:
-        told = composed.run("run", "--rm", "--no-deps", "-T", "--entrypoint", *read_all)
-        return dict(line.split(" ", 1) for line in told.splitlines() if "users.conf" not in line)
+        listed = composed.run("run", "--rm", "--no-deps", "-T", "--entrypoint", *read_all)
+        return dict(line.split(" ", 1) for line in listed.splitlines() if "users.conf" not in line)
 
     before = secrets()
     done = operate(composed, "ops/rotate")

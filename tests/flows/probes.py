@@ -11,7 +11,7 @@ from pyoco import Flow, task
 
 
 def _leave_mark(marks, label):
-    """One line per execution; appending so little is atomic, whoever else writes."""
+    """One line per execution; appending so little is atomic, also while others write."""
     descriptor = os.open(marks, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(descriptor, f"{label}\n".encode())
     os.close(descriptor)
@@ -28,10 +28,10 @@ marked = Flow("marked") >> mark
 
 
 @task
-def mark_and_wait(marks, label, gate, patience_seconds=120.0):
+def mark_and_wait(marks, label, gate, deadline_seconds=120.0):
     """Until somebody opens the gate."""
     _leave_mark(marks, label)
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + deadline_seconds
     while not Path(gate).exists():
         if time.monotonic() > deadline:
             raise TimeoutError("nobody opened the gate")
@@ -53,10 +53,10 @@ gil_bound = Flow("gil_bound") >> hold_gil
 
 
 @task
-def talk(folder, name, other, lines=50, patience_seconds=20.0):
+def talk(folder, name, other, lines=50, deadline_seconds=20.0):
     """Wait until the other run is here as well, then talk at the same time as it does."""
     (Path(folder) / name).touch()
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + deadline_seconds
     while not (Path(folder) / other).exists():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{other} did not come")

@@ -1,4 +1,4 @@
-"""A stack that has seen some of everything, and what each of its parts tells to whoever scrapes it."""
+"""A stack in which some of everything has happened, and a scrape of each of its parts."""
 
 import re
 import threading
@@ -84,7 +84,7 @@ def scrapes(watched: Stack, metrics_port: int) -> dict[str, Scrape]:
         settled = seen["runs-api"].value("pyoco_queue_jobs", tag="nobodys", state="waiting") == 2
         return seen if watched and settled else None
 
-    found = wait_until(look, within=60, what="everything being told")
+    found = wait_until(look, within=60, what="every metric exposed")
     assert found is not None
     return found
 

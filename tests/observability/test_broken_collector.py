@@ -1,4 +1,4 @@
-"""Whatever the collector does, requests are answered, runs end, and processes stop when they are told to."""
+"""Whatever the collector does, requests are answered, runs end, and processes stop on SIGTERM."""
 
 import statistics
 import time
@@ -40,7 +40,7 @@ def runs_api(folder: Path, nats_server: NatsServer, **env: str) -> ServiceProces
     )
 
 
-def complaints(log: str) -> list[str]:
+def warnings_of(log: str) -> list[str]:
     return [line["message"] for line in log_lines(log, logger="fleet_kit.telemetry.setup")]
 
 
@@ -80,17 +80,17 @@ async def test_submits_are_answered_as_if_the_collector_were_well_or_there_were_
         assert receiver.spans
     p50 = {name: statistics.median(seconds) for name, seconds in times.items()}
     with capsys.disabled():
-        told = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in p50.items())
-        print(f"\n[figures] the collector {how}: p50 of a submit {told}; stopped after {stop_seconds:.1f} s")
+        figures = ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in p50.items())
+        print(f"\n[figures] the collector {how}: p50 of a submit {figures}; stopped after {stop_seconds:.1f} s")
     # All have the same share of a busy machine's noise: there they differ by a fifth and by half at most.
     assert p50["broken"] < 1.6 * p50["well"]
     assert p50["broken"] < 2.5 * p50["none"]
     # A request that waited for the collector would take seconds.
     assert max(times["broken"]) < 5
-    assert not any("cannot be exported" in message for message in complaints(well.log.read_text()))
-    told_of_broken = complaints(broken.log.read_text())
-    assert 1 <= len(told_of_broken) <= 3, told_of_broken
-    assert any(how_spans_are_lost(how) in message for message in told_of_broken), told_of_broken
+    assert not any("cannot be exported" in message for message in warnings_of(well.log.read_text()))
+    warnings_of_broken = warnings_of(broken.log.read_text())
+    assert 1 <= len(warnings_of_broken) <= 3, warnings_of_broken
+    assert any(how_spans_are_lost(how) in message for message in warnings_of_broken), warnings_of_broken
 
 
 @pytest.mark.parametrize("how", Broken)
@@ -114,4 +114,4 @@ async def test_runs_end_and_their_worker_stops(
                 stopping_since = time.monotonic()
                 worker.stop()
                 assert time.monotonic() - stopping_since < 15
-        assert len(complaints(worker.log)) <= 3, complaints(worker.log)
+        assert len(warnings_of(worker.log)) <= 3, warnings_of(worker.log)

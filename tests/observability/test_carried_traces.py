@@ -21,11 +21,11 @@ def test_a_clients_trace_is_in_its_run_and_in_log_lines(stack: Stack) -> None:
     assert ended["trace_id"] == CLIENT.trace_id
     assert "traceparent" not in answer.headers
 
-    def told() -> list[dict[str, object]]:
+    def logged() -> list[dict[str, object]]:
         lines = [json.loads(line) for line in stack.log("worker-1").splitlines() if run_id in line]
         return [line for line in lines if line.get("trace_id") == CLIENT.trace_id]
 
-    assert wait_until(told, what="a line of the worker with the trace")[0]["span_id"] == CLIENT.span_id
+    assert wait_until(logged, what="a line of the worker with the trace")[0]["span_id"] == CLIENT.span_id
 
 
 def test_a_run_that_nobody_traces_has_no_trace(stack: Stack) -> None:

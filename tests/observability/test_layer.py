@@ -39,13 +39,13 @@ def test_everybody_who_makes_spans_is_told_where_to() -> None:
 
 
 def test_the_collector_uses_what_it_defines() -> None:
-    told = yaml.safe_load((OBSERVABILITY / "otel-collector.yml").read_text())
-    for pipeline in told["service"]["pipelines"].values():
+    collector = yaml.safe_load((OBSERVABILITY / "otel-collector.yml").read_text())
+    for pipeline in collector["service"]["pipelines"].values():
         for kind in ("receivers", "processors", "exporters"):
-            assert set(pipeline[kind]) <= told[kind].keys()
-    # It is asked on the port that the fleet is told, and asks whom the layer starts.
-    assert told["receivers"]["otlp"]["protocols"]["http"]["endpoint"] == "0.0.0.0:4318"
-    assert told["exporters"]["otlp/jaeger"]["endpoint"].partition(":")[0] in LOOKERS
+            assert set(pipeline[kind]) <= collector[kind].keys()
+    # It listens on the port that the fleet exports to, and exports to a part that the layer starts.
+    assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"] == "0.0.0.0:4318"
+    assert collector["exporters"]["otlp/jaeger"]["endpoint"].partition(":")[0] in LOOKERS
 
 
 def test_prometheus_looks_for_every_part_that_the_fleet_has() -> None:

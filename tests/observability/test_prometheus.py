@@ -123,7 +123,7 @@ def test_what_every_replica_tells_alike_is_never_added_up(schema: dict[str, Any]
     rules = yaml.safe_load((OBSERVABILITY / "alerts.yml").read_text())["groups"]
     queries = [*panels(), *((rule["alert"], rule["expr"]) for group in rules for rule in group["rules"])]
     for title, query in queries:
-        assert not summed(query) & alike, f"{title}: every replica tells this alike, so take max()"
+        assert not summed(query) & alike, f"{title}: every replica reports the same, so take max()"
 
 
 def test_dashboards_are_what_grafana_reads() -> None:

@@ -1,4 +1,4 @@
-"""One file names every metric; what a running stack tells is compared with it, both ways."""
+"""One file names every metric; the metrics of a running stack are compared with it, both ways."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ def described(schema: dict[str, Any], component: str) -> dict[str, Family]:
 def test_a_process_exposes_exactly_what_the_schema_says(
     schema: dict[str, Any], scrapes: dict[str, Scrape], component: str
 ) -> None:
-    told = dict(scrapes[component].families)
-    assert told == described(schema, component)
+    exposed = dict(scrapes[component].families)
+    assert exposed == described(schema, component)
 
 
 def test_every_label_has_few_values(schema: dict[str, Any], scrapes: dict[str, Scrape]) -> None:

@@ -44,7 +44,7 @@ class Scene:
         return trace_id
 
     def whole_trace(self, run_id: str, status: RunStatus = RunStatus.COMPLETED) -> Trace:
-        """The trace of a run, once its end is ingested and its last worker has told all of it."""
+        """The trace of a run, once its end is ingested and its last worker has exported all of it."""
 
         def is_whole(trace: Trace) -> bool:
             return bool(
@@ -109,7 +109,7 @@ def crashed(scene: Scene) -> Trace:
     with scene.worker("victim") as victim:
         run_id = scene.submit("scripted", tag="own", params={"marks": str(marks), "script": ["hang", "fine"]})
         wait_until(marks.exists, within=30, what="the first attempt")
-        # What it has told by then is what is left of it.
+        # What it has exported by then is what is left of it.
         claimed = ("run.claim", "run.ingest")
         scene.receiver.wait_for(
             "the claim", scene.trace_id(run_id), lambda trace: all(trace.count(name) for name in claimed), within=60
@@ -158,8 +158,8 @@ def test_every_span_of_an_attempt_tells_what_it_is_about(scene: Scene, completed
     about = {"pyoco.run.id": run_id, "pyoco.flow.name": "dag", "pyoco.tenant.id": "anonymous", "pyoco.tag": "default"}
     for span in completed.spans:
         if span.service == WORKER:
-            told = about | {"pyoco.worker.id": held_by, "pyoco.attempt": 1}
-            assert told.items() <= span.attributes.items(), span
+            expected = about | {"pyoco.worker.id": held_by, "pyoco.attempt": 1}
+            assert expected.items() <= span.attributes.items(), span
         elif span.name.startswith("run."):
             assert about.items() <= span.attributes.items(), span
 
@@ -195,7 +195,7 @@ def test_a_clients_trace_goes_all_the_way(scene: Scene) -> None:
     run_id = scene.submit("hello", headers=CLIENT.headers)
     trace = scene.whole_trace(run_id)
     assert {span.trace_id for span in trace.spans} == {scene.trace_id(run_id)} == {CLIENT.trace_id}
-    # Its parent is the client's own span, which is not ours to tell.
+    # Its parent is the client's own span, which we do not export.
     assert [(span.name, span.parent_id) for span in trace.orphans()] == [("POST /runs", CLIENT.span_id)]
 
 
@@ -203,7 +203,7 @@ def test_a_trace_that_the_client_does_not_want_sampled_is_carried_and_not_told(s
     run_id = scene.submit("hello", headers=UNSAMPLED.headers)
     [ended] = wait_ended(scene.stack.client, [run_id])
     assert ended["trace_id"] == UNSAMPLED.trace_id
-    # Of a later run everything has been told: then nothing of this one is still on its way.
+    # Everything of a later run has been exported: then nothing of this one is still on its way.
     scene.whole_trace(scene.submit("hello"))
     assert scene.receiver.trace(UNSAMPLED.trace_id).spans == []
 
@@ -258,7 +258,7 @@ def test_a_takeover_from_a_killed_worker_goes_on_in_the_same_trace(crashed: Trac
     ]
     repair = trace.only("run.repair", pyoco_reason="worker_lost")
     assert (repair.attributes["pyoco.worker.id"], trace.way_to(repair)) == ("victim", ["POST /runs", "run.repair"])
-    # Of the dead worker there is what it had told: the spans around it never ended.
+    # Of the dead worker there is what it had exported: the spans around it never ended.
     left = trace.orphans()
     assert {(span.attributes["pyoco.worker.id"], span.attributes["pyoco.attempt"]) for span in left} == {
         ("victim", 1)

@@ -12,7 +12,7 @@ import jsonschema_rs
 from fleet_contracts.log_events import SERVICE_WORKER
 
 _SCHEMA = Path(__file__).parents[3] / "observability/log-line.schema.json"
-_MOST_TOLD = 20
+_MAX_SHOWN = 20
 _SHOWN_CHARACTERS = 600
 
 # Put it into params, bodies and other data that must stay out of the logs: every stack's lines are searched for it.
@@ -46,15 +46,15 @@ def fault_of(line: str) -> str | None:
     if wrong:
         return "; ".join(wrong[:3])
     if (found := _SECRETS.search(line)) is not None:
-        return f"it tells the secret {found.group()[:16]}…"
+        return f"it contains the secret {found.group()[:16]}…"
     if _is_refusal(line):
         return "NATS has refused something, and no test expects it: mend the role in nats_roles.py"
-    if fields["level"] != "DEBUG" and CANARY in line and CANARY in json.dumps(_without_what_a_flow_raised(fields)):
-        return "it tells what only a DEBUG line may"
+    if fields["level"] != "DEBUG" and CANARY in line and CANARY in json.dumps(_without_exception_of_a_flow(fields)):
+        return "it contains what only a DEBUG line may"
     return None
 
 
-def _without_what_a_flow_raised(fields: dict[str, Any]) -> dict[str, Any]:
+def _without_exception_of_a_flow(fields: dict[str, Any]) -> dict[str, Any]:
     """A worker's line about a run without the message and the traceback of an exception: those may quote params."""
     if fields["service"] != SERVICE_WORKER or "run_id" not in fields:
         return fields
@@ -73,9 +73,9 @@ def check_log_lines(lines: Iterable[str], *, of: str, also_secret: Iterable[str]
         if not line.strip():
             continue
         looked += 1
-        complaint = fault_of(line) or next((f"it tells {s[:4]}…" for s in secrets if s in line), None)
-        if complaint is not None and len(wrong) < _MOST_TOLD:
-            wrong.append(f"{of}:{number}: {complaint}\n    {line[:_SHOWN_CHARACTERS]}")
+        fault = fault_of(line) or next((f"it contains {s[:4]}…" for s in secrets if s in line), None)
+        if fault is not None and len(wrong) < _MAX_SHOWN:
+            wrong.append(f"{of}:{number}: {fault}\n    {line[:_SHOWN_CHARACTERS]}")
     assert not wrong, "log lines break the contract (observability/log-line.schema.json):\n" + "\n".join(wrong)
     return looked
 
@@ -83,7 +83,7 @@ def check_log_lines(lines: Iterable[str], *, of: str, also_secret: Iterable[str]
 def check_refusals(lines: Iterable[str], *, of: str) -> None:
     """Fail if nats-server's own log lines report a permission violation."""
     refused = [line for line in lines if _is_refusal(line)]
-    assert not refused, f"{of} has refused what no test expects: {refused[:_MOST_TOLD]}"
+    assert not refused, f"{of} has refused what no test expects: {refused[:_MAX_SHOWN]}"
 
 
 def _is_refusal(line: str) -> bool:

@@ -31,11 +31,11 @@ class Program:
         self.args = list(command)
         self.returncode: int | None = None
         wanted = {"command": self.args, "env": dict(env), "folder": str(folder or Path.cwd())}
-        self._end, told = os.pipe()
+        self._end, exit_status = os.pipe()
         try:
-            self.pid = _server().start(json.dumps(wanted).encode(), [stdout.fileno(), stderr.fileno(), told])
+            self.pid = _server().start(json.dumps(wanted).encode(), [stdout.fileno(), stderr.fileno(), exit_status])
         finally:
-            os.close(told)
+            os.close(exit_status)
 
     def poll(self) -> int | None:
         return self._look(0)

@@ -13,12 +13,12 @@ function recall(r) {
 
 /** Keep what auth has just said, if it lets the caller in. */
 function remember(r) {
-  const told = r.variables;
-  if (told.upstream_status === "204") {
+  const seen = r.variables;
+  if (seen.upstream_status === "204") {
     const identity = [
-      told.upstream_http_x_pyoco_tenant_id,
-      told.upstream_http_x_pyoco_api_key_id,
-      told.upstream_http_x_pyoco_scopes,
+      seen.upstream_http_x_pyoco_tenant_id,
+      seen.upstream_http_x_pyoco_api_key_id,
+      seen.upstream_http_x_pyoco_scopes,
     ];
     ngx.shared.fleet_verdicts.set(digest(r), identity.map((part) => part || "").join("\t"));
   }

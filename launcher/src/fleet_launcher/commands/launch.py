@@ -18,7 +18,7 @@ from .console import Console
 
 INTERRUPTED_EXIT_CODE = 130
 
-_PATIENCE_BEFORE_A_WORD_SECONDS = 1.0
+_QUIET_STOP_SECONDS = 1.0
 _SAVE_AGAIN_SECONDS = 1.0
 
 
@@ -124,7 +124,7 @@ class _Launch:
         self._console.say("stopped")
 
     async def _explain_waiting(self, supervisor: Supervisor) -> None:
-        await asyncio.sleep(_PATIENCE_BEFORE_A_WORD_SECONDS)
+        await asyncio.sleep(_QUIET_STOP_SECONDS)
         busy = [
             one for one in supervisor.parts if one.part.finishes_work and one.state.state is not PartPhase.STOPPED
         ]

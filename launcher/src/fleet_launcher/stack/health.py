@@ -120,7 +120,7 @@ def worker_is_registered(workers_api: Path, worker_id: str, gateway_secret: Secr
 
     async def check(process_started_at: float) -> str | None:
         if (records := await registry.all()) is None:
-            return "workers-api does not tell yet"
+            return "workers-api does not answer yet"
         mine = next((record for record in records if record.worker_id == worker_id), None)
         if mine is None or mine.last_seen_at < process_started_at:
             return "not registered yet"

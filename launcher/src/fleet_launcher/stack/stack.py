@@ -26,7 +26,7 @@ from .nats_access import NatsAccess, grant_stack_workers
 from .parts import Part, gateway_part, nats_part, service_parts, stack_worker_id, worker_parts, write_nats_config
 
 _FIRST_EXAMPLE = "hello"
-_NATS_PATIENCE_SECONDS = 5.0
+_NATS_WAIT_SECONDS = 5.0
 _NATS_LOOK_SECONDS = 0.2
 
 
@@ -174,7 +174,7 @@ def worker_options(settings: LauncherSettings, slots: int | None) -> Sequence[st
 
 async def reach_nats(url: str) -> None:
     """Wait a few seconds for a NATS that the stack does not start; LaunchError if it does not answer."""
-    deadline = time.monotonic() + _NATS_PATIENCE_SECONDS
+    deadline = time.monotonic() + _NATS_WAIT_SECONDS
     while (reason := await why_nats_is_away(url)) is not None:
         if time.monotonic() > deadline:
             raise LaunchError(

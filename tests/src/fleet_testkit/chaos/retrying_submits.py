@@ -24,7 +24,7 @@ def submit_until_accepted(fleet: Fleet, label: str, marks: Path, *, seconds: flo
                         "flow_name": "signed",
                         "params": {"marks": str(marks), "label": label, "seconds": seconds},
                     },
-                    headers={"Idempotency-Key": f"stubborn:{label}:1760000000000"},
+                    headers={"Idempotency-Key": f"retried:{label}:1760000000000"},
                 )
             except httpx.TransportError:
                 return None

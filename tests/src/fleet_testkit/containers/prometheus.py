@@ -18,9 +18,9 @@ class Prometheus:
 
     def ask(self, path: str, **params: str) -> Any:
         answer = httpx.get(f"{self.url}{path}", params=params, timeout=30)
-        told = answer.json()
-        assert told["status"] == "success", f"{params}: {told}"
-        return told["data"]
+        document = answer.json()
+        assert document["status"] == "success", f"{params}: {document}"
+        return document["data"]
 
     def query(self, query: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of every series that the query finds now."""
