@@ -14,7 +14,7 @@ from fleet_launcher.data_dir.disk import check_disk
 from fleet_launcher.data_dir.folder import DataFolder, remove_sockets
 from fleet_launcher.data_dir.state import locked
 from fleet_launcher.errors import LaunchError
-from fleet_launcher.family import is_alive, started_at
+from fleet_launcher.part_processes import is_alive, started_at
 
 
 def test_sockets_lie_in_the_data_dir_for_nobody_else(short_path: Path) -> None:

@@ -55,9 +55,9 @@ class _DoorOfStack:
         if users is None:
             return None
         file = users.grant(worker_id, tags, kind="added")
-        assert users.tell_running_nats()
+        assert users.reload_running_nats()
         return file
 
     def _users(self) -> NatsUsers | None:
         users = NatsUsers.of_stack(DataFolder.at(self._data_dir), otherwise=WireNames())
-        return users if users.are_in_force else None
+        return users if users.are_enforced else None

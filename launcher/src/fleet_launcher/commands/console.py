@@ -24,7 +24,7 @@ _COLOURS = {
 }
 _CRASH_LINES = 5
 # Without a terminal: the shortest pause between two lines that name the parts not yet healthy.
-_PAUSE_BETWEEN_WORDS_SECONDS = 3.0
+_PROGRESS_INTERVAL_SECONDS = 3.0
 # Without a terminal there is no width to keep to, and folded paths could not be copied.
 _WIDTH_WITHOUT_TERMINAL = 200
 
@@ -48,7 +48,7 @@ class Console:
         if not self._rich.is_terminal:
             self._rich.width = _WIDTH_WITHOUT_TERMINAL
         self._status: Status | None = None
-        self._begun = self._last_word = time.monotonic()
+        self._begun = self._progress_shown_at = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line of rich markup."""
@@ -69,8 +69,8 @@ class Console:
             self.end_progress()
         elif self._rich.is_terminal:
             self._spin(f"waiting for {waiting}")
-        elif time.monotonic() - self._last_word > _PAUSE_BETWEEN_WORDS_SECONDS:
-            self._last_word = time.monotonic()
+        elif time.monotonic() - self._progress_shown_at > _PROGRESS_INTERVAL_SECONDS:
+            self._progress_shown_at = time.monotonic()
             self.say(f"  waiting for {waiting}")
 
     def end_progress(self) -> None:
@@ -100,7 +100,7 @@ class Console:
         with contextlib.suppress(OSError):
             self._rich.print(table)
 
-    def show_invitation(self, url: str, lines: Sequence[str]) -> None:
+    def show_ready(self, url: str, lines: Sequence[str]) -> None:
         self.say(f"\n[bold green]ready[/] {url}")
         for line in lines:
             self.plain(line)

@@ -46,7 +46,7 @@ def start_detached(folder: DataFolder, arguments: Sequence[str], console: Consol
     if state is None:
         raise LaunchError(f"the stack was stopped right after its start; see {folder.log(LAUNCHER_LOG)}")
     console.show_parts(state.parts)
-    console.show_invitation(state.url, state.invitation)
+    console.show_ready(state.url, state.example_commands)
     console.plain(f"it runs in the background; stop it with: {folder.command('down')}")
 
 

@@ -16,7 +16,7 @@ from ..data_dir.state import PartPhase, StackState, locked, read_state
 from ..settings import LauncherSettings
 from ..stack.health import WorkerRegistry
 from .console import Console
-from .launch import clear_leftovers
+from .launch import end_leftovers
 
 _LOOK_SECONDS = 0.1
 _ANNOUNCE_AFTER_SECONDS = 1.0
@@ -37,7 +37,7 @@ def stop_stack(folder: DataFolder, settings: LauncherSettings, console: Console)
         _stop_launcher(folder, state, console)
         running.append("the launcher")
     with locked(folder):
-        clear_leftovers(folder)
+        end_leftovers(folder)
     if running:
         console.say(f"stopped {', '.join(running)}")
         for worker in separate:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..data_dir.folder import DataFolder, remove_sockets
 from ..data_dir.state import PartPhase, PartState, StackState, locked, read_state, write_state
-from ..family import end, family_of, started_at
+from ..part_processes import end, processes_of, started_at
 from ..stack.stack import StackPlan
 from ..supervise.supervisor import Supervisor, stop_seconds
 from .console import Console
@@ -30,12 +30,12 @@ def run_stack(plan: StackPlan, *, console: Console, when_ready: Callable[[], Non
     """Start the parts of the plan, supervise them until a signal, stop them; return the exit code."""
     folder = plan.folder
     with locked(folder):
-        if stopped := clear_leftovers(folder):
+        if stopped := end_leftovers(folder):
             console.say(f"stopped what an earlier stack had left running: {', '.join(stopped)}")
         return asyncio.run(_Launch(plan, console).run(when_ready))
 
 
-def clear_leftovers(folder: DataFolder) -> list[str]:
+def end_leftovers(folder: DataFolder) -> list[str]:
     """End the processes left by a stack whose launcher was killed; return the names of the parts that still ran.
 
     The caller must hold the lock of the data dir: then no launcher supervises those processes.
@@ -46,7 +46,7 @@ def clear_leftovers(folder: DataFolder) -> list[str]:
     stopped = [
         part.name
         for part in state.parts
-        if end(family_of(state.stack, part.name, part.pid, part.started_at), at_once=False)
+        if end(processes_of(state.stack, part.name, part.pid, part.started_at), at_once=False)
     ]
     _clean_up(folder, state)
     return stopped
@@ -80,7 +80,7 @@ class _Launch:
             with contextlib.suppress(Interrupted):
                 await signals.run(self._start())
                 self._console.show_parts(self._state.parts)
-                self._console.show_invitation(self._state.url, self._state.invitation)
+                self._console.show_ready(self._state.url, self._state.example_commands)
                 when_ready()
                 await signals.interrupted.wait()
         finally:
@@ -109,7 +109,7 @@ class _Launch:
         self._state.stop_seconds = stop_seconds(parts)
         self._console.say(f"starting {len(parts)} parts in {self._folder.path}")
         await self._supervisor.start(within_seconds=self._plan.settings.start_timeout_sec)
-        self._state.invitation = await self._plan.invitation()
+        self._state.example_commands = await self._plan.example_commands()
         write_state(self._folder, self._state)
         self._console.end_progress()
         self._is_starting = False

@@ -29,7 +29,7 @@ class LogConsole(Console):
     def show_parts(self, parts: Sequence[PartState]) -> None:
         """Nothing to log: the parts are in the state file."""
 
-    def show_invitation(self, url: str, lines: Sequence[str]) -> None:
+    def show_ready(self, url: str, lines: Sequence[str]) -> None:
         logger.info("ready at %s", url)
 
     def show_change(self, part: PartState, before: PartPhase) -> None:

@@ -84,9 +84,9 @@ def run_worker(
         "PYOCO_NATS_URL": nats_url(folder, settings),
         **worker_folders(folder, settings, worker_id),
     }
-    if users.are_in_force:
+    if users.are_enforced:
         env["PYOCO_NATS_NKEY_FILE"] = str(users.grant(worker_id, wanted, kind="added"))
-        users.tell_running_nats()
+        users.reload_running_nats()
     command = [
         script("pyoco-worker"),
         *("--worker-id", worker_id, "--tags", ",".join(wanted)),
@@ -128,8 +128,8 @@ def _prepare(folder: DataFolder) -> None:
 
 def _reload(folder: DataFolder, users: NatsUsers) -> str:
     """Make a running NATS reload its users; return a phrase that says when the change takes effect."""
-    if users.are_in_force:
-        return "" if users.tell_running_nats() else " from the next start on"
+    if users.are_enforced:
+        return "" if users.reload_running_nats() else " from the next start on"
     if (state := read_state(folder)) is not None and state.launcher_is_running:
         return ", once its NATS has what `pyoco-server nats-config` prints"
     return " from the next start on"

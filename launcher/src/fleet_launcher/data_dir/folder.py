@@ -6,7 +6,6 @@ import os
 import shlex
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_contracts.names import kv_stream
@@ -20,68 +19,29 @@ _OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ROTATE_LOG_BYTES = 10 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
 class DataFolder:
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = path / "fleet.lock"
+        self.state = path / "fleet.json"
+        # The settings of the last start that the next one must not drop unnoticed.
+        self.last_start = path / "last-start.json"
+        self.logs = path / "logs"
+        self.runs_database = path / "runs.db"
+        self.gateway = path / "gateway"
+        self.gateway_temp = self.gateway / "temp"
+        self.nats_store = path / "nats"
+        self.nats_config = path / "nats.conf"
+        # The accounts and users that the NATS configuration includes; only if the stack starts NATS itself.
+        self.nats_users = path / "nats-users.conf"
+        self.nats_port = path / "nats.port"
+        self.credentials = path / "credentials"
+        # The wire names that the stack was started with; only while its parts have NATS users.
+        self.wire_names = self.credentials / "names.json"
 
     @classmethod
     def at(cls, path: Path) -> "DataFolder":
         return cls(path.expanduser().absolute())
-
-    @property
-    def lock(self) -> Path:
-        return self.path / "fleet.lock"
-
-    @property
-    def state(self) -> Path:
-        return self.path / "fleet.json"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def nats_store(self) -> Path:
-        return self.path / "nats"
-
-    @property
-    def nats_config(self) -> Path:
-        return self.path / "nats.conf"
-
-    @property
-    def nats_users(self) -> Path:
-        """The accounts and users that the NATS configuration includes; only if the stack starts NATS itself."""
-        return self.path / "nats-users.conf"
-
-    @property
-    def nats_port(self) -> Path:
-        return self.path / "nats.port"
-
-    @property
-    def runs_database(self) -> Path:
-        return self.path / "runs.db"
-
-    @property
-    def gateway(self) -> Path:
-        return self.path / "gateway"
-
-    @property
-    def credentials(self) -> Path:
-        return self.path / "credentials"
-
-    @property
-    def gateway_temp(self) -> Path:
-        return self.gateway / "temp"
-
-    @property
-    def wire_names(self) -> Path:
-        """The wire names that the stack was started with; only while its parts have NATS users."""
-        return self.credentials / "names.json"
-
-    @property
-    def last_start(self) -> Path:
-        """The settings of the last start that the next one must not drop unnoticed."""
-        return self.path / "last-start.json"
 
     def has_kept(self, bucket: str) -> bool:
         """Whether the stack's own NATS has ever written anything into this bucket."""

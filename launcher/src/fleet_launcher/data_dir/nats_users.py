@@ -52,7 +52,7 @@ class NatsUsers:
         return cls(folder, names)
 
     @property
-    def are_in_force(self) -> bool:
+    def are_enforced(self) -> bool:
         return self._folder.wire_names.exists()
 
     def role_file(self, role: str) -> Path:
@@ -127,12 +127,12 @@ class NatsUsers:
         write_secret(self._folder.wire_names, WireNames(**names).model_dump_json())
         write_secret(self._folder.nats_users, self.config())
 
-    def let_everybody_in(self) -> None:
+    def allow_anonymous(self) -> None:
         """Write a users file without authentication: every client of NATS may do everything."""
         self._folder.wire_names.unlink(missing_ok=True)
         write_secret(self._folder.nats_users, open_config())
 
-    def keep_out_of_it(self) -> None:
+    def leave_to_operator(self) -> None:
         """Remove both files: the operator runs NATS."""
         self._folder.wire_names.unlink(missing_ok=True)
         self._folder.nats_users.unlink(missing_ok=True)
@@ -144,7 +144,7 @@ class NatsUsers:
         if earlier.is_dir() and not ours.exists():
             earlier.rename(ours)
 
-    def tell_running_nats(self) -> bool:
+    def reload_running_nats(self) -> bool:
         """Write the users file and make NATS reload it; False if no NATS of this stack runs."""
         write_secret(self._folder.nats_users, self.config())
         state = read_state(self._folder)

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from ..errors import LaunchError
-from ..family import is_alive
+from ..part_processes import is_alive
 from .folder import DataFolder
 
 
@@ -51,7 +51,7 @@ class StackState(BaseModel):
     stop_seconds: float
     parts: list[PartState]
     # Example commands that are printed after the start.
-    invitation: list[str] = []
+    example_commands: list[str] = []
     # The URL of a NATS that the stack did not start.
     nats_url: str | None = None
 

@@ -37,7 +37,7 @@ class ForeignLine:
     message: str
 
 
-def understand(text: str) -> ForeignLine:
+def parse_line(text: str) -> ForeignLine:
     if (nats := _NATS.fullmatch(text)) is not None:
         return ForeignLine(_LEVELS.get(nats["level"], logging.INFO), "nats-server", nats["message"])
     if (nginx := _NGINX.fullmatch(text)) is not None:
@@ -97,7 +97,7 @@ class ForeignLines(asyncio.Protocol):
         text = data.decode(errors="replace").rstrip()
         if not text or self._as_they_are:
             return without_secrets(text) or None
-        line = understand(text)
+        line = parse_line(text)
         if not line.message:
             return None  # the banner of NATS
         return self._formatter.format(

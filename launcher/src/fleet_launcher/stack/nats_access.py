@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..data_dir.nats_users import NatsUsers
 
@@ -13,14 +14,14 @@ class NatsAccess:
     users: NatsUsers | None
 
     def env(self, role: str) -> dict[str, str]:
-        if self.users is None:
-            return {"PYOCO_NATS_URL": self.url}
-        return {"PYOCO_NATS_URL": self.url, "PYOCO_NATS_NKEY_FILE": str(self.users.role_file(role))}
+        return self._env(None if self.users is None else self.users.role_file(role))
 
     def worker_env(self, worker_id: str) -> dict[str, str]:
-        if self.users is None:
-            return {"PYOCO_NATS_URL": self.url}
-        return {"PYOCO_NATS_URL": self.url, "PYOCO_NATS_NKEY_FILE": str(self.users.worker_file(worker_id))}
+        return self._env(None if self.users is None else self.users.worker_file(worker_id))
+
+    def _env(self, seed: Path | None) -> dict[str, str]:
+        credentials = {} if seed is None else {"PYOCO_NATS_NKEY_FILE": str(seed)}
+        return {"PYOCO_NATS_URL": self.url, **credentials}
 
 
 def grant_stack_workers(users: NatsUsers, worker_ids: Iterable[str], tags: Iterable[str]) -> None:

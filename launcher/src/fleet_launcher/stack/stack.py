@@ -84,7 +84,7 @@ class StackPlan:
             ),
         ]
 
-    async def invitation(self) -> list[str]:
+    async def example_commands(self) -> list[str]:
         """Example commands for the user: a submit that works, if a worker of the stack has a flow."""
         curl = ["curl", "-s"]
         lines = []
@@ -123,13 +123,13 @@ class StackPlan:
             worker_ids = [stack_worker_id(self.folder, number) for number in range(1, self.workers + 1)]
             grant_stack_workers(users, worker_ids, self.settings.worker_tags)
         if not self.with_nats:
-            users.keep_out_of_it()
+            users.leave_to_operator()
         else:
             users.adopt_store()
             if wants_users:
                 users.enforce()
             else:
-                users.let_everybody_in()
+                users.allow_anonymous()
         return users if wants_users else None
 
     def _gateway_command(self, secret: GatewaySecret) -> list[str]:

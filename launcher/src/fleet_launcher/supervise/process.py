@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fleet_kit.settings import FleetSettings
 
-from ..family import MARK, end, family_of, mark_of, started_at
 from ..logs.foreign_lines import ForeignLines
+from ..part_processes import MARK, end, mark_of, processes_of, started_at
 from ..stack.environment import environment_of
 from ..stack.parts import Part
 from . import parent_death
@@ -66,7 +66,7 @@ class Child:
     async def wait(self) -> str:
         """Wait until the process and all it started are gone; return how it ended."""
         code = await self._process.wait()
-        await self._end_family()
+        await self._end_processes()
         return _how(code)
 
     async def stop(self, hurry: asyncio.Event) -> bool:
@@ -80,7 +80,7 @@ class Child:
         if not went_by_itself:
             self._send(signal.SIGKILL)
         await self._process.wait()
-        await self._end_family()
+        await self._end_processes()
         return went_by_itself
 
     async def _ended_within(self, seconds: float, hurry: asyncio.Event) -> None:
@@ -89,9 +89,9 @@ class Child:
         for task in pending:
             task.cancel()
 
-    async def _end_family(self) -> None:
+    async def _end_processes(self) -> None:
         def sweep() -> None:
-            end(family_of(self._stack, self._part.name, self.pid, self.started_at), at_once=True)
+            end(processes_of(self._stack, self._part.name, self.pid, self.started_at), at_once=True)
 
         await asyncio.to_thread(sweep)
         await self._foreign_lines.end()

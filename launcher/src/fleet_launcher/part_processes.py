@@ -37,7 +37,7 @@ def is_alive(pid: int, since: float | None) -> bool:
         return False
 
 
-def family_of(stack: str, part: str, leader: int | None, since: float | None) -> list[psutil.Process]:
+def processes_of(stack: str, part: str, leader: int | None, since: float | None) -> list[psutil.Process]:
     """All live processes of a part: those that carry its mark and those in the session it began.
 
     The mark finds children that left the session; the session finds those that hide their environment (nginx).
