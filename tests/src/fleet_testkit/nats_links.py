@@ -17,7 +17,7 @@ from .nats_server import NatsServer
 async def ready_link(
     nats_url: str,
     *,
-    timeout_seconds: float | None = None,
+    timeout_seconds: float = 5.0,
     prepare: Callable[[NatsLink], Awaitable[None]] | None = None,
 ) -> AsyncIterator[NatsLink]:
     """A connected link; `prepare` runs after every connect."""
