@@ -62,10 +62,3 @@ def test_output_arrives_while_the_run_goes_on(stack: Fleet) -> None:
     assert (heard[-1][1], heard[-1][2]["status"]) == ("end", "COMPLETED")
     # The first words came well before the last: nothing on the way waits for the stream to end.
     assert heard[-1][0] - heard[0][0] > 1.0
-
-
-@pytest.mark.parametrize("follow", [0, 1])
-def test_nothing_of_a_run_that_is_not_there_is_told(stack: Fleet, follow: int) -> None:
-    answer = stack.client.get("/runs/6f1c1a34-8c0e-4e37-9b1b-000000000000/logs", params={"follow": follow})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0005"

@@ -83,13 +83,6 @@ def test_the_history_tells_who_did_it_from_where_and_nobody_can_lie_about_it(gua
     }
 
 
-def test_the_version_must_rise(stack: Fleet, tmp_path: Path) -> None:
-    assert stack.client.post("/wheels", files=upload_of(build_wheel(tmp_path, "rising", "2.0"))).status_code == 200
-    refused = stack.client.post("/wheels", files=upload_of(build_wheel(tmp_path, "rising", "1.9")))
-    assert refused.status_code == 409
-    assert "rising 1.9 is not newer than the registered 2.0" in refused.json()["detail"]
-
-
 def plain_upload(stack: Fleet, wheel: Path, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
     """As a simple client does it: send everything, then read the answer."""
     head = b'--b\r\nContent-Disposition: form-data; name="wheel"; filename="%b"\r\n\r\n' % wheel.name.encode()

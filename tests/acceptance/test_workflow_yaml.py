@@ -89,25 +89,6 @@ def test_python_in_the_graph_is_refused_and_not_executed(stack: Fleet, tmp_path:
     assert not proof.exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "says"),
-    [
-        (
-            ONE_TASK.format(graph="it >> greet", callable="hello:choose"),
-            'names the task "greet", which is not in tasks',
-        ),
-        (ONE_TASK.format(graph="it >> it", callable="hello:choose"), "a cycle: it >> it"),
-        (ONE_TASK.format(graph="it", callable="hello.choose"), '"hello.choose" is no module:function'),
-        ("flows: {}\n", 'line 1: the key "flows" is not allowed'),
-        (ONE_TASK.format(graph="it", callable="a:b") + "retires: 3\n", 'line 3: unknown key "retires"'),
-    ],
-)
-def test_a_file_that_no_worker_could_run_is_refused_at_the_door(stack: Fleet, file: str, says: str) -> None:
-    answer = post(stack, file)
-    assert answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY
-    assert says in answer.json()["detail"]
-
-
 @pytest.mark.parametrize("size", [262_145, 2_000_000])
 def test_a_file_above_the_limit_is_refused_by_the_first_that_sees_it(stack: Fleet, size: int) -> None:
     answer = post(stack, "#" * size)
