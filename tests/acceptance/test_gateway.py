@@ -7,7 +7,6 @@ import pytest
 
 from fleet_testkit.api_keys import issue_key
 from fleet_testkit.fleet import Fleet
-from fleet_testkit.ledger import ledger_rows
 from fleet_testkit.log_lines import log_lines
 from fleet_testkit.runs import read, submit, wait_ended
 from fleet_testkit.waiting import wait_until
@@ -115,7 +114,7 @@ def test_identity_headers_of_a_client_are_ignored(stack: Fleet) -> None:
     [ended] = wait_ended(stack.client, [run_id])
     assert (ended["tenant_id"], ended["api_key_id"]) == (None, None)
     assert stack.client.get(f"/runs/{run_id}", headers=EVIL).json()["run_id"] == run_id
-    assert ledger_rows(stack, "SELECT DISTINCT tenant_id FROM runs") == [("anonymous",)]
+    assert stack.ledger_rows("SELECT DISTINCT tenant_id FROM runs") == [("anonymous",)]
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,6 @@
 """Reads the ledger of a fleet directly, without its service."""
 
-from typing import Any
-
 from .fleet import Fleet
-
-
-def ledger_rows(fleet: Fleet, query: str) -> list[tuple[Any, ...]]:
-    return fleet.ledger_rows(query)
 
 
 def accepted_run_ids(fleet: Fleet) -> set[str]:
