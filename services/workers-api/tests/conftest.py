@@ -67,3 +67,15 @@ async def until_listed(service: httpx.AsyncClient, *worker_ids: str) -> None:
         return await listed(service, scope="all", include_hidden="true") == list(worker_ids)
 
     await eventually(seen, what=f"the list being {worker_ids}")
+
+
+async def lose_nats(service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer) -> None:
+    """List a worker w1, then kill NATS; return when the service has noticed."""
+    await bucket.put("w1", record("w1"))
+    await until_listed(service, "w1")
+    nats_server.kill()
+
+    async def is_refused() -> bool:
+        return (await service.get("/workers")).status_code == 503
+
+    await eventually(is_refused, what="503 while NATS is away")

@@ -16,7 +16,7 @@ from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import listed, record, until_listed
+from .conftest import listed, lose_nats, record, until_listed
 
 NOT_FOUND = "ERR-PYOCO-0020"
 INVALID = "ERR-PYOCO-0019"
@@ -238,14 +238,8 @@ async def test_every_route_asks_for_its_scope(service: httpx.AsyncClient, method
 async def test_while_nats_is_away_changes_are_refused(
     service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
 ) -> None:
-    await bucket.put("w1", record("w1"))
-    await until_listed(service, "w1")
-    nats_server.kill()
-
-    async def is_refused() -> bool:
-        return (await service.get("/workers/w1")).status_code == 503
-
-    await eventually(is_refused, what="503 while NATS is away")
+    await lose_nats(service, bucket, nats_server)
+    assert (await service.get("/workers/w1")).status_code == 503
     for method, path in (("PATCH", "w1"), ("POST", "w1/drain"), ("POST", "w1/resume"), ("GET", "events")):
         answer = await service.request(method, f"/workers/{path}", json={"hidden": True})
         assert (answer.status_code, answer.json()["error"]["meta"]["err_id"]) == (503, "ERR-PYOCO-0003")

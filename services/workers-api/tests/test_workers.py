@@ -16,7 +16,7 @@ from fleet_testkit.waiting import eventually
 from fleet_workers_api.main import build
 from fleet_workers_api.settings import Settings
 
-from .conftest import listed, record, until_listed
+from .conftest import listed, lose_nats, record, until_listed
 
 
 async def test_a_worker_is_listed_with_every_field_of_the_contract(
@@ -139,14 +139,7 @@ async def test_without_an_identity_nothing_is_answered(service: httpx.AsyncClien
 async def test_an_outage_is_answered_with_503_and_ends_without_a_restart(
     service: httpx.AsyncClient, bucket: Bucket, nats_server: NatsServer
 ) -> None:
-    await bucket.put("w1", record("w1"))
-    await until_listed(service, "w1")
-    nats_server.kill()
-
-    async def is_refused() -> bool:
-        return (await service.get("/workers")).status_code == 503
-
-    await eventually(is_refused, what="503 while NATS is away")
+    await lose_nats(service, bucket, nats_server)
     answer = await service.get("/workers")
     assert answer.json()["error"]["meta"]["err_id"] == "ERR-PYOCO-0003"
     assert answer.json()["error"]["meta"]["retryable"] is True
