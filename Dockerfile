@@ -5,7 +5,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 COPY requirements-build.lock /locks/
 RUN python -m venv /build && /build/bin/pip install --require-hashes -r /locks/requirements-build.lock
 
-# What all parts stand on is built once.
+# The base of all parts is built once.
 FROM tools AS shared
 COPY contracts /src/contracts
 COPY kit /src/kit

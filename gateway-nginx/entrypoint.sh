@@ -10,7 +10,7 @@ fi
 PYOCO_GATEWAY_API_KEY_VARIABLE=http_$(printf %s "$PYOCO_HTTP_API_KEY_HEADER" | tr 'A-Z-' 'a-z_')
 export PYOCO_GATEWAY_API_KEY_VARIABLE
 
-# What it is called: the loopback names and what the operator says, each once.
+# Its host names: the loopback names and those of the operator, each once.
 known=$(printf '%s,localhost,127.0.0.1,[::1]' "${PYOCO_ALLOWED_HOSTS:-}" | tr 'A-Z,' 'a-z\n' | tr -d ' ' | sort -u)
 PYOCO_GATEWAY_KNOWN_HOSTS=$(printf '%s\n' "$known" | sed '/./!d; s/$/ 1;/')
 export PYOCO_GATEWAY_KNOWN_HOSTS
@@ -33,7 +33,7 @@ follow_errors <"$errors" &
 follower=$!
 exec 2>"$errors"
 
-# What was said last would end with the container, before it is read.
+# The last lines would end with the container, before they are read.
 give_up() {
   exec 2>/dev/null
   wait "$follower"
@@ -58,7 +58,7 @@ if [ -n "$unknown" ]; then
   give_up
 fi
 
-# What the image says about its own steps is no JSON, and nobody needs it.
+# The lines of the image about its own steps are no JSON, and nobody needs them.
 export NGINX_ENTRYPOINT_QUIET_LOGS=1
 # Fills the templates. Who came with a key is remembered where the image has njs, new enough.
 njs=/usr/lib/nginx/modules/ngx_http_js_module.so

@@ -1,4 +1,4 @@
-"""What acceptance and chaos tests share: one fleet that nobody breaks, and flows with visible effects.
+"""Fixtures of acceptance and chaos tests: one fleet that nobody breaks, and flows with visible effects.
 
 With `--fleet composed` the acceptance tests have theirs in containers.
 """
@@ -77,7 +77,7 @@ def flows_dir() -> Path:
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
-    """Where executions leave their marks, one line each."""
+    """The file in which executions leave their marks, one line each."""
     file = tmp_path / "marks"
     file.touch()
     return file

@@ -1,4 +1,4 @@
-"""What only the image has: its main file and its scripts."""
+"""The files that only the image has: its main file and its scripts."""
 
 import json
 import shutil

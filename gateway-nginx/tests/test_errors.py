@@ -1,4 +1,4 @@
-"""What nginx itself answers when something is wrong: always our envelope, always valid JSON."""
+"""Errors that nginx itself answers have our envelope and are valid JSON."""
 
 import json
 

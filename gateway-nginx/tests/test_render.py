@@ -27,7 +27,7 @@ from fleet_gateway.render import (
 
 ROOM = Path(__file__).parents[1]
 
-# What the main file of the public nginx image has, with paths a test may write to.
+# The main file of the public nginx image, with paths a test may write to.
 CONTAINER_MAIN = """
 daemon off;
 pid {folder}/nginx.pid;

@@ -74,7 +74,7 @@ class StandinServer:
         return psutil.Process(int((self.data_dir / f"{name}.child").read_text()))
 
     def leftovers(self) -> list[str]:
-        """What a stopped stack must not leave in its data dir."""
+        """The files that a stopped stack must not leave in its data dir."""
         return [path.name for path in self.data_dir.iterdir() if path.name in ("fleet.lock", "fleet.json", "run")]
 
     def _options(self) -> list[str]:

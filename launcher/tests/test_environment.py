@@ -1,4 +1,4 @@
-"""What of the launcher's environment reaches which part."""
+"""Each part gets only the variables of the launcher's environment that it needs."""
 
 from typing import get_args
 

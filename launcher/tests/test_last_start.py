@@ -56,7 +56,7 @@ def test_a_stack_that_asked_for_keys_is_opened_only_by_saying_so(
 
 
 async def change_keys(server: NatsServer, change: Callable[[KeyValue], Awaitable[object]]) -> None:
-    """What the stack's own NATS has kept when it is stopped after that."""
+    """The names that the stack's own NATS has kept when it is stopped after that."""
     with server.running():
         client = await nats.connect(server.url)
         await change(await client.jetstream().create_key_value(bucket="pyoco_auth"))

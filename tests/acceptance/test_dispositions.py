@@ -1,4 +1,4 @@
-"""What becomes of a job that cannot be brought to a good end (appendix E), seen from outside."""
+"""Jobs that cannot be brought to a good end (appendix E), seen from outside."""
 
 import json
 import uuid

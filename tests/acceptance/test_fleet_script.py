@@ -1,4 +1,4 @@
-"""What a newcomer types: ./fleet up, a run, ./fleet down; and nothing is left."""
+"""The first commands of a newcomer: ./fleet up, a run, ./fleet down; and nothing is left."""
 
 import json
 import os

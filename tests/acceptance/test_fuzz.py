@@ -1,4 +1,4 @@
-"""Whatever the schemas of the services allow or forbid, sent through the gateway: an answer, never a failure."""
+"""Requests that the schemas of the services allow or forbid, sent through the gateway: an answer, never a failure."""
 
 import os
 from functools import cache

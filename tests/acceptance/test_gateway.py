@@ -1,4 +1,4 @@
-"""What a client gets when it asks for something wrong, and what identity it can claim for itself: none."""
+"""Wrong requests are answered with the envelope, and a client can claim no identity."""
 
 import uuid
 

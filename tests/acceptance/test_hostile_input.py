@@ -28,7 +28,7 @@ JSON_ROUTES = [
     ("POST", "/auth/keys"),
 ]
 CONTENT_TYPES = {"application/json", "multipart/form-data", "application/x-www-form-urlencoded", "text/plain", ""}
-# What can stand where JSON is expected and never is a good request.
+# Bodies in the place of JSON that never are a good request.
 BAD_BODIES = {
     "a list in a list in a list": b"[" * 200_000,
     "an object in an object": b'{"params":' * 50_000 + b"1" + b"}" * 50_000,

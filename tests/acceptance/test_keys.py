@@ -68,7 +68,7 @@ def test_keys_are_in_no_log_and_no_file(guarded: Fleet) -> None:
     guarded.client.get("/runs", headers={KEY_HEADER: bad})
     with httpx.Client(base_url=guarded.url, headers={KEY_HEADER: good}, timeout=30) as client:
         for key in (good, bad):
-            # Where a key may be put by mistake, or by somebody who wants it to be found.
+            # Places into which a key may be put by mistake, or by somebody who wants it to be found.
             said = client.get("/runs", headers={"X-Request-Id": key, "User-Agent": key, "Referer": f"http://x/{key}"})
             assert said.headers["x-request-id"] != key
             for spelled in (key, key.replace("_", "%5F"), key.replace("_", "%255f"), f"%70{key[1:]}"):

@@ -1,4 +1,4 @@
-"""What each user of the stack's NATS may not do, tried on a running stack; what it may, every other test shows."""
+"""Each user of the stack's NATS tries all that it may not do; every other test shows what it may do."""
 
 import asyncio
 import contextlib

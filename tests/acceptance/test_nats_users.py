@@ -142,7 +142,7 @@ def test_data_of_a_version_without_users_is_kept_and_a_peer_may_still_come_witho
     async def look(client: nats.NATS) -> bytes:
         return (await (await client.jetstream().key_value("pyoco_auth")).get("kept")).value or b""
 
-    # What it keeps of keys does not say whether callers needed one.
+    # The keys that it keeps do not say whether callers needed one.
     with Stack(tmp_path / "data", "--auth", "none") as stack:
         assert Wire(stack.nats_url).use(look) == b"of an earlier version"
         runs_on(stack, "default")

@@ -73,7 +73,7 @@ def limited(guarded: Fleet) -> str:
 
 
 def raw(stack: Fleet, request: bytes) -> bytes:
-    """Whatever comes back until the other side closes."""
+    """All bytes until the other side closes."""
     with socket.create_connection(("127.0.0.1", stack.port), timeout=20) as connection:
         connection.sendall(request)
         received = b""

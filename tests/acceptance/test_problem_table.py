@@ -44,7 +44,7 @@ Evidence = httpx.Response | dict[str, Any] | str
 
 @dataclass(frozen=True)
 class Ground:
-    """Where problems are caused."""
+    """The fleet on which problems are caused."""
 
     stack: Fleet
     guarded: Fleet
@@ -211,7 +211,7 @@ def neither_nats_nor_ledger(ground: Ground, problem: Problem) -> Evidence:
             assert answer.result().status_code == httpx.codes.SERVICE_UNAVAILABLE
     finally:
         ground.brittle_nats.resume()
-    # What the table calls an orphan is no stray here: the outbox still has the run, and it is sent.
+    # The orphan of the table is not lost here: the outbox still has the run, and it is sent.
     [ended] = wait_ended(ground.brittle.client, [run_id], within=60)
     assert ended["status"] == "COMPLETED"
     return line

@@ -18,7 +18,7 @@ from fleet_testkit.waiting import wait_until
 
 Route = tuple[str, str]
 
-# What each route asks for. A route that is added and has no row here makes the first test fail.
+# The scope that each route asks for. A route that is added and has no row here makes the first test fail.
 TABLE: dict[Route, Scope] = {
     ("GET", "/runs"): Scope.RUNS_READ,
     ("POST", "/runs"): Scope.RUNS_WRITE,
@@ -61,7 +61,7 @@ TABLE: dict[Route, Scope] = {
 # Routes that the services have for each other and for operators: to the gateway's callers they do not exist.
 INSIDE = {("GET", "/ready"), ("GET", "/verify"), ("GET", "/openapi.json")}
 OPEN = {("GET", "/health")}
-# What the gateway has under another name than the service behind it; the service's own of that name is inside.
+# Paths of the gateway by those of the service behind it; the service's own path of that name is inside.
 OUTSIDE = {"/fleet/metrics": "/metrics"}
 
 BODIES: dict[Route, dict[str, Any]] = {
@@ -156,7 +156,7 @@ def test_without_a_key_nobody_gets_in(guarded: Fleet, route: Route) -> None:
 def test_with_a_key_that_is_none_nobody_gets_in(guarded: Fleet, keys: Keys, route: Route, kind: str) -> None:
     status, meta = ask(guarded, route, getattr(keys, kind))
     assert (status, meta["err_id"]) == (403, "ERR-PYOCO-0015")
-    # Which of them it is, is nobody's business.
+    # The answer does not say which of them it is.
     assert "missing_scope" not in meta
     assert set(meta) == {"request_id", "err_id", "msg_id", "retryable"}
 
@@ -183,7 +183,7 @@ def test_an_admin_gets_in_everywhere(guarded: Fleet, keys: Keys, route: Route) -
     assert status not in (401, 403), meta
 
 
-# Which problem a bad query is, if it is not ERR-PYOCO-0002.
+# The routes whose bad queries are another problem than ERR-PYOCO-0002.
 LISTS = {("GET", "/runs"), ("GET", "/dlq"), ("DELETE", "/dlq"), ("GET", "/dlq/groups")}
 
 

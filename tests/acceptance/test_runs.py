@@ -122,7 +122,7 @@ def test_the_long_example_shows_that_it_lives_while_it_works(stack: Fleet, wire:
 
 
 def output_lines(wire: Wire, run_id: str) -> list[str]:
-    """What a run printed, line by line."""
+    """The output of a run, line by line."""
     batches = wire.events(run_id)
     assert [batch.batch for batch in batches] == list(range(len(batches)))
     events = [event for batch in batches for event in batch.events]

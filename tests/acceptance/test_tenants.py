@@ -26,7 +26,7 @@ ROUTES = sorted(
 )
 OF_ONE = [route for route in ROUTES if "{" in route[1]]
 
-# What a route is asked besides the plain request.
+# Query and body of routes that need more than the plain request.
 VARIANTS: dict[tuple[str, str], list[dict[str, Any]]] = {
     ("GET", "/runs/{run_id}/logs"): [{}, {"follow": 1}],
     ("GET", "/runs/{run_id}/result"): [{}, {"partial": 1}],

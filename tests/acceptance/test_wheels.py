@@ -75,7 +75,7 @@ def test_the_history_tells_who_did_it_from_where_and_nobody_can_lie_about_it(gua
     assert event["source"] == {
         "remote_addr": address,
         "x_real_ip": address,
-        # What proxies before the gateway claim is kept, with the gateway's own word at its end.
+        # The addresses that proxies claim are kept, with the one that the gateway saw at the end.
         "x_forwarded_for": f"192.0.2.2, {address}",
         "user_agent": "me/1",
         "host": f"127.0.0.1:{guarded.port}",

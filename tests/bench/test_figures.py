@@ -1,4 +1,4 @@
-"""What a ratio means, and how figures are shown."""
+"""Ratios mean what they say, and figures are shown as wanted."""
 
 import json
 from pathlib import Path

@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.embedded_only("what the gateway refuses is the same in containers: gateway-nginx/tests"),
 ]
 
-# What the page was able to read is its result.
+# The result: all that the page was able to read.
 ATTACK = """
 async ({target, wheelName, wheel, flow}) => {
   const bytes = Uint8Array.from(atob(wheel), (character) => character.charCodeAt(0));
@@ -101,7 +101,7 @@ class _EmptyPage(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def other_port() -> Iterator[int]:
-    """Where somebody else's pages are served."""
+    """The port of a server of another origin's pages."""
     with serving(_EmptyPage) as port:
         yield port
 

@@ -14,7 +14,7 @@ from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
 SUBMITS = 100
-# What the streams reserve must fit on a small disk. As text: a line may be cut in two where the disk ended.
+# The space that the streams reserve must fit on a small disk. As text: a line may be cut in two where the disk ended.
 ENV = {
     "PYOCO_EVENTS_MAX_BYTES": "4000000",
     "PYOCO_DLQ_MAX_BYTES": "4000000",

@@ -82,7 +82,7 @@ class Act:
     run: int
 
 
-# What leads somewhere comes more often.
+# Acts that lead to more states come more often.
 VERBS = [
     *[Verb.FAIL] * 6,
     *[Verb.CLAIM, Verb.REQUEUE, Verb.HEARTBEAT] * 4,
@@ -107,7 +107,7 @@ class World:
         self.history = SnapshotHistory("pyoco_runs")
         self.services: list[httpx.AsyncClient] = []
         self.links: list[NatsLink] = []
-        # What has happened, over all examples.
+        # How often each thing has happened, over all examples.
         self.seen: Counter[str] = Counter()
         self._server = server
         self._database_url = database_url
@@ -337,7 +337,7 @@ class Story:
         return not await self.disagreements()
 
     async def disagreements(self) -> list[str]:
-        """What the ledger says and KV does not, of each run and in the totals."""
+        """The differences between ledger and KV, of each run and in the totals."""
         found = []
         rows = self.world.rows(
             "SELECT run_id, status, attempt, failures, reopened FROM runs WHERE tag = :tag", tag=self.tag

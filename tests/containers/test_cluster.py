@@ -53,7 +53,7 @@ class Cluster(ComposedFleet):
             return None
 
     def streams(self, server: str) -> dict[str, dict[str, Any]] | None:
-        """What a server says of the streams that it leads or has, and of their consumers: name to state."""
+        """The streams of a server with their consumers, by name, as it reports them; None if it does not answer."""
         said = self.ask_nats(server, "/jsz?accounts=1&streams=1&consumers=1&config=1")
         if said is None:
             return None

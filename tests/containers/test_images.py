@@ -1,4 +1,4 @@
-"""What is in the images, and what anybody can see of the containers."""
+"""The contents of the images, and all that can be seen of the containers from outside."""
 
 import json
 import select

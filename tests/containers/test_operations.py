@@ -1,4 +1,4 @@
-"""What the pages on containers in docs/how-to promise, with their very commands."""
+"""The pages on containers in docs/how-to keep their promises, with their very commands."""
 
 import json
 import subprocess
@@ -31,7 +31,7 @@ def kept(engine: None) -> Iterator[ComposedFleet]:
 
 
 class Possessions:
-    """What a fleet has before something is lost, and must have afterwards."""
+    """The data of a fleet before something is lost, which it must have afterwards."""
 
     def __init__(self, fleet: ComposedFleet, folder: Path, name: str) -> None:
         self._fleet = fleet
@@ -103,7 +103,7 @@ def test_a_fleet_that_was_lost_comes_back_from_its_backup(
     occupied = operate(kept, "ops/restore", str(backup))
     assert (occupied.returncode, "to give up all of them" in occupied.stderr) == (1, True)
     kept.remove()
-    # What a layer keeps that is not named now, does not matter.
+    # A volume of a layer that is not named now does not matter.
     labels = (f"com.docker.compose.project={kept.project}", "com.docker.compose.volume=prometheus")
     others = kept.docker("volume", "create", *(f"--label={label}" for label in labels)).strip()
     begun = time.monotonic()
@@ -159,7 +159,7 @@ def test_a_postgresql_that_lost_its_data_goes_back_to_the_backup(kept: ComposedF
     feed(kept, backup / "ledger.dump", "exec", "-T", "postgres", *RESTORE_LEDGER)
     kept.up()
     possessions.are_there()
-    # Whose a run is only the ledger says, and it has never heard of this one, whatever NATS still has of it.
+    # Only the ledger knows the owner of a run, and it has no record of this one, whatever NATS still has of it.
     assert kept.client.get(f"/runs/{late}").status_code == httpx.codes.NOT_FOUND
     assert late not in {run["run_id"] for run in kept.client.get("/runs").json()}
 
@@ -280,7 +280,7 @@ def test_what_a_run_without_a_worker_tells_to_type_keeps_layers_and_the_number_o
     run_id = submit(composed.client, "hello", tag="gpu", name="tagged")
 
     def command_shown() -> str:
-        """What it says once the workers that an earlier test has stopped are no longer taken for alive."""
+        """The command, shown once the workers that an earlier test has stopped no longer count as alive."""
         return str(composed.client.get(f"/runs/{run_id}").json()["waiting_detail"]).partition(" with: ")[2]
 
     command = wait_until(command_shown, within=60, what="a command that starts a worker")

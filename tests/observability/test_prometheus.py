@@ -19,7 +19,7 @@ from fleet_testkit.waiting import wait_until
 from .conftest import OBSERVABILITY, SERVICES, metrics_in
 
 DASHBOARDS = sorted((OBSERVABILITY / "grafana" / "dashboards").glob("*.json"))
-# What Grafana puts in for its own variables.
+# The values that Grafana puts in for its own variables.
 INTERVALS = {"$__rate_interval": "1m", "$__interval": "15s", "$__range": "1h", "$flow": ".*", "$tag": ".*"}
 
 

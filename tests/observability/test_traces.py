@@ -109,7 +109,7 @@ def crashed(scene: Scene) -> Trace:
     with scene.worker("victim") as victim:
         run_id = scene.submit("scripted", tag="own", params={"marks": str(marks), "script": ["hang", "fine"]})
         wait_until(marks.exists, within=30, what="the first attempt")
-        # What it has exported by then is what is left of it.
+        # Only the spans that it has exported by then are left of it.
         claimed = ("run.claim", "run.ingest")
         scene.receiver.wait_for(
             "the claim", scene.trace_id(run_id), lambda trace: all(trace.count(name) for name in claimed), within=60
@@ -313,7 +313,7 @@ def test_every_span_and_attribute_is_in_the_schema_and_the_other_way_round(
     seen: dict[str, set[str]] = {}
     for span in scene.receiver.spans:
         attributes = set(span.attributes) | {name for _, about in span.links for name in about}
-        # What goes wrong on a busy machine is another thing each time.
+        # On a busy machine something else fails each time.
         seen.setdefault(_template(span), set()).update(attributes - {ERROR_TYPE})
     assert seen == described
     assert {ERROR_TYPE}.union(*described.values()) == set(schema["attributes"])

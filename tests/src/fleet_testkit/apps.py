@@ -20,7 +20,7 @@ from .nats_links import ready_link
 from .programs import Program
 from .waiting import eventually, wait_until
 
-# What the gateway adds to every request while authentication is off.
+# The headers that the gateway adds to every request while authentication is off.
 ANONYMOUS = {
     HEADER_TENANT_ID: ANONYMOUS_TENANT,
     HEADER_API_KEY_ID: "",

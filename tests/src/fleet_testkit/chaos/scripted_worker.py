@@ -74,7 +74,7 @@ class ScriptedRunner:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker believes to have done with a run."""
+    """The outcome of a run as its worker reports it."""
 
     run_id: str
     attempt: int | None
@@ -130,7 +130,7 @@ class ScriptedWorker:
             started.cancel()
 
     async def tend(self) -> None:
-        """What an agent does every moment for what it holds: acks, heartbeat, overdue cancels."""
+        """Do the periodic work of an agent for the runs that it holds: acks, heartbeats, overdue cancels."""
         await asyncio.gather(
             *(held.execution.keep_alive(0.0, ack_wait_seconds=30.0) for held in list(self._held.values()))
         )
