@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # The fixtures that give a test a fleet.
 _FLEETS = {"stack", "guarded", "new_fleet"}
+_NGINX = "PYOCO_NGINX_BIN"
 _SUMMARY = pytest.StashKey[list[str]]()
 # The first test that asks for a fleet in containers waits for it to be built and started.
 _COMPOSED_SECONDS = 1800
@@ -48,8 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A developer's own settings are not part of a test.
-    for name in [name for name in os.environ if name.startswith(("PYOCO_", "COMPOSE_"))]:
+    # A developer's own settings are not part of a test; only the nginx of the gateway's tests may be chosen.
+    for name in [name for name in os.environ if name.startswith(("PYOCO_", "COMPOSE_")) and name != _NGINX]:
         del os.environ[name]
     config.addinivalue_line("markers", "own_nats: stops, kills, pauses or wipes its NATS, and so has one of its own")
     config.addinivalue_line("markers", "alone: needs the machine for itself; run after all others, one by one")
