@@ -1,9 +1,7 @@
 """The first commands of a newcomer: ./fleet up, a run, ./fleet down; and nothing is left."""
 
 import json
-import os
 import re
-import shlex
 import socket
 import subprocess
 from pathlib import Path
@@ -14,6 +12,7 @@ import psutil
 import pytest
 
 from fleet_testkit.nats_server import free_port
+from fleet_testkit.newcomer import Newcomer
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import is_alive
 from fleet_testkit.waiting import wait_until
@@ -80,45 +79,12 @@ def test_help_lists_every_command_that_the_script_takes() -> None:
     assert taken - {"-h", "--help"} == listed
 
 
-class Newcomer:
-    """Types into a shell, on a data dir and a port of the test's own."""
-
-    def __init__(self, folder: Path) -> None:
-        outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
-        self.port = free_port()
-        self.data_dir = folder / "data"
-        self.env = {
-            **outside,
-            "PYOCO_LOAD_DOTENV": "0",
-            "PYOCO_DATA_DIR": str(self.data_dir),
-            "PYOCO_PORT": str(self.port),
-            "PYOCO_FLOWS_DIR": str(folder / "flows"),
-        }
-
-    def types(self, command: str, **variables: str) -> str:
-        done = subprocess.run(
-            ["bash", "-euc", command.replace("localhost:8000", f"127.0.0.1:{self.port}")],
-            cwd=REPOSITORY,
-            env=self.env | variables,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def starts(self, command: str) -> "subprocess.Popen[bytes]":
-        with (self.data_dir / "separate.log").open("wb") as log:
-            return subprocess.Popen(shlex.split(command), cwd=REPOSITORY, env=self.env, stdout=log, stderr=log)
-
-
 def test_what_readme_and_stack_tell_to_type_works_with_keys_on_a_fresh_data_dir(short_path: Path) -> None:
     (short_path / "flows").mkdir()
     (short_path / "flows" / "weather.py").write_text(
         "from pyoco import Flow, task\n\n@task\ndef report():\n    return 21\n\nflow = Flow('weather') >> report\n"
     )
-    newcomer, separate = Newcomer(short_path), None
+    newcomer, separate = Newcomer(short_path, PYOCO_FLOWS_DIR=str(short_path / "flows")), None
     readme = (REPOSITORY / "README.md").read_text()
     chapter = readme[readme.index("## API keys") :]
     start, create, ask, list_keys, revoke, stop = chapter.split("```\n")[1].splitlines()
