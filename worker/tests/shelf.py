@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from nats.js.api import ObjectMeta
 from nats.js.object_store import ObjectStore
 
@@ -107,3 +108,15 @@ class Shelf:
             lambda sync: sync.last_result == "ok" and [wheel.name for wheel in sync.installed_wheels] == list(names),
             what=f"{names} in force",
         )
+
+
+def pips_of(pid: int) -> list[psutil.Process]:
+    """The installs that a worker's agent has under way."""
+
+    def is_pip(process: psutil.Process) -> bool:
+        try:
+            return "fleet_worker.wheels.pip_process" in process.cmdline()
+        except psutil.NoSuchProcess:
+            return False  # it has just ended
+
+    return [child for child in psutil.Process(pid).children(recursive=True) if is_pip(child)]

@@ -6,7 +6,6 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from fleet_contracts.wheel import InstalledWheel
@@ -16,6 +15,8 @@ from fleet_worker.wheels.choice import Interpreter
 from fleet_worker.wheels.home import WheelHome
 from fleet_worker.wheels.install import InstallFailed, install, why_unusable
 from fleet_worker.wheels.own_packages import own_packages
+
+from .shelf import pips_of
 
 HERE = Interpreter.here(own_packages())
 
@@ -120,12 +121,8 @@ async def test_an_install_that_is_broken_off_leaves_no_process(tmp_path: Path, h
     timeout = 0.3 if how == "too slow" else 60.0
     installing = asyncio.create_task(install(file, into=tmp_path / "tree", scratch=tmp_path, timeout_seconds=timeout))
 
-    def pips() -> list[psutil.Process]:
-        children = psutil.Process(os.getpid()).children(recursive=True)
-        return [child for child in children if "fleet_worker.wheels.pip_process" in " ".join(child.cmdline())]
-
     async def has_begun() -> bool:
-        return bool(pips())
+        return bool(pips_of(os.getpid()))
 
     await eventually(has_begun, what="pip at work")
     if how == "cancelled":
@@ -135,7 +132,7 @@ async def test_an_install_that_is_broken_off_leaves_no_process(tmp_path: Path, h
     else:
         with pytest.raises(InstallFailed, match=r"was not installed within 0\.3 s"):
             await installing
-    wait_until(lambda: not pips(), what="no pip left")
+    wait_until(lambda: not pips_of(os.getpid()), what="no pip left")
 
 
 @pytest.mark.parametrize(

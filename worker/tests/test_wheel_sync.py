@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 from nats.aio.msg import Msg
 
@@ -25,7 +24,7 @@ from fleet_worker.wheels.home import WheelHome
 from fleet_worker.wheels.sync import SyncedWheels
 
 from .conftest import FLOWS, Desk, WorkerProcess
-from .shelf import FAST, SHOP, Shelf, shop_wheel
+from .shelf import FAST, SHOP, Shelf, pips_of, shop_wheel
 
 StartWorker = Callable[..., WorkerProcess]
 YAML = """
@@ -399,11 +398,7 @@ async def test_a_worker_killed_in_the_middle_of_an_install_leaves_nothing_that_i
     modules = {"shop/__init__.py": SHOP.format(version="2.0"), **many}
     new = await shelf.put(shop_wheel(tmp_path / "in", "2.0", modules=modules))
 
-    def installing() -> list[psutil.Process]:
-        children = psutil.Process(worker.process.pid).children()
-        return [child for child in children if "fleet_worker.wheels.pip_process" in child.cmdline()]
-
-    (pip,) = wait_until(installing, within=30, what="pip at work")
+    (pip,) = wait_until(lambda: pips_of(worker.process.pid), within=30, what="pip at work")
     wait_until(lambda: list(home_of(tmp_path).glob("*/scratch/*/*")), what="something in the scratch folder")
     worker.kill()
     # It would have seconds of work left.
