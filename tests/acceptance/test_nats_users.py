@@ -37,10 +37,9 @@ def runs_on(stack: Stack, tag: str) -> str:
 
 @contextmanager
 def running(command: list[str], log: Path, **env: str) -> Iterator["subprocess.Popen[bytes]"]:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env={**outside, "PYOCO_LOAD_DOTENV": "0", **env}, stdout=output, stderr=output
+            command, env={**os.environ, "PYOCO_LOAD_DOTENV": "0", **env}, stdout=output, stderr=output
         )
     try:
         yield process

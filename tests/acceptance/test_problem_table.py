@@ -306,7 +306,6 @@ def slow_install(ground: Ground, problem: Problem) -> Evidence:
 def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
     """The process says so once, and goes on with its work."""
     socket, errors = ground.folder / "auth.sock", ground.folder / "stderr"
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYOCO_")}
     own = {
         "PYOCO_LOAD_DOTENV": "0",
         "PYOCO_UDS": str(socket),
@@ -314,7 +313,9 @@ def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
         "PYOCO_NATS_NKEY_FILE": str(ground.stack.credentials("auth")),
     }
     with Path("/dev/full").open("wb") as full, errors.open("wb") as stderr:
-        auth = subprocess.Popen([sys.executable, "-m", "fleet_auth"], env=outside | own, stdout=full, stderr=stderr)
+        auth = subprocess.Popen(
+            [sys.executable, "-m", "fleet_auth"], env={**os.environ, **own}, stdout=full, stderr=stderr
+        )
     try:
         wait_until(lambda: problem.err_id in errors.read_text(), within=30, what="a word about the log")
         wait_until(socket.exists, within=30, what="auth listening")

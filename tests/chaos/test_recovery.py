@@ -9,7 +9,7 @@ import pytest
 
 from fleet_testkit.chaos.retrying_submits import executions, submit_until_accepted
 from fleet_testkit.ledger import accepted_run_ids
-from fleet_testkit.process_pause import go_on, stop_still
+from fleet_testkit.process_pause import pause_process, resume_process
 from fleet_testkit.runs import wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
@@ -29,10 +29,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, flows_dir: Path) -> Iterator
 
 def stands_still(fleet: Stack, name: str) -> None:
     pid = fleet.pid(name)
-    stop_still(pid)
+    pause_process(pid)
     goes_on_at = time.monotonic() + PAUSE_SECONDS
     wait_until(lambda: time.monotonic() > goes_on_at, within=PAUSE_SECONDS + 30, what=f"the pause of {name} over")
-    go_on(pid)
+    resume_process(pid)
 
 
 def is_killed(fleet: Stack, name: str) -> None:

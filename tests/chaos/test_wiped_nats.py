@@ -10,7 +10,7 @@ import psutil
 import pytest
 from nats.js.errors import NotFoundError
 
-from fleet_testkit.process_pause import go_on, stop_still
+from fleet_testkit.process_pause import pause_process, resume_process
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
@@ -61,13 +61,13 @@ def wipe_under_way(stack: Stack) -> None:
     status = stack.status()
     nats_pid = next(part["pid"] for part in status["parts"] if part["name"] == "nats")
     # The launcher would start NATS again before the store is gone.
-    stop_still(status["launcher_pid"])
+    pause_process(status["launcher_pid"])
     try:
         os.kill(nats_pid, signal.SIGKILL)
         wait_until(lambda: psutil.Process(nats_pid).status() == psutil.STATUS_ZOMBIE, what="NATS dead")
         wipe(stack)
     finally:
-        go_on(status["launcher_pid"])
+        resume_process(status["launcher_pid"])
     stack.wait_healthy()
 
 

@@ -11,7 +11,7 @@ from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.link import NatsLink
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.process_pause import go_on, stop_still
+from fleet_testkit.process_pause import pause_process, resume_process
 from fleet_testkit.waiting import eventually
 from fleet_worker.presence.control import ControlLine
 from fleet_worker.presence.record import NotOurs, Registry
@@ -153,11 +153,11 @@ async def test_a_worker_that_was_silent_and_replaced_hands_back_says_why_and_lea
     before = await registered(desk, "w1")
     run_id = await desk.submit("waiting", file=str(tmp_path / "go"))
     await desk.wait_running(run_id)
-    stop_still(old.process.pid)
+    pause_process(old.process.pid)
     new = start_worker("w1", PYOCO_NATS_REQUEST_TIMEOUT_SEC="1")
     after = await registered(desk, "w1", other_than=before.instance_id)
     assert "does not answer; it is replaced" in new.log
-    go_on(old.process.pid)
+    resume_process(old.process.pid)
     assert await asyncio.to_thread(old.process.wait, 60) == 1
     assert f"belongs to another living worker, process {new.process.pid} on" in old.log.splitlines()[-1]
     # The one that leaves writes nothing over the record of the one that stays.

@@ -11,7 +11,7 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.nats.documents import Stored
 from fleet_kit.nats.link import WrongRevision
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.process_pause import stop_still
+from fleet_testkit.process_pause import pause_process
 from fleet_testkit.waiting import eventually
 from fleet_worker.job.lease import ClaimLost, Lease
 from fleet_worker.job.snapshots import Snapshots
@@ -192,6 +192,6 @@ async def test_runners_end_with_their_agent_even_while_a_task_holds_the_interpre
     await desk.wait_for(run_id, lambda run: run.status is RunStatus.RUNNING, what="a claim")
     [runner] = worker.runners()
     # The agent can no longer say anything, and its end is the only sign.
-    stop_still(worker.process.pid)
+    pause_process(worker.process.pid)
     worker.kill()
     await eventually(lambda: not runner.is_running(), what="the runner ending with its agent")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from .process_pause import go_on, stop_still
+from .process_pause import pause_process, resume_process
 from .waiting import wait_until
 
 # Below Linux's ephemeral ports, which an outgoing connection could take before a server listens.
@@ -93,10 +93,10 @@ class NatsServer:
 
     def pause(self) -> None:
         """Pause the server with SIGSTOP: it answers nothing until `resume`."""
-        stop_still(self.pid)
+        pause_process(self.pid)
 
     def resume(self) -> None:
-        go_on(self.pid)
+        resume_process(self.pid)
 
     def wipe(self) -> None:
         """Delete the store, as if the disk were lost. Stop the server first."""

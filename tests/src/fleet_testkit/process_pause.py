@@ -7,16 +7,16 @@ from pathlib import Path
 from .waiting import wait_until
 
 
-def stop_still(pid: int) -> None:
+def pause_process(pid: int) -> None:
     """Pause a process and wait until every thread has stopped, because SIGSTOP is not immediate."""
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: _stands_still(pid), what=f"every thread of process {pid} standing still")
+    wait_until(lambda: _is_paused(pid), what=f"every thread of process {pid} paused")
 
 
-def go_on(pid: int) -> None:
+def resume_process(pid: int) -> None:
     os.kill(pid, signal.SIGCONT)
 
 
-def _stands_still(pid: int) -> bool:
+def _is_paused(pid: int) -> bool:
     threads = Path(f"/proc/{pid}/task").glob("*/stat")
     return all(stat.read_text().rpartition(")")[2].split()[0] in "Tt" for stat in threads)

@@ -8,7 +8,7 @@ import httpx
 
 from .log_check import check_log_lines, whole_lines
 from .nats_users import worker_file
-from .process_pause import go_on, stop_still
+from .process_pause import pause_process, resume_process
 from .programs import Program
 from .waiting import wait_until
 
@@ -92,11 +92,11 @@ class WorkerProcess:
     def pause(self) -> None:
         """Pause the agent while its runners go on."""
         assert self._process is not None
-        stop_still(self._process.pid)
+        pause_process(self._process.pid)
 
     def resume(self) -> None:
         assert self._process is not None
-        go_on(self._process.pid)
+        resume_process(self._process.pid)
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None
