@@ -15,6 +15,7 @@ from fleet_worker.settings import WorkerSettings
 from fleet_workers_api.settings import Settings as WorkersSettings
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/reference/settings.md"
 SETTINGS: dict[str, type[FleetSettings]] = {
     "launcher": LauncherSettings,
     "auth": AuthSettings,
@@ -32,8 +33,7 @@ _READ_DIRECTLY = re.compile(r"""environ(?:\.get\(|\[)["'](PYOCO_[A-Z0-9_]+)["']"
 
 def _page() -> dict[str, list[str]]:
     """The cells after the name, by the name of the variable."""
-    text = (ROOT / "docs/reference/settings.md").read_text()
-    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in _ROW.findall(text)}
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in _ROW.findall(PAGE.read_text())}
 
 
 def _fields() -> dict[str, dict[str, object]]:
@@ -67,6 +67,19 @@ def test_the_page_tells_only_processes_that_read_the_setting(name: str) -> None:
     if "services" in users:
         users = users - {"services"} | SERVICES
     assert users <= _fields()[name].keys()
+
+
+def test_a_setting_without_effect_is_named_as_such_with_the_reason() -> None:
+    code = "\n".join(file.read_text() for file in SOURCES)
+
+    def is_read(setting: str) -> bool:
+        field = setting.removeprefix("PYOCO_").lower()
+        # Anywhere but where it is declared.
+        return re.search(rf"^(?!\s*{field}\s*:).*\b{field}\b", code, re.MULTILINE) is not None
+
+    without_effect = {setting for setting in _fields() if not is_read(setting)}
+    _, _, rule = PAGE.read_text().partition("A setting has no effect only where")
+    assert without_effect == set(re.findall(r"`(PYOCO_[A-Z0-9_]+)` alone: ", rule))
 
 
 def _shown(default: object) -> str:
