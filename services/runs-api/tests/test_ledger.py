@@ -195,7 +195,7 @@ def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database)
             with Transaction.begin(database.writer) as transaction:
                 if step == "take":
                     (ids,) = outbox.take_due(transaction, [TakeDue(send_at(run), until=send_at(run), limit=10)])
-                    rows = reads.outbox_rows(ids).all(transaction.connection)
+                    rows = transaction.all(reads.outbox_rows(ids))
                     assert {row.run_id for row in rows if row.kind == outbox.DISPATCH} <= {run_id}
                     may_be_sent |= any(row.kind == outbox.DISPATCH for row in rows)
                 elif step == "leave":
@@ -207,7 +207,7 @@ def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database)
         with Transaction.begin(database.writer) as transaction:
             outbox.clear_withdrawn(transaction, [run_id])
             outbox.mark_sent(transaction, [Sent(run_id, 1, 42)])
-            found = reads.run_with_documents(run_id).all(transaction.connection)
+            found = transaction.all(reads.run_with_documents(run_id))
             assert bool(found) == may_be_sent, order
             assert not transaction.execute(text("SELECT * FROM outbox")).all()
 
@@ -351,11 +351,11 @@ def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: 
     assert backlog(database, now + 1) == (1, now)
 
 
-def test_many_rows_in_one_statement_are_found_through_an_index(tmp_path: Path) -> None:
+def test_rows_that_are_written_by_their_keys_are_found_through_an_index(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/runs.db")
     database.migrate()
     for statement in (recording._APPLY_CHANGE, outbox._NOTE_SENT, documents.KEEP_SNAPSHOT, outbox._DELETE_SENT):
-        sql = statement._for(8)
+        sql = statement.for_sqlite
         values = [None] * sql.count("?")
         plan = database.read(
             lambda c, sql=sql, values=values: c.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", tuple(values)).all()

@@ -78,8 +78,9 @@ async def test_a_first_try_that_is_still_under_way_is_waited_for(
     wanted = accepting(new_run)
     under_way = elsewhere.writer.connect()
     first_try = under_way.begin()
-    acceptance.accept(Transaction(under_way), [wanted])
-    under_way.execute(text("SELECT 1"))  # so that it has been sent
+    transaction = Transaction(under_way)
+    acceptance.accept(transaction, [wanted])
+    transaction.execute(text("SELECT 1"))  # so that it has been sent
 
     tries: list[None] = []
 

@@ -1,10 +1,10 @@
 """Statements for many rows at once: the same on both databases, and nothing half-written where they fail."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
-from sqlalchemy import BigInteger, Column, Connection, Float, Integer, MetaData, String, Table, Text, select, text
+from sqlalchemy import BigInteger, Column, Float, Integer, MetaData, String, Table, Text, select, text
 from sqlalchemy.exc import DBAPIError
 
 from fleet_runs_api.errors import LedgerUnavailable
@@ -55,81 +55,76 @@ ROWS: list[tuple[object, ...]] = [
 
 def test_values_come_back_as_they_were_given_and_in_their_order(things: Database) -> None:
     many = [(f"m{number}", float(number), number, "x") for number in range(300)]
-    with things.writer.begin() as connection:
-        INSERT.execute(connection, ROWS)
-        INSERT.execute(connection, many)
-        INSERT.execute(connection, [])
+    with Transaction.begin(things.writer) as transaction:
+        transaction.write(INSERT, ROWS)
+        transaction.write(INSERT, many)
+        transaction.write(INSERT, [])
     assert all_things(things) == [*ROWS, *many]
 
 
 def test_rows_are_changed_and_deleted_by_their_keys_only(things: Database) -> None:
-    with things.writer.begin() as connection:
-        INSERT.execute(connection, ROWS)
-        RESIZE.execute(connection, [(7, None, "a"), (8, "new", "c"), (9, "nobody", "z")])
-        DELETE.execute(connection, [("b", -1), ("c", 0), ("e", 1)])
+    with Transaction.begin(things.writer) as transaction:
+        transaction.write(INSERT, ROWS)
+        transaction.write(RESIZE, [(7, None, "a"), (8, "new", "c"), (9, "nobody", "z")])
+        transaction.write(DELETE, [("b", -1), ("c", 0), ("e", 1)])
     assert all_things(things) == [("a", 1 / 3, 7, None), ("c", 0.1 + 0.2, 8, "new"), ROWS[3]]
 
 
 def test_a_sum_is_made_or_added_to(things: Database) -> None:
     for _ in range(2):
-        with things.writer.begin() as connection:
-            ADD.execute(connection, [("x", 2), ("y", -3)])
-            ADD.execute(connection, [("x", 1)])
+        with Transaction.begin(things.writer) as transaction:
+            transaction.write(ADD, [("x", 2), ("y", -3)])
+            transaction.write(ADD, [("x", 1)])
     assert things.read(lambda c: c.execute(select(TOTALS).order_by("kind")).all()) == [("x", 6), ("y", -6)]
 
 
 def test_what_was_sent_is_there_for_the_next_statement_of_the_transaction(things: Database) -> None:
-    with things.writer.begin() as connection:
-        INSERT.execute(connection, ROWS[:1])
-        assert connection.execute(select(THINGS.c.name)).scalars().all() == ["a"]
-        INSERT.execute(connection, ROWS[1:2])
-        assert connection.execute(select(THINGS.c.name).order_by("id")).scalars().all() == ["a", "b"]
-        INSERT.execute(connection, ROWS[2:])
+    with Transaction.begin(things.writer) as transaction:
+        transaction.write(INSERT, ROWS[:1])
+        assert transaction.execute(select(THINGS.c.name)).scalars().all() == ["a"]
+        transaction.write(INSERT, ROWS[1:2])
+        assert transaction.execute(select(THINGS.c.name).order_by("id")).scalars().all() == ["a", "b"]
+        transaction.write(INSERT, ROWS[2:])
     assert all_things(things) == ROWS
 
 
-def twice(connection: Connection) -> None:
-    INSERT.execute(connection, ROWS[:2])
-    INSERT.execute(connection, ROWS[:1])
-    INSERT.execute(connection, ROWS[2:])
+def twice(transaction: Transaction) -> None:
+    transaction.write(INSERT, ROWS[:2])
+    transaction.write(INSERT, ROWS[:1])
+    transaction.write(INSERT, ROWS[2:])
 
 
-def twice_and_look(connection: Connection) -> None:
-    INSERT.execute(connection, ROWS[:1])
-    INSERT.execute(connection, ROWS[:1])
-    connection.execute(select(THINGS.c.name))
+def twice_and_look(transaction: Transaction) -> None:
+    transaction.write(INSERT, ROWS[:1])
+    transaction.write(INSERT, ROWS[:1])
+    transaction.execute(select(THINGS.c.name))
 
 
-def give_up(connection: Connection) -> None:
-    INSERT.execute(connection, ROWS)
+def give_up(transaction: Transaction) -> None:
+    transaction.write(INSERT, ROWS)
     raise LookupError
-
-
-def transact(connection: Connection, write: Callable[[Connection], None]) -> None:
-    with connection.begin():
-        write(connection)
 
 
 def test_a_failure_leaves_nothing_and_the_connection_goes_on(things: Database) -> None:
     with things.writer.connect() as connection:
         for write, failure in ((twice, DBAPIError), (twice_and_look, DBAPIError), (give_up, LookupError)):
-            with pytest.raises(failure):
-                transact(connection, write)
-        with connection.begin():
-            INSERT.execute(connection, ROWS[3:])
+            with pytest.raises(failure), Transaction.on(connection) as transaction:
+                write(transaction)
+        with Transaction.on(connection) as transaction:
+            transaction.write(INSERT, ROWS[3:])
     assert all_things(things) == ROWS[3:]
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_too_long_a_text_is_refused_and_not_cut(things: Database) -> None:
-    with pytest.raises(DBAPIError, match="too long"), things.writer.begin() as connection:
-        INSERT.execute(connection, [("123456789", 0.0, 0, "")])
+    with pytest.raises(DBAPIError, match="too long"), Transaction.begin(things.writer) as transaction:
+        transaction.write(INSERT, [("123456789", 0.0, 0, "")])
     assert all_things(things) == []
 
 
 def insert_one_by_one(transaction: Transaction, names: Sequence[str]) -> Sequence[None]:
     for name in names:
-        INSERT.execute(transaction.connection, [(name, 0.0, 0, "")])
+        transaction.write(INSERT, [(name, 0.0, 0, "")])
     return [None] * len(names)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -58,7 +57,6 @@ from .settings import RunsSettings
 
 logger = logging.getLogger(__name__)
 
-_SWITCH_INTERVAL_SECONDS = 0.0005
 _LEDGER_RETRY_SECONDS = 1.0
 
 
@@ -237,8 +235,4 @@ def build(settings: RunsSettings) -> FastAPI:
 
 
 def main() -> None:
-    # The ledger's thread releases the GIL at every SQL call. With the default interval of 5 ms it would wait that
-    # long, several times per commit, to get it back from a busy event loop. With a much shorter interval than this
-    # one, a thread that exports spans would cost more in switching than in exporting.
-    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     run_service("runs-api", RunsSettings, build)

@@ -84,9 +84,9 @@ def accept(transaction: Transaction, acceptances: Sequence[Acceptance]) -> Seque
     # Read inside the transaction: readers that follow changes rely on it. PostgreSQL reads its own clock again when
     # it executes the statement. Before that this process may be paused, and no replica can see the transaction.
     changed_at = time.time()
-    _INSERT_RUN.execute(transaction.connection, [_row_of(run, changed_at) for run, _ in new])
-    _INSERT_DOCUMENT.execute(transaction.connection, [(run.job.run_id, run.payload.decode()) for run, _ in new])
-    INSERT_OUTBOX.execute(transaction.connection, [(DISPATCH, run.job.run_id, 1, send_at) for run, send_at in new])
+    transaction.write(_INSERT_RUN, [_row_of(run, changed_at) for run, _ in new])
+    transaction.write(_INSERT_DOCUMENT, [(run.job.run_id, run.payload.decode()) for run, _ in new])
+    transaction.write(INSERT_OUTBOX, [(DISPATCH, run.job.run_id, 1, send_at) for run, send_at in new])
     for run, _ in new:
         transaction.counts.add(run.kind, RunStatus.PENDING)
     return earlier

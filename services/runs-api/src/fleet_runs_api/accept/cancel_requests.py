@@ -45,7 +45,7 @@ def _request_cancel(transaction: Transaction, item: CancelRequest) -> RunSnapsho
         return snapshot
     changes = {"status": asked.status.value, "updated_at": item.now, "changed_at": time.time()}
     transaction.execute(update(_runs).where(_runs.c.run_id == item.run_id).values(changes))
-    KEEP_SNAPSHOT.execute(transaction.connection, [(asked.encode().decode(), item.run_id)])
+    transaction.write(KEEP_SNAPSHOT, [(asked.encode().decode(), item.run_id)])
     row_of_outbox = {"kind": CANCEL, "run_id": item.run_id, "dispatch": row.dispatch, "due_at": item.carry_at}
     transaction.execute(insert(_outbox).values(row_of_outbox))
     transaction.counts.move(row.kind, row.known.status, asked.status)

@@ -66,7 +66,7 @@ def _reopen(transaction: Transaction, item: Reopening) -> RunSnapshot | NotReope
         updated_at=item.now,
         changed_at=time.time(),
     )
-    KEEP_SNAPSHOT.execute(transaction.connection, [(snapshot.encode().decode(), item.run_id)])
+    transaction.write(KEEP_SNAPSHOT, [(snapshot.encode().decode(), item.run_id)])
     reason = f"{item.by} asked for another attempt after: {row.error or row.reason or 'no error was given'}"
     note_decisions(transaction, [Decided(item.run_id, item.now, DecisionKind.REQUEUE, before.attempt, reason)])
     transaction.counts.move(row.kind, before.status, snapshot.status)

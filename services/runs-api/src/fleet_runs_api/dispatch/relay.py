@@ -81,7 +81,7 @@ class Relay(Loop):
 
     def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
         """Record in the ledger that a dispatch was sent, without waiting for the commit."""
-        future = self._commits.write_soon(outbox.mark_sent, Sent(run_id, dispatch, job_sequence), patient=True)
+        future = self._commits.write_soon(outbox.mark_sent, Sent(run_id, dispatch, job_sequence), deferrable=True)
         future.add_done_callback(self._marked)
 
     def _marked(self, future: "asyncio.Future[None]") -> None:
@@ -98,7 +98,7 @@ class Relay(Loop):
 
     def cancel_carried(self, run_id: str) -> None:
         """Record in the ledger that KV has a request to cancel, without waiting for the commit."""
-        future = self._commits.write_soon(outbox.clear_cancelled, run_id, patient=True)
+        future = self._commits.write_soon(outbox.clear_cancelled, run_id, deferrable=True)
         future.add_done_callback(self._marked)
 
     async def remove_traces(self, run_id: str) -> None:
@@ -246,7 +246,7 @@ class Relay(Loop):
         due_at = time.time() + self.pause_seconds
         for row in rows:
             later = PutOff(row.kind, row.run_id, row.dispatch, due_at)
-            self._commits.write_soon(outbox.put_off, later, patient=True).add_done_callback(self._marked)
+            self._commits.write_soon(outbox.put_off, later, deferrable=True).add_done_callback(self._marked)
 
     async def _purge(self, run_id: str) -> None:
         await self._runs.bucket.delete(run_id)

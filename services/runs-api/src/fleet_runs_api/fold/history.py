@@ -49,7 +49,7 @@ def decide(transaction: Transaction, decided: Sequence[Decided]) -> Sequence[Non
 
 def note_decisions(transaction: Transaction, decided: Sequence[Decided]) -> None:
     rows = [(d.run_id, d.at, d.kind.value, d.attempt, fitting(d.reason, _LONGEST_TEXT)) for d in decided]
-    _INSERT_DECISION.execute(transaction.connection, rows)
+    transaction.write(_INSERT_DECISION, rows)
 
 
 def note_attempts(transaction: Transaction, snapshot: RunSnapshot) -> None:

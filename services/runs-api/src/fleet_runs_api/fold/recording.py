@@ -74,8 +74,8 @@ def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) ->
         if change.status is RunStatus.PENDING and change.failures > before.failures:
             to_retry[run_id] = change.not_before or now
         known[run_id] = change.known
-    _APPLY_CHANGE.execute(transaction.connection, [(*c, now, run_id) for run_id, (c, _) in latest.items()])
-    KEEP_SNAPSHOT.execute(transaction.connection, [(seen.text, run_id) for run_id, (_, seen) in latest.items()])
+    transaction.write(_APPLY_CHANGE, [(*c, now, run_id) for run_id, (c, _) in latest.items()])
+    transaction.write(KEEP_SNAPSHOT, [(seen.text, run_id) for run_id, (_, seen) in latest.items()])
     for _, seen in latest.values():
         if seen.snapshot.earlier_attempts:
             note_attempts(transaction, seen.snapshot)

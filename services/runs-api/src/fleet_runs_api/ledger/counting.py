@@ -1,8 +1,7 @@
 """The counters of runs: collected during a transaction and written once before it commits."""
 
 from collections import Counter
-
-from sqlalchemy import Connection
+from typing import Any
 
 from fleet_contracts.status import RunStatus
 
@@ -11,8 +10,8 @@ from .rows import Kind
 from .tables import counts as _counts
 from .tables import flow_counts as _flow_counts
 
-_ADD = Inserting(_counts, ("tenant_id", "status", "total"), adding="total")
-_ADD_BY_FLOW = Inserting(_flow_counts, ("tenant_id", "flow_name", "tag", "status", "total"), adding="total")
+ADD = Inserting(_counts, ("tenant_id", "status", "total"), adding="total")
+ADD_BY_FLOW = Inserting(_flow_counts, ("tenant_id", "flow_name", "tag", "status", "total"), adding="total")
 
 
 class RunCounts:
@@ -28,10 +27,13 @@ class RunCounts:
         self.add(kind, before, -1)
         self.add(kind, after)
 
-    def write(self, connection: Connection) -> None:
-        by_tenant: Counter[tuple[str, str]] = Counter()
+    def by_tenant(self) -> list[tuple[Any, ...]]:
+        """The rows for ADD."""
+        totals: Counter[tuple[str, str]] = Counter()
         for (kind, status), number in self._changes.items():
-            by_tenant[kind.tenant_id, status] += number
-        _ADD.execute(connection, [(*key, n) for key, n in sorted(by_tenant.items()) if n])
-        by_flow = sorted(self._changes.items())
-        _ADD_BY_FLOW.execute(connection, [(*kind, status, n) for (kind, status), n in by_flow if n])
+            totals[kind.tenant_id, status] += number
+        return [(*key, number) for key, number in sorted(totals.items()) if number]
+
+    def by_flow(self) -> list[tuple[Any, ...]]:
+        """The rows for ADD_BY_FLOW."""
+        return [(*kind, status, number) for (kind, status), number in sorted(self._changes.items()) if number]

@@ -13,7 +13,6 @@ from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
 from ..errors import DiskFull, LedgerUnavailable
 from .migrations import HEAD
-from .pipelining import pipeline_writes
 from .rows import Query
 
 T = TypeVar("T")
@@ -103,8 +102,6 @@ class Database:
         self.writer = self._engine(
             "BEGIN IMMEDIATE", pool_size=1, cache_kib=_WRITER_CACHE_KIB, options=_WRITER_OPTIONS
         )
-        if not self.is_sqlite:
-            pipeline_writes(self.writer)
         self.reader = self._engine("BEGIN", pool_size=_READERS, cache_kib=_READER_CACHE_KIB, options=_READER_OPTIONS)
         # A separate pool: if the database hangs, only these threads hang.
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="ledger-reader")

@@ -1,13 +1,15 @@
 """Counts the open letters of each kind: collected during a transaction and written once before it commits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, case, delete, update
+from sqlalchemy import Executable, Table, case, delete, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .tables import dead_letter_groups as _groups
+
+Insert = sqlite.Insert | postgresql.Insert
 
 
 class GroupKey(NamedTuple):
@@ -50,19 +52,18 @@ class LetterGroups:
         for key in keys:
             self._changes.setdefault(key, _Change()).left += 1
 
-    def write(self, connection: Connection) -> None:
+    def statements(self, insert: Callable[[Table], Insert]) -> Iterator[Executable]:
         for key, change in sorted(self._changes.items()):
             if change.entered:
-                connection.execute(_adding(connection, key, change))
+                yield _adding(insert(_groups), key, change)
             if change.left:
                 of_key = (_groups.c.tenant_id == key.tenant_id, _groups.c.fingerprint == key.fingerprint)
-                connection.execute(update(_groups).where(*of_key).values(total=_groups.c.total - change.left))
-                connection.execute(delete(_groups).where(*of_key, _groups.c.total <= 0))
+                yield update(_groups).where(*of_key).values(total=_groups.c.total - change.left)
+                yield delete(_groups).where(*of_key, _groups.c.total <= 0)
 
 
-def _adding(connection: Connection, key: GroupKey, change: _Change) -> Executable:
-    dialect_insert = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    statement = dialect_insert(_groups).values(
+def _adding(insert: Insert, key: GroupKey, change: _Change) -> Executable:
+    statement = insert.values(
         tenant_id=key.tenant_id,
         fingerprint=key.fingerprint,
         reason=change.reason,

@@ -66,8 +66,8 @@ def take_due(transaction: Transaction, wanted: Sequence[TakeDue]) -> Sequence[Se
 def mark_sent(transaction: Transaction, sent: Sequence[Sent]) -> Sequence[None]:
     """Record that dispatches have reached JetStream, and delete their outbox rows."""
     sent = sorted(sent, key=lambda s: s.run_id)
-    _DELETE_SENT.execute(transaction.connection, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
-    _NOTE_SENT.execute(transaction.connection, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
+    transaction.write(_DELETE_SENT, [(s.run_id, s.dispatch, DISPATCH) for s in sent])
+    transaction.write(_NOTE_SENT, [(s.job_sequence, s.run_id, s.dispatch) for s in sent])
     return [None] * len(sent)
 
 

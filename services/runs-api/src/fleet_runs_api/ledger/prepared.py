@@ -1,73 +1,50 @@
 """Prepared SQL statements that are executed for many rows at a time, directly on the driver.
 
-This is the busiest code of the service. SQLAlchemy would spend more time per row on parameters than the database does
-on the row. Every statement also releases the GIL, so a statement has many rows: otherwise the thread that commits
-would wait for the GIL once per row.
-
-The SQL is built from names of tables and columns only; values are always bound.
+SQLAlchemy would spend more time per row on parameters than the database does on the row. The SQL is built from names
+of tables and columns only; values are always bound.
 """
 # ruff: noqa: S608
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Float, Integer, Table
-
-from .pipelining import named, send
-
-# Sizes of chunks of rows for SQLite: a few, so that its statement cache holds all texts.
-_CHUNKS = (128, 64, 32, 16, 8, 4, 2, 1)
+from sqlalchemy import Float, Integer, Table
 
 
 class Prepared(ABC):
     """A statement for rows whose values come in the order of `columns`.
 
-    PostgreSQL executes it some time after `execute` is called: there a time in the column `executed_at` becomes the
-    time of execution, by the server's clock, if that is later.
+    PostgreSQL executes it some time after it is written: there a time in the column `executed_at` becomes the time of
+    execution, by the server's clock, if that is later.
     """
 
     def __init__(self, table: Table, columns: Sequence[str], *, executed_at: str | None = None) -> None:
         self._table = table.name
         self._columns = list(columns)
-        self._texts: dict[int, str] = {}
-        types = ", ".join(f"{name} {_postgresql_type(table, name)}" for name in columns)
-        moment = f"greatest(v.{executed_at}, extract(epoch FROM clock_timestamp()))"
-        values = ", ".join(moment if name == executed_at else f"v.{name}" for name in columns)
-        self._document = f"SELECT {values} FROM json_to_recordset(%s::json) AS v({types})"
+        self._executed_at = executed_at
+        self._types = ", ".join(f"{name} {_postgresql_type(table, name)}" for name in columns)
 
-    def execute(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        if not rows:
-            return
-        # The driver does not begin a transaction by itself.
-        assert connection.in_transaction()
-        if connection.dialect.name == "sqlite":
-            self._execute_now(connection, rows)
-        else:
-            # All rows as one JSON document, so that one text serves any number of rows.
-            document = orjson.dumps([dict(zip(self._columns, row, strict=True)) for row in rows])
-            send(connection, self.for_rows(self._document), document.decode())
+    @cached_property
+    def for_sqlite(self) -> str:
+        """The SQL for one row, to be executed for each."""
+        return self.for_rows(f"VALUES ({', '.join('?' for _ in self._columns)})")
 
-    def _execute_now(self, connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        cursor = connection.connection.cursor()
-        try:
-            for chunk in _chunks(rows):
-                cursor.execute(self._for(len(chunk)), [value for row in chunk for value in row])
-        except connection.dialect.loaded_dbapi.Error as error:
-            raise named(error, connection) from error
-        finally:
-            cursor.close()
+    @cached_property
+    def for_postgresql(self) -> str:
+        """The SQL for all rows, which are one parameter: a JSON document."""
+        moment = f"greatest(v.{self._executed_at}, extract(epoch FROM clock_timestamp()))"
+        values = ", ".join(moment if name == self._executed_at else f"v.{name}" for name in self._columns)
+        return self.for_rows(f"SELECT {values} FROM json_to_recordset(%s::json) AS v({self._types})")
+
+    def document(self, rows: Sequence[tuple[Any, ...]]) -> str:
+        return orjson.dumps([dict(zip(self._columns, row, strict=True)) for row in rows]).decode()
 
     @abstractmethod
     def for_rows(self, rows: str) -> str:
-        """The SQL for many rows; `rows` is a query that returns them."""
-
-    def _for(self, count: int) -> str:
-        if count not in self._texts:
-            row = f"({', '.join('?' for _ in self._columns)})"
-            self._texts[count] = self.for_rows(f"VALUES {', '.join([row] * count)}")
-        return self._texts[count]
+        """The SQL; `rows` is a query that returns them."""
 
 
 class Inserting(Prepared):
@@ -115,14 +92,6 @@ class Deleting(Prepared):
         given = f"WITH v({', '.join(self._columns)}) AS ({rows})"
         these = f"SELECT t.{self._key} FROM v CROSS JOIN {self._table} AS t WHERE {found}"
         return f"{given} DELETE FROM {self._table} WHERE {self._key} IN ({these})"
-
-
-def _chunks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    begin = 0
-    for size in _CHUNKS:
-        while len(rows) - begin >= size:
-            yield rows[begin : begin + size]
-            begin += size
 
 
 def _postgresql_type(table: Table, name: str) -> str:

@@ -51,7 +51,7 @@ def locked_run(transaction: Transaction, run_id: str, *, tenant_id: str) -> RunR
     if transaction.execute(own.with_for_update()).first() is None:
         return None
     # In a separate statement: a join that waited for the lock would return the new run with the old document.
-    return run_with_documents(run_id).first(transaction.connection)
+    return transaction.first(run_with_documents(run_id))
 
 
 def job_of(run_id: str) -> Query[str]:

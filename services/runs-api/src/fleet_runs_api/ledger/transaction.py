@@ -7,8 +7,11 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
-from .counting import RunCounts
+from .counting import ADD, ADD_BY_FLOW, RunCounts
 from .letter_groups import LetterGroups
+from .pipelining import Pipeline
+from .prepared import Prepared
+from .rows import Query
 
 
 class _OfRun(Protocol):
@@ -18,6 +21,7 @@ class _OfRun(Protocol):
 
 I = TypeVar("I", bound=_OfRun)  # noqa: E741
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Transaction:
@@ -30,27 +34,58 @@ class Transaction:
         self.may_be_committed = may_be_committed
         self.counts = RunCounts()
         self.letter_groups = LetterGroups()
+        self._pipeline = Pipeline(connection)
+        self._is_sqlite = connection.dialect.name == "sqlite"
+
+    @classmethod
+    @contextmanager
+    def on(cls, connection: Connection, *, may_be_committed: bool = False) -> Iterator["Transaction"]:
+        """A transaction of this connection, which is committed unless the block raises."""
+        with connection.begin():
+            transaction = cls(connection, may_be_committed=may_be_committed)
+            yield transaction
+            transaction.settle()
+            transaction._pipeline.commit()
 
     @classmethod
     @contextmanager
     def begin(cls, engine: Engine) -> Iterator["Transaction"]:
         """A transaction of its own, outside of the group commit."""
-        with engine.begin() as connection:
-            transaction = cls(connection)
+        with engine.connect() as connection, cls.on(connection) as transaction:
             yield transaction
-            transaction.settle()
 
     def execute(self, statement: Executable, values: Any = None) -> CursorResult[Any]:
+        self._pipeline.send()
         return self.connection.execute(statement, values)
 
     def rows(self, statement: Executable, values: Any = None) -> list[tuple[Any, ...]]:
         """The rows that a statement returns, to be made into values of a type at once."""
-        return [tuple(row) for row in self.connection.execute(statement, values)]
+        return [tuple(row) for row in self.execute(statement, values)]
+
+    def all(self, query: Query[T]) -> list[T]:
+        self._pipeline.send()
+        return query.all(self.connection)
+
+    def first(self, query: Query[T]) -> T | None:
+        self._pipeline.send()
+        return query.first(self.connection)
+
+    def write(self, statement: Prepared, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Execute a statement for many rows: on PostgreSQL with the next one whose result is read, or the COMMIT."""
+        if not rows:
+            return
+        if self._is_sqlite:
+            self.connection.exec_driver_sql(statement.for_sqlite, list(rows))
+        else:
+            self._pipeline.add(statement.for_postgresql, statement.document(rows))
+
+    def insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
+        """An INSERT of the database in use, which may have an ON CONFLICT."""
+        return (sqlite.insert if self._is_sqlite else postgresql.insert)(table)
 
     def insert_if_new(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         """An INSERT that skips rows that are there already."""
-        insert = sqlite.insert if self.connection.dialect.name == "sqlite" else postgresql.insert
-        return insert(table).on_conflict_do_nothing()
+        return self.insert(table).on_conflict_do_nothing()
 
     def each_in_order(self, write: Callable[["Transaction", I], R], items: Sequence[I]) -> list[R]:
         """Write items in the order of their runs, so that two processes do not deadlock; the results are in order."""
@@ -64,5 +99,7 @@ class Transaction:
         Every process writes these rows. Written last and in a fixed order they are locked for the shortest time, and
         two processes cannot deadlock.
         """
-        self.letter_groups.write(self.connection)
-        self.counts.write(self.connection)
+        for statement in self.letter_groups.statements(self.insert):
+            self.execute(statement)
+        self.write(ADD, self.counts.by_tenant())
+        self.write(ADD_BY_FLOW, self.counts.by_flow())

@@ -41,16 +41,16 @@ def _redispatch(transaction: Transaction, item: Redispatch) -> bool:
         return False
     anew = {"revision": 0} if item.forgotten else {}
     queue_again(transaction, item.run_id, due_at=item.now, now=item.now, **anew)
-    if item.forgotten and (row := run_with_documents(item.run_id).first(transaction.connection)) is not None:
+    if item.forgotten and (row := transaction.first(run_with_documents(item.run_id))) is not None:
         waiting = waiting_snapshot_of(row).skip_attempts(item.unheard_attempts)
-        KEEP_SNAPSHOT.execute(transaction.connection, [(waiting.encode().decode(), item.run_id)])
+        transaction.write(KEEP_SNAPSHOT, [(waiting.encode().decode(), item.run_id)])
     reason = f"JetStream had lost the run ({item.reason})"
     note_decisions(transaction, [Decided(item.run_id, item.now, DecisionKind.REDISPATCH, found.attempt, reason)])
     return True
 
 
 def note_checked(transaction: Transaction, checks: Sequence[tuple[str, float]]) -> Sequence[None]:
-    _NOTE_CHECKED.execute(transaction.connection, [(at, run_id) for run_id, at in sorted(checks)])
+    transaction.write(_NOTE_CHECKED, [(at, run_id) for run_id, at in sorted(checks)])
     return [None] * len(checks)
 
 

@@ -192,7 +192,7 @@ class Sweeper(Loop):
         snapshot = stored.value
         if not await self._record(stored) and not snapshot.is_terminal and not snapshot.is_held:
             await self._check_queue(run, stored.revision)
-        await self._commits.write_soon(lost_runs.note_checked, (run.run_id, time.time()), patient=True)
+        await self._commits.write_soon(lost_runs.note_checked, (run.run_id, time.time()), deferrable=True)
 
     async def _check_queue(self, run: UncheckedRun, revision: int) -> None:
         """Check that JetStream has the job of a waiting run and will deliver it; else end or requeue the run."""
