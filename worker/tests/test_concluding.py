@@ -31,6 +31,7 @@ def test_a_flow_that_fails_waits_longer_each_time_and_then_fails_for_good() -> N
     first = concluded(HELD, RAISED)
     assert (first.status, first.not_before, first.failures) == (RunStatus.PENDING, 110.0, 1)
     assert (first.error, first.reason) == ("ValueError: boom", "execution_error")
+    assert first.retry_of_attempt == 1
     # What went wrong stays to be seen while the run waits.
     assert (first.tasks, first.task_records) == (RAISED.tasks, RAISED.task_records)
     second = concluded(first.claim(worker_id="w2", worker_instance_id="b", ack_subject=None, now=110.0), RAISED)

@@ -102,6 +102,8 @@ class RunSnapshot(Document):
     failures: Count = 0
     # Ended attempts of a run that goes on; the current one is in the fields above.
     earlier_attempts: list[AttemptRecord] = Field(default_factory=list)
+    # The attempt that has failed and is to be retried, as its worker states; missing: none is.
+    retry_of_attempt: Count | None = Field(None, exclude_if=is_missing)
     # The earliest start: a schedule, or the backoff before a retry.
     not_before: float | None = None
     # `not_before` at the time the current attempt was claimed; missing: it might begin at once.
@@ -191,6 +193,7 @@ class RunSnapshot(Document):
                 "end_time": None,
                 "error": None,
                 "reason": None,
+                "retry_of_attempt": None,
                 "not_before": None,
                 "due_at": self.not_before,
                 "wheels": list(wheels),
@@ -257,6 +260,7 @@ class RunSnapshot(Document):
             error,
             now=now,
             failures=self.failures + 1,
+            retry_of_attempt=self.attempt,
             not_before=not_before,
             error=error,
             reason=reason,
@@ -322,6 +326,7 @@ class RunSnapshot(Document):
                 "error": error,
                 "reason": reason,
                 "result": result,
+                "retry_of_attempt": None,
                 "failures": self.failures + (1 if reason == DeadLetterReason.EXECUTION_ERROR else 0),
                 "tasks": self.tasks if tasks is None else tasks,
                 "task_records": self.task_records if task_records is None else task_records,

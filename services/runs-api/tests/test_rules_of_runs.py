@@ -171,6 +171,22 @@ async def test_a_retry_outlives_the_loss_of_the_nats_store(service: RunsUnderTes
     assert (snapshot.attempt, snapshot.failures, len(snapshot.earlier_attempts)) == (1, 1, 1)
 
 
+async def test_a_retry_is_what_a_worker_states_and_not_a_count_that_has_risen(service: RunsUnderTest) -> None:
+    counted, stated = await service.submit(retry={"max_attempts": 3}), await service.submit(retry={"max_attempts": 3})
+    for run_id in (counted, stated):
+        await service.claim(run_id)
+        await take_job(service)
+    await service.change(
+        counted, lambda s: s.hand_back(now=time.time(), interrupted=False).model_copy(update={"failures": 1})
+    )
+    await service.change(
+        stated, lambda s: s.retry_later(now=time.time(), not_before=time.time(), error="x", reason="execution_error")
+    )
+    dispatches = "SELECT dispatch FROM runs WHERE run_id = '{}' AND status = 'PENDING' AND attempt = 1"
+    await eventually(lambda: service.rows(dispatches.format(stated)) == [(2,)], what="the retry sent")
+    await eventually(lambda: service.rows(dispatches.format(counted)) == [(1,)], what="the other run handed back")
+
+
 async def test_a_run_that_waits_for_its_retry_can_be_cancelled(service: RunsUnderTest) -> None:
     run_id = await service.submit(retry={"max_attempts": 3})
     await fail_attempt(service, run_id, delay=600)

@@ -90,7 +90,7 @@ class Ingest(Part):
             for seen in observations:
                 self._metrics.snapshot_bytes.observe(len(seen.text))
             self._metrics.ingest_lag.observe(max(time.time() - stored_at_of(messages[0]), 0.0))
-            if any(seen.snapshot.not_before is not None for seen in observations):
+            if any(seen.snapshot.retry_of_attempt is not None for seen in changed):
                 self._on_retry()
             if is_recording():
                 _trace(observations, refused, begun_at)

@@ -71,7 +71,7 @@ def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) ->
         changed.add(id(observation))
         latest[run_id] = (change, observation)
         transaction.counts.move(kinds[run_id], before.status, change.status)
-        if change.status is RunStatus.PENDING and change.failures > before.failures:
+        if change.status is RunStatus.PENDING and observation.snapshot.retry_of_attempt == change.attempt:
             to_retry[run_id] = change.not_before or now
         known[run_id] = change.known
     transaction.write(_APPLY_CHANGE, [(*c, now, run_id) for run_id, (c, _) in latest.items()])
