@@ -56,7 +56,7 @@ class StandinServer:
 
     def state(self) -> StackState | None:
         """The document of `status --json`, without a process for every look."""
-        state = read_state(DataFolder.at(self.data_dir))
+        state = read_state(DataFolder(self.data_dir))
         return state.corrected() if state else None
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":

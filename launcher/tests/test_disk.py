@@ -16,7 +16,7 @@ HUGE = 10**15
 
 @pytest.fixture
 def folder(tmp_path: Path) -> DataFolder:
-    return DataFolder.at(tmp_path / "not" / "made" / "yet")
+    return DataFolder(tmp_path / "not" / "made" / "yet")
 
 
 def settings(**limits: int) -> LauncherSettings:

@@ -18,7 +18,7 @@ from fleet_launcher.part_processes import is_alive, started_at
 
 
 def test_sockets_lie_in_the_data_dir_for_nobody_else(short_path: Path) -> None:
-    folder = DataFolder.at(short_path / "d")
+    folder = DataFolder(short_path / "d")
     folder.prepare()
     folder.make_sockets()
     assert folder.sockets == short_path / "d" / "run"
@@ -26,7 +26,7 @@ def test_sockets_lie_in_the_data_dir_for_nobody_else(short_path: Path) -> None:
 
 
 def test_a_data_dir_that_is_open_to_others_is_closed_and_that_is_said(tmp_path: Path) -> None:
-    folder = DataFolder.at(tmp_path / "d")
+    folder = DataFolder(tmp_path / "d")
     assert folder.prepare() is None
     folder.credentials.mkdir()
     folder.path.chmod(0o755)
@@ -39,7 +39,7 @@ def test_a_folder_that_others_use_for_something_else_is_refused_and_left_as_it_i
     tmp_path.chmod(0o777)
     (tmp_path / "theirs").touch()
     with pytest.raises(LaunchError, match="what is in it is not of a stack; choose a folder of its own"):
-        DataFolder.at(tmp_path).prepare()
+        DataFolder(tmp_path).prepare()
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
 
@@ -51,12 +51,12 @@ def test_a_data_dir_of_another_user_is_refused(tmp_path: Path) -> None:
         theirs.mkdir()
         os.chown(theirs, 65534, 65534)
     with pytest.raises(LaunchError, match=f"the data dir {theirs} belongs to another user"):
-        DataFolder.at(theirs).prepare()
+        DataFolder(theirs).prepare()
 
 
 def test_a_data_dir_with_a_long_path_gets_its_sockets_a_short_one(tmp_path: Path) -> None:
-    folder = DataFolder.at(tmp_path / ("long" * 30))
-    other = DataFolder.at(tmp_path / ("long" * 31))
+    folder = DataFolder(tmp_path / ("long" * 30))
+    other = DataFolder(tmp_path / ("long" * 31))
     folder.prepare()
     folder.make_sockets()
     assert len(os.fsencode(folder.socket("workers-api"))) <= 100
@@ -68,7 +68,7 @@ def test_a_data_dir_with_a_long_path_gets_its_sockets_a_short_one(tmp_path: Path
 
 
 def test_a_disk_that_is_nearly_full_is_told_and_a_full_one_refused(tmp_path: Path) -> None:
-    folder = DataFolder.at(tmp_path / "not" / "there" / "yet")
+    folder = DataFolder(tmp_path / "not" / "there" / "yet")
     assert check_disk(folder, DiskLimits(disk_free_min_bytes=0, disk_free_warn_bytes=0)) is None
     warning = check_disk(folder, DiskLimits(disk_free_min_bytes=0, disk_free_warn_bytes=2**60))
     assert warning is not None
@@ -78,7 +78,7 @@ def test_a_disk_that_is_nearly_full_is_told_and_a_full_one_refused(tmp_path: Pat
 
 
 def test_a_short_path_that_is_not_ours_is_refused(tmp_path: Path) -> None:
-    folder = DataFolder.at(tmp_path / ("trap" * 30))
+    folder = DataFolder(tmp_path / ("trap" * 30))
     (tmp_path / "elsewhere").mkdir()
     folder.sockets.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LaunchError, match="belongs to somebody else"):
@@ -87,7 +87,7 @@ def test_a_short_path_that_is_not_ours_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_large_log_is_put_aside_at_the_next_start(tmp_path: Path) -> None:
-    folder = DataFolder.at(tmp_path)
+    folder = DataFolder(tmp_path)
     folder.prepare()
     folder.log("nats").write_text("small")
     folder.rotate_log("nats")
@@ -100,7 +100,7 @@ def test_a_large_log_is_put_aside_at_the_next_start(tmp_path: Path) -> None:
 
 
 def test_the_lock_admits_one_and_goes_when_its_holder_goes(tmp_path: Path) -> None:
-    folder = DataFolder.at(tmp_path)
+    folder = DataFolder(tmp_path)
     with (
         locked(folder),
         pytest.raises(LaunchError, match=f"in use by the stack with pid {os.getpid()}"),

@@ -29,7 +29,7 @@ def no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> DataFolder:
-    return DataFolder.at(tmp_path)
+    return DataFolder(tmp_path)
 
 
 def start(folder: DataFolder, **options: Any) -> list[str]:
@@ -107,9 +107,9 @@ def test_what_is_remembered_is_nobody_elses_and_tells_no_secret(folder: DataFold
 
 
 def test_a_data_dir_that_was_moved_has_the_same_ledger(tmp_path: Path) -> None:
-    start(DataFolder.at(tmp_path / "before"))
+    start(DataFolder(tmp_path / "before"))
     (tmp_path / "before").rename(tmp_path / "after")
-    assert start(DataFolder.at(tmp_path / "after")) == []
+    assert start(DataFolder(tmp_path / "after")) == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "fleet.example"])
@@ -119,7 +119,7 @@ def test_a_gateway_that_other_machines_can_reach_wants_to_be_told_who_may_come_i
     with pytest.raises(LaunchError, match="none of them would need a key; add --auth api_key, or say --auth none"):
         start(folder, host=host)
     assert start(folder, host=host, http_auth_mode="none") == []
-    assert start(DataFolder.at(folder.path / "guarded"), host=host, http_auth_mode="api_key") == []
+    assert start(DataFolder(folder.path / "guarded"), host=host, http_auth_mode="api_key") == []
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
@@ -130,7 +130,7 @@ def test_a_gateway_that_only_this_machine_can_reach_needs_no_word(folder: DataFo
 def test_the_command_remembers_what_has_started_and_refuses_in_one_sentence(server: StandinServer) -> None:
     parts = [{"name": "first"}]
     broken = [{"name": "bad", "behaviours": ["crash"]}]
-    remembered = DataFolder.at(server.data_dir).last_start
+    remembered = DataFolder(server.data_dir).last_start
     server.up(broken, "--auth", "api_key").communicate(timeout=60)
     assert not remembered.exists()  # what did not come up is not what the stack had
     server.up_and_ready(parts, "--auth", "api_key")

@@ -13,7 +13,7 @@ from fleet_launcher.logs.files import follow, last_line, last_lines
 
 
 def folder_with_logs(path: Path, **logs: str) -> DataFolder:
-    folder = DataFolder.at(path)
+    folder = DataFolder(path)
     folder.prepare()
     for name, text in logs.items():
         folder.log(name).write_text(text)

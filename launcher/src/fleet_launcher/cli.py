@@ -163,7 +163,7 @@ def up(
             flows_dir=flows_dir,
             start_timeout_sec=start_timeout,
         )
-        folder = DataFolder.at(settings.data_dir)
+        folder = DataFolder(settings.data_dir)
         plan = StackPlan(
             folder,
             settings,
@@ -218,7 +218,7 @@ def logs(
 ) -> None:
     """Show the logs of all parts, by the time at which it was said, or of one."""
     settings = LauncherSettings.load(data_dir=data_dir)
-    folder, console = DataFolder.at(settings.data_dir), Console()
+    folder, console = DataFolder(settings.data_dir), Console()
     if as_text is None:
         as_text = sys.stdout.isatty() or settings.log_format == "text"
     coming = follow(folder, part) if follow_on else iter(())
@@ -233,7 +233,7 @@ def logs(
 def down(data_dir: DataDir = None) -> None:
     """Stop the stack of a data dir, in order, and wait until it is gone."""
     settings = LauncherSettings.load(data_dir=data_dir)
-    stop_stack(DataFolder.at(settings.data_dir), settings, Console())
+    stop_stack(DataFolder(settings.data_dir), settings, Console())
 
 
 @app.command()
@@ -249,7 +249,7 @@ def worker(
 ) -> None:
     """Start one more worker of the stack that runs here, until Ctrl-C."""
     settings = LauncherSettings.load(data_dir=data_dir, flow_resolver=flow_resolver, flows_dir=flows_dir)
-    folder = DataFolder.at(settings.data_dir)
+    folder = DataFolder(settings.data_dir)
     run_worker(folder, settings, worker_id=worker_id, tags=tags, options=worker_options(settings, slots))
 
 
@@ -268,7 +268,7 @@ def worker_credentials(
 ) -> None:
     """Let a worker on this or another machine take jobs from the stack's NATS, or stop doing so."""
     settings = LauncherSettings.load(data_dir=data_dir)
-    folder, console = DataFolder.at(settings.data_dir), Console()
+    folder, console = DataFolder(settings.data_dir), Console()
     if sum((worker_id is not None, show, remove is not None)) != 1:
         raise LaunchError("give one of --worker-id NAME, --list, --remove NAME")
     if show:
@@ -286,7 +286,7 @@ def nats_config(data_dir: DataDir = None) -> None:
     The parts use them when they are started with PYOCO_NATS_AUTH=nkey; their secrets stay in the data dir.
     """
     settings = LauncherSettings.load(data_dir=data_dir)
-    folder = DataFolder.at(settings.data_dir)
+    folder = DataFolder(settings.data_dir)
     count = settings.workers if settings.workers is not None else 1
     worker_ids = [stack_worker_id(folder, number) for number in range(1, count + 1)]
     print_nats_config(folder, settings, worker_ids=worker_ids)
@@ -320,4 +320,4 @@ def _log_to_stdout(settings: FleetSettings) -> None:
 
 
 def _folder(data_dir: Path | None) -> DataFolder:
-    return DataFolder.at(LauncherSettings.load(data_dir=data_dir).data_dir)
+    return DataFolder(LauncherSettings.load(data_dir=data_dir).data_dir)

@@ -59,5 +59,5 @@ class _DoorOfStack:
         return file
 
     def _users(self) -> NatsUsers | None:
-        users = NatsUsers.of_stack(DataFolder.at(self._data_dir), otherwise=WireNames())
+        users = NatsUsers.of_stack(DataFolder(self._data_dir), otherwise=WireNames())
         return users if users.are_enforced else None

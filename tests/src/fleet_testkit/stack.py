@@ -101,7 +101,7 @@ class Stack:
 
     def status(self) -> dict[str, Any]:
         """The document of `status --json`, without starting a process."""
-        return status_document(DataFolder.at(self.data_dir))
+        return status_document(DataFolder(self.data_dir))
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:

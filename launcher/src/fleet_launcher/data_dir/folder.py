@@ -21,7 +21,7 @@ _ROTATE_LOG_BYTES = 10 * 1024 * 1024
 
 class DataFolder:
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = path.expanduser().absolute()
         self.lock = path / "fleet.lock"
         self.state = path / "fleet.json"
         # The settings of the last start that the next one must not drop unnoticed.
@@ -38,10 +38,6 @@ class DataFolder:
         self.credentials = path / "credentials"
         # The wire names that the stack was started with; only while its parts have NATS users.
         self.wire_names = self.credentials / "names.json"
-
-    @classmethod
-    def at(cls, path: Path) -> "DataFolder":
-        return cls(path.expanduser().absolute())
 
     def has_kept(self, bucket: str) -> bool:
         """Whether the stack's own NATS has ever written anything into this bucket."""
