@@ -31,8 +31,7 @@ def is_alive(pid: int, since: float | None) -> bool:
     """Whether the process with this pid and start time still runs; a zombie does not."""
     try:
         process = psutil.Process(pid)
-        same = since is None or abs(process.create_time() - since) < _START_TIME_TOLERANCE_SECONDS
-        return same and process.status() != psutil.STATUS_ZOMBIE
+        return _is_near(process.create_time(), since) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
@@ -43,20 +42,21 @@ def processes_of(stack: str, part: str, leader: int | None, since: float | None)
     The mark finds children that left the session; the session finds those that hide their environment (nginx).
     """
     mark = mark_of(stack, part)
-    session = leader if leader is not None and _is_our_session(leader, since) else None
+    begun = started_at(leader) if leader is not None else None
+    # The kernel does not reuse a session's id while it has members, so a dead leader is fine. A live one must be
+    # the process that we started.
+    session = leader if begun is None or _is_near(begun, since) else None
     return [process for process in psutil.process_iter() if _belongs(process, mark, session)]
 
 
 def end(processes: Iterable[psutil.Process], *, at_once: bool) -> list[psutil.Process]:
     """Send SIGTERM (not if `at_once`), then SIGKILL; return the processes that were there."""
-    found = list(processes)
+    remaining = found = list(processes)
     if not at_once:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.terminate()
         _, remaining = psutil.wait_procs(found, timeout=_TERM_SECONDS)
-    else:
-        remaining = found
     for process in remaining:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -64,17 +64,8 @@ def end(processes: Iterable[psutil.Process], *, at_once: bool) -> list[psutil.Pr
     return found
 
 
-def _is_our_session(leader: int, since: float | None) -> bool:
-    # The kernel does not reuse a session's id while it has members, so a dead leader is fine. A live one must be
-    # the process that we started.
-    return not psutil.pid_exists(leader) or is_alive(leader, since) or _is_zombie(leader)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+def _is_near(begun: float, since: float | None) -> bool:
+    return since is None or abs(begun - since) < _START_TIME_TOLERANCE_SECONDS
 
 
 def _belongs(process: psutil.Process, mark: str, session: int | None) -> bool:
