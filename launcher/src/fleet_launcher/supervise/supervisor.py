@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
 
 from fleet_kit.settings import FleetSettings
 from fleet_kit.waiting import is_set_within
@@ -29,10 +28,8 @@ _LONGEST_BACKOFF_SECONDS = 10.0
 _BACKOFF_RESET_SECONDS = 60.0
 
 
-class Observer(Protocol):
-    """Called at every change of a part; `before` is the phase it was in."""
-
-    def __call__(self, part: PartState, before: PartPhase) -> None: ...
+# Called at every change of a part, with the phase it was in before.
+Observer = Callable[[PartState, PartPhase], None]
 
 
 @dataclass(slots=True)
@@ -101,7 +98,7 @@ class SupervisedPart:
             child = await Child.start(self.part, stack=self._stack, log=self._log, log_settings=self._log_settings)
         except OSError as error:
             return f"not started ({error.strerror})"
-        self._become(PartPhase.STARTING, pid=child.pid, started_at=child.started_at)
+        self._become(PartPhase.STARTING, child)
         ended = await self._watch(child)
         if ended is None:
             await child.stop(self._hurry)
@@ -128,10 +125,11 @@ class SupervisedPart:
             if reason is None:
                 self._healthy_since = self._healthy_since or time.monotonic()
                 self.was_healthy = True
-                self._become(PartPhase.HEALTHY, pid=child.pid, started_at=child.started_at)
-            elif self.state.state is PartPhase.STARTING or failures >= _FAILURES_UNTIL_UNHEALTHY:
-                ill = PartPhase.STARTING if self.state.state is PartPhase.STARTING else PartPhase.UNHEALTHY
-                self._become(ill, reason=reason, pid=child.pid, started_at=child.started_at)
+                self._become(PartPhase.HEALTHY, child)
+            elif self.state.state is PartPhase.STARTING:
+                self._become(PartPhase.STARTING, child, reason=reason)
+            elif failures >= _FAILURES_UNTIL_UNHEALTHY:
+                self._become(PartPhase.UNHEALTHY, child, reason=reason)
             await asyncio.sleep(_LOOK_SECONDS if self._healthy_since else _FIRST_LOOKS_SECONDS)
 
     async def _look(self, child: Child) -> str | None:
@@ -140,17 +138,10 @@ class SupervisedPart:
         except Exception as error:  # noqa: BLE001 - a check that fails itself is shown as the reason
             return f"the health check failed: {error!r}"
 
-    def _become(
-        self,
-        phase: PartPhase,
-        *,
-        reason: str | None = None,
-        pid: int | None = None,
-        started_at: float | None = None,
-    ) -> None:
+    def _become(self, phase: PartPhase, child: Child | None = None, *, reason: str | None = None) -> None:
         before, reason_before = self.state.state, self.state.reason
         self.state.state, self.state.reason = phase, reason
-        self.state.pid, self.state.started_at = pid, started_at
+        self.state.pid, self.state.started_at = (child.pid, child.started_at) if child else (None, None)
         if (phase, reason) != (before, reason_before):
             self._on_change_of_state(self.state, before)
 
@@ -189,7 +180,10 @@ class Supervisor:
                     await self._all_healthy(stage)
             except TimeoutError as error:
                 late = next(one for one in stage if one.state.state is not PartPhase.HEALTHY)
-                raise LaunchError(_too_late(late, within_seconds)) from error
+                why = f" ({late.state.reason})" if late.state.reason else ""
+                raise LaunchError(
+                    f"{late.part.name} is not healthy after {within_seconds:g} s{why}; {_where_to_look(late)}"
+                ) from error
 
     async def stop(self, hurry: asyncio.Event) -> None:
         """Stop every part, stage by stage; `hurry` kills what still runs."""
@@ -201,7 +195,8 @@ class Supervisor:
             self._changed.clear()
             for supervised in self.parts:
                 if supervised.failed_to_start:
-                    raise LaunchError(_cannot_start(supervised))
+                    reason = supervised.state.reason
+                    raise LaunchError(f"{supervised.part.name} does not start ({reason}); {_where_to_look(supervised)}")
             if all(supervised.state.state is PartPhase.HEALTHY for supervised in stage):
                 return
             await self._changed.wait()
@@ -226,16 +221,5 @@ def _stages(
         yield list(group)
 
 
-def _too_late(late: SupervisedPart, within_seconds: float) -> str:
-    why = f" ({late.state.reason})" if late.state.reason else ""
-    return (
-        f"{late.part.name} is not healthy after {within_seconds:g} s{why}; "
-        f"see {late.state.log}, its last line: {last_line(Path(late.state.log))}"
-    )
-
-
-def _cannot_start(failed: SupervisedPart) -> str:
-    return (
-        f"{failed.part.name} does not start ({failed.state.reason}); "
-        f"see {failed.state.log}, its last line: {last_line(Path(failed.state.log))}"
-    )
+def _where_to_look(failed: SupervisedPart) -> str:
+    return f"see {failed.state.log}, its last line: {last_line(Path(failed.state.log))}"
