@@ -48,7 +48,7 @@ class _DoorOfStack:
 
     def operator_file(self) -> Path | None:
         users = self._users()
-        return None if users is None else users.operator_file
+        return None if users is None else users.role_file("operator")
 
     def let_in(self, worker_id: str, tags: list[str]) -> Path | None:
         users = self._users()

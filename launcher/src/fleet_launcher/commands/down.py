@@ -51,7 +51,7 @@ def stop_stack(folder: DataFolder, settings: LauncherSettings, console: Console)
 
 async def _separate_workers(folder: DataFolder, settings: LauncherSettings, state: StackState) -> list[WorkerRecord]:
     """Live workers in the registry that the stack did not start."""
-    secret = gateway_secret(folder, settings).value
+    secret = gateway_secret(folder, settings)
     registry = WorkerRegistry(Path(state.sockets) / folder.socket("workers-api").name, secret)
     own = {part.address.partition(" ")[0] for part in state.parts}
     alive = [record.worker_id for record in await registry.all() or [] if record.state in ACTIVE_WORKER_STATES]

@@ -15,8 +15,8 @@ from ..data_dir.state import read_state
 from ..errors import LaunchError
 from ..settings import LauncherSettings
 from ..stack.environment import environment_of
-from ..stack.health import without_password
 from ..stack.parts import script, stack_worker_id, worker_folders
+from ..stack.ports import without_password
 from .console import Console
 
 _MOST_WORKERS_BY_HAND = 1000

@@ -36,6 +36,8 @@ class DataFolder:
         self.nats_users = path / "nats-users.conf"
         self.nats_port = path / "nats.port"
         self.credentials = path / "credentials"
+        # Only if the operator has set no secret.
+        self.gateway_secret = self.credentials / "gateway.secret"
         # The wire names that the stack was started with; only while its parts have NATS users.
         self.wire_names = self.credentials / "names.json"
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -64,10 +64,6 @@ class NatsUsers:
     def worker_file(self, worker_id: str) -> Path:
         return self._workers / f"{worker_id}.nk"
 
-    @property
-    def operator_file(self) -> Path:
-        return self.role_file("operator")
-
     def grant(
         self, worker_id: str, tags: Iterable[str], *, kind: Literal["stack", "added"], out: Path | None = None
     ) -> Path:
@@ -91,12 +87,13 @@ class NatsUsers:
         grant.unlink()
         self.worker_file(worker_id).unlink(missing_ok=True)
 
-    def forget_stack_workers(self, except_for: Iterable[str]) -> None:
-        """Revoke the credentials of workers that the stack no longer starts."""
-        kept = set(except_for)
+    def grant_stack_workers(self, worker_ids: Sequence[str], tags: Sequence[str]) -> None:
+        """Grant credentials to the workers that the stack starts; revoke those of workers it no longer starts."""
         for granted in self.grants():
-            if granted.kind == "stack" and granted.worker_id not in kept:
+            if granted.kind == "stack" and granted.worker_id not in worker_ids:
                 self.revoke(granted.worker_id)
+        for worker_id in worker_ids:
+            self.grant(worker_id, tags, kind="stack")
 
     def grants(self) -> list[WorkerGrant]:
         found = []

@@ -28,13 +28,6 @@ _RECORDS = TypeAdapter(list[WorkerRecord])
 T = TypeVar("T")
 
 
-def nats_answers(url: str) -> Check:
-    async def check(_: float) -> str | None:
-        return await why_nats_is_away(url)
-
-    return check
-
-
 async def why_nats_is_away(url: str) -> str | None:
     parts = urlsplit(url)
     port = parts.port or _DEFAULT_PORTS[parts.scheme]
@@ -55,36 +48,22 @@ async def why_nats_is_away(url: str) -> str | None:
     return None if greeting == b"INFO " else "what answers is not NATS"
 
 
-def without_password(url: str) -> str:
-    """The URL without user and password."""
+async def service_health(socket: Path, _: float) -> str | None:
+    try:
+        status, body = await _get(asyncio.open_unix_connection(socket), "/ready")
+    except _NO_ANSWER:
+        return "does not answer yet"
+    return None if status == HTTPStatus.OK else _waiting_for(status, body)
+
+
+async def gateway_health(url: str, _: float) -> str | None:
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def service_is_ready(socket: Path) -> Check:
-    async def check(_: float) -> str | None:
-        try:
-            status, body = await _get(asyncio.open_unix_connection(socket), "/ready")
-        except _NO_ANSWER:
-            return "does not answer yet"
-        return None if status == HTTPStatus.OK else _waiting_for(status, body)
-
-    return check
-
-
-def gateway_serves(url: str) -> Check:
-    parts = urlsplit(url)
-
-    async def check(_: float) -> str | None:
-        try:
-            status, _body = await _get(
-                asyncio.open_connection(parts.hostname, parts.port), "/health", host=parts.netloc
-            )
-        except _NO_ANSWER:
-            return "does not answer yet"
-        return None if status == HTTPStatus.OK else f"answers {status} to GET /health"
-
-    return check
+    connecting = asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        status, _body = await _get(connecting, "/health", host=parts.netloc)
+    except _NO_ANSWER:
+        return "does not answer yet"
+    return None if status == HTTPStatus.OK else f"answers {status} to GET /health"
 
 
 class WorkerRegistry:
@@ -114,19 +93,14 @@ class WorkerRegistry:
             return None
 
 
-def worker_is_registered(workers_api: Path, worker_id: str, gateway_secret: SecretStr) -> Check:
+async def worker_health(registry: WorkerRegistry, worker_id: str, process_started_at: float) -> str | None:
     """Healthy if the worker's record is active and was written by this process, not by an earlier one."""
-    registry = WorkerRegistry(workers_api, gateway_secret)
-
-    async def check(process_started_at: float) -> str | None:
-        if (records := await registry.all()) is None:
-            return "workers-api does not answer yet"
-        mine = next((record for record in records if record.worker_id == worker_id), None)
-        if mine is None or mine.last_seen_at < process_started_at:
-            return "not registered yet"
-        return None if mine.state in ACTIVE_WORKER_STATES else f"registered as {mine.state}"
-
-    return check
+    if (records := await registry.all()) is None:
+        return "workers-api does not answer yet"
+    mine = next((record for record in records if record.worker_id == worker_id), None)
+    if mine is None or mine.last_seen_at < process_started_at:
+        return "not registered yet"
+    return None if mine.state in ACTIVE_WORKER_STATES else f"registered as {mine.state}"
 
 
 async def _get(

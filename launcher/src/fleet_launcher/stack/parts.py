@@ -10,15 +10,15 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from ..data_dir.folder import DataFolder
-from ..data_dir.gateway_secret import GatewaySecret
+from ..data_dir.nats_users import NatsUsers
 from ..errors import LaunchError
 from ..settings import LauncherSettings
 from . import ports
-from .health import Check, gateway_serves, nats_answers, service_is_ready, without_password, worker_is_registered
-from .nats_access import NatsAccess
+from .health import Check, WorkerRegistry, gateway_health, service_health, why_nats_is_away, worker_health
 
 SERVICES = {
     "auth": "fleet_auth",
@@ -26,6 +26,25 @@ SERVICES = {
     "workers-api": "fleet_workers_api",
     "wheels-api": "fleet_wheels_api",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class NatsAccess:
+    """How the parts connect to NATS: its URL, and the credentials of each part."""
+
+    url: str
+    # None: NATS has no users, or the operator configures the credentials of the parts.
+    users: NatsUsers | None
+
+    def env(self, role: str) -> dict[str, str]:
+        return self._env(self.users and self.users.role_file(role))
+
+    def worker_env(self, worker_id: str) -> dict[str, str]:
+        return self._env(self.users and self.users.worker_file(worker_id))
+
+    def _env(self, seed: Path | None) -> dict[str, str]:
+        credentials = {} if seed is None else {"PYOCO_NATS_NKEY_FILE": str(seed)}
+        return {"PYOCO_NATS_URL": self.url, **credentials}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +82,7 @@ def nats_part(folder: DataFolder, settings: LauncherSettings, port: int) -> Part
     return Part(
         name="nats",
         command=[nats_binary(settings), "-c", str(folder.nats_config)],
-        health=nats_answers(url),
+        health=lambda _: why_nats_is_away(url),
         address=url,
         start_stage=0,
         stop_stage=3,
@@ -72,14 +91,16 @@ def nats_part(folder: DataFolder, settings: LauncherSettings, port: int) -> Part
     )
 
 
-def service_parts(
-    folder: DataFolder, settings: LauncherSettings, nats: NatsAccess, secret: GatewaySecret
-) -> list[Part]:
+def service_parts(folder: DataFolder, settings: LauncherSettings, nats: NatsAccess) -> list[Part]:
+    # The path of a secret that the stack has made: this user's processes can read an environment. The services read
+    # one of the operator from the same setting as we do.
+    own_secret = settings.gateway_secret is None
+    made_secret = {"PYOCO_GATEWAY_SECRET_FILE": str(folder.gateway_secret)} if own_secret else {}
     return [
         Part(
             name=name,
             command=[sys.executable, "-m", module],
-            health=service_is_ready(folder.socket(name)),
+            health=partial(service_health, folder.socket(name)),
             address=f"unix:{folder.socket(name)}",
             start_stage=1,
             stop_stage=2,
@@ -91,7 +112,7 @@ def service_parts(
                 "PYOCO_DASHBOARD_LANG": settings.dashboard_lang,
                 "PYOCO_WORKER_START_COMMAND": folder.command("worker --tags {tag}"),
                 "PYOCO_WHEEL_UPLOAD_DIR": str((settings.wheel_upload_dir or folder.path).absolute()),
-                **secret.env,
+                **made_secret,
             },
             data=folder.runs_database if name == "runs-api" and not settings.runs_database_url else None,
         )
@@ -110,7 +131,7 @@ def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
     return Part(
         name="gateway",
         command=command,
-        health=gateway_serves(url),
+        health=partial(gateway_health, url),
         address=url,
         # The gateway starts last, when the services behind it are healthy.
         start_stage=2,
@@ -123,37 +144,32 @@ def gateway_part(folder: DataFolder, command: Sequence[str], url: str) -> Part:
     )
 
 
-def worker_parts(
+def worker_part(
     folder: DataFolder,
     settings: LauncherSettings,
     nats: NatsAccess,
-    secret: GatewaySecret,
+    registry: WorkerRegistry,
     *,
-    count: int,
+    number: int,
     options: Sequence[str],
-) -> list[Part]:
-    parts = []
-    for number in range(1, count + 1):
-        worker_id = stack_worker_id(folder, number)
-        parts.append(
-            Part(
-                name=f"worker-{number}",
-                command=[script("pyoco-worker"), "--worker-id", worker_id, *options],
-                health=worker_is_registered(folder.socket("workers-api"), worker_id, secret.value),
-                address=f"{worker_id} at {without_password(nats.url)}",
-                start_stage=1,
-                stop_stage=0,
-                env={
-                    **worker_folders(folder, settings, worker_id),
-                    **nats.worker_env(worker_id),
-                    **({"PYOCO_MONITOR_PORT": str(settings.metrics_port + number)} if settings.metrics_port else {}),
-                },
-                stop=(StopStep(signal.SIGTERM, settings.worker_stop_grace_sec + 5.0),),
-                data=folder.worker(worker_id),
-                finishes_work=True,
-            )
-        )
-    return parts
+) -> Part:
+    worker_id = stack_worker_id(folder, number)
+    return Part(
+        name=f"worker-{number}",
+        command=[script("pyoco-worker"), "--worker-id", worker_id, *options],
+        health=partial(worker_health, registry, worker_id),
+        address=f"{worker_id} at {ports.without_password(nats.url)}",
+        start_stage=1,
+        stop_stage=0,
+        env={
+            **worker_folders(folder, settings, worker_id),
+            **nats.worker_env(worker_id),
+            **({"PYOCO_MONITOR_PORT": str(settings.metrics_port + number)} if settings.metrics_port else {}),
+        },
+        stop=(StopStep(signal.SIGTERM, settings.worker_stop_grace_sec + 5.0),),
+        data=folder.worker(worker_id),
+        finishes_work=True,
+    )
 
 
 def worker_folders(folder: DataFolder, settings: LauncherSettings, worker_id: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ import errno
 import random
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ..errors import LaunchError
 
@@ -64,6 +65,12 @@ def reachable(host: str) -> str:
     """The host as written in a URL; a wildcard address becomes the loopback address."""
     name = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - not bound here
     return f"[{name}]" if ":" in name else name
+
+
+def without_password(url: str) -> str:
+    """The URL without user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _bind(host: str, port: int) -> None:

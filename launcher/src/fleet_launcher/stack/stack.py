@@ -15,15 +15,23 @@ from fleet_gateway.render import GatewayError, nginx_command, render
 
 from ..data_dir.disk import check_disk, check_room, nats_room
 from ..data_dir.folder import DataFolder
-from ..data_dir.gateway_secret import GatewaySecret, gateway_secret
+from ..data_dir.gateway_secret import gateway_secret
 from ..data_dir.last_start import check_start
 from ..data_dir.nats_users import NatsUsers
 from ..errors import LaunchError
 from ..settings import LauncherSettings
 from . import ports
-from .health import WorkerRegistry, why_nats_is_away, without_password
-from .nats_access import NatsAccess, grant_stack_workers
-from .parts import Part, gateway_part, nats_part, service_parts, stack_worker_id, worker_parts, write_nats_config
+from .health import WorkerRegistry, why_nats_is_away
+from .parts import (
+    NatsAccess,
+    Part,
+    gateway_part,
+    nats_part,
+    service_parts,
+    stack_worker_id,
+    worker_part,
+    write_nats_config,
+)
 
 _FIRST_EXAMPLE = "hello"
 _NATS_WAIT_SECONDS = 5.0
@@ -69,18 +77,14 @@ class StackPlan:
         else:
             access = NatsAccess(self.settings.nats_url, users)
             await reach_nats(access.url)
-        secret = gateway_secret(self.folder, self.settings)
+        registry, options = self._worker_registry(), worker_options(self.settings, self.slots)
         return [
             *nats,
-            *service_parts(self.folder, self.settings, access, secret),
-            gateway_part(self.folder, self._gateway_command(secret), self.url),
-            *worker_parts(
-                self.folder,
-                self.settings,
-                access,
-                secret,
-                count=self.workers,
-                options=worker_options(self.settings, self.slots),
+            *service_parts(self.folder, self.settings, access),
+            gateway_part(self.folder, self._gateway_command(), self.url),
+            *(
+                worker_part(self.folder, self.settings, access, registry, number=number, options=options)
+                for number in range(1, self.workers + 1)
             ),
         ]
 
@@ -110,10 +114,12 @@ class StackPlan:
         """The name of a flow from the record of the stack's first worker."""
         if not self.workers:
             return None
-        registry = WorkerRegistry(self.folder.socket("workers-api"), gateway_secret(self.folder, self.settings).value)
-        worker = await registry.one(stack_worker_id(self.folder, 1))
+        worker = await self._worker_registry().one(stack_worker_id(self.folder, 1))
         flows = worker.flows if worker is not None else []
         return _FIRST_EXAMPLE if _FIRST_EXAMPLE in flows else next(iter(flows), None)
+
+    def _worker_registry(self) -> WorkerRegistry:
+        return WorkerRegistry(self.folder.socket("workers-api"), gateway_secret(self.folder, self.settings))
 
     def _nats_users(self) -> NatsUsers | None:
         """Set up the NATS users of the parts: enforced by the stack's own NATS, left to the operator for another."""
@@ -121,7 +127,7 @@ class StackPlan:
         wants_users = (self.settings.nats_auth or ("nkey" if self.with_nats else "off")) == "nkey"
         if wants_users:
             worker_ids = [stack_worker_id(self.folder, number) for number in range(1, self.workers + 1)]
-            grant_stack_workers(users, worker_ids, self.settings.worker_tags)
+            users.grant_stack_workers(worker_ids, self.settings.worker_tags)
         if not self.with_nats:
             users.leave_to_operator()
         else:
@@ -132,7 +138,7 @@ class StackPlan:
                 users.allow_anonymous()
         return users if wants_users else None
 
-    def _gateway_command(self, secret: GatewaySecret) -> list[str]:
+    def _gateway_command(self) -> list[str]:
         """Write nginx's configuration; return the command that runs it in the foreground."""
         try:
             config = GatewayConfig(
@@ -147,7 +153,7 @@ class StackPlan:
                 temp_dir=self.folder.gateway_temp,
                 dashboard_lang=self.settings.dashboard_lang,
                 api_key_header=self.settings.http_api_key_header,
-                secret=secret.value,
+                secret=gateway_secret(self.folder, self.settings),
                 wheel_max_bytes=self.settings.wheel_max_bytes,
             )
             return nginx_command(render(config, self.folder.gateway))
@@ -178,7 +184,7 @@ async def reach_nats(url: str) -> None:
     while (reason := await why_nats_is_away(url)) is not None:
         if time.monotonic() > deadline:
             raise LaunchError(
-                f"NATS at {without_password(url)} cannot be reached ({reason}); "
+                f"NATS at {ports.without_password(url)} cannot be reached ({reason}); "
                 "start it, name another with --nats-url, or add --with-nats to start one here"
             )
         await asyncio.sleep(_NATS_LOOK_SECONDS)
