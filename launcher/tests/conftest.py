@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from fleet_launcher.data_dir.folder import DataFolder
-from fleet_launcher.data_dir.state import StackState, read_state
+from fleet_launcher.data_dir.state import StackState, present_state
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.programs import run_program
 from fleet_testkit.waiting import wait_until
@@ -56,8 +56,7 @@ class StandinServer:
 
     def state(self) -> StackState | None:
         """The document of `status --json`, without a process for every look."""
-        state = read_state(DataFolder(self.data_dir))
-        return state.corrected() if state else None
+        return present_state(DataFolder(self.data_dir))
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return run_program([str(SERVER), *arguments, *self._options()], env=self._env())

@@ -12,6 +12,9 @@ from fleet_kit.files.disk import DiskLimits
 from fleet_kit.nats.stream_limits import DlqLimits, EventsLimits
 from fleet_kit.settings import FleetSettings, GatewaySecret
 
+AuthMode = Literal["none", "api_key"]
+DashboardLang = Literal["auto", "ja", "en"]
+
 
 class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, EventsLimits, DiskLimits):
     """The settings of `pyoco-server`; other variables are passed on to the parts (`environment.py`)."""
@@ -25,9 +28,9 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, Event
     data_dir: Path = Path(".fleet")
     start_timeout_sec: float = Field(60.0, gt=0)
 
-    http_auth_mode: Literal["none", "api_key"] = "none"
+    http_auth_mode: AuthMode = "none"
     http_api_key_header: str = "X-API-Key"
-    dashboard_lang: Literal["auto", "ja", "en"] = "auto"
+    dashboard_lang: DashboardLang = "auto"
     wheel_max_bytes: int = Field(536_870_912, ge=1)
     # Unset: the data dir, because the system's temporary folder may be in memory.
     wheel_upload_dir: Path | None = None

@@ -14,6 +14,7 @@ import psutil
 from fleet_contracts.names import HEADER_FROM_GATEWAY
 from fleet_launcher.commands.status import status_document
 from fleet_launcher.data_dir.folder import DataFolder
+from fleet_launcher.data_dir.state import present_state
 
 from .log_check import check_log_lines, whole_lines
 from .nats_server import free_port
@@ -101,7 +102,7 @@ class Stack:
 
     def status(self) -> dict[str, Any]:
         """The document of `status --json`, without starting a process."""
-        return status_document(DataFolder(self.data_dir))
+        return status_document(present_state(DataFolder(self.data_dir)))
 
     @property
     def parts(self) -> dict[str, dict[str, Any]]:

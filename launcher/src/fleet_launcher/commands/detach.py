@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from ..data_dir.folder import DataFolder
-from ..data_dir.state import PartPhase, read_state
+from ..data_dir.state import PartPhase, is_running, read_state
 from ..errors import LaunchError
 from .console import Console
 
@@ -20,8 +20,7 @@ LAUNCHER_LOG = "launcher"
 
 def start_detached(folder: DataFolder, arguments: Sequence[str], console: Console) -> None:
     """Run the same command in a new session; return when the stack is healthy, raise if it fails."""
-    before = read_state(folder)
-    if before is None or not before.launcher_is_running:
+    if not is_running(folder):
         folder.rotate_log(LAUNCHER_LOG)
     progress = _Progress(folder, console)
     read_end, write_end = os.pipe()

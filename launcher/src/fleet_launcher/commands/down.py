@@ -1,4 +1,4 @@
-"""Stops the stack of a data folder, however it was started and even if its launcher is dead."""
+"""The command `down`: stops the stack of a data folder, however it was started and even if its launcher is dead."""
 
 import asyncio
 import contextlib
@@ -12,11 +12,12 @@ from fleet_contracts.worker_record import WorkerRecord
 
 from ..data_dir.folder import DataFolder
 from ..data_dir.gateway_secret import gateway_secret
-from ..data_dir.state import PartPhase, StackState, locked, read_state
+from ..data_dir.state import PartPhase, StackState, locked, present_state, read_state
 from ..settings import LauncherSettings
 from ..stack.health import WorkerRegistry
 from .console import Console
 from .launch import end_leftovers
+from .options import DataDir
 
 _LOOK_SECONDS = 0.1
 _ANNOUNCE_AFTER_SECONDS = 1.0
@@ -24,13 +25,14 @@ _ANNOUNCE_AFTER_SECONDS = 1.0
 _SLACK_SECONDS = 10.0
 
 
-def stop_stack(folder: DataFolder, settings: LauncherSettings, console: Console) -> None:
-    """Stop the stack, wait until it is gone, and print what was stopped and which separate workers go on."""
-    recorded = read_state(folder)
-    if recorded is None:
+def down(data_dir: DataDir = None) -> None:
+    """Stop the stack of a data dir, in order, and wait until it is gone."""
+    settings = LauncherSettings.load(data_dir=data_dir)
+    folder, console = DataFolder(settings.data_dir), Console()
+    state = present_state(folder)
+    if state is None:
         console.say(f"nothing runs in {folder.path}")
         return
-    state = recorded.corrected()
     running = [part.name for part in state.parts if part.pid is not None]
     separate = asyncio.run(_separate_workers(folder, settings, state)) if running else []
     if state.launcher_is_running:

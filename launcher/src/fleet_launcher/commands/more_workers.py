@@ -1,124 +1,130 @@
-"""Workers that a stack does not start itself: their NATS credentials, and starting one on this machine."""
+"""The commands for workers that a stack does not start itself: run one here, let one in from elsewhere."""
 
 import fcntl
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated
 
 import typer
 
+from fleet_contracts.wheel import split_tags
+
 from ..data_dir.folder import DataFolder
 from ..data_dir.nats_users import NatsUsers
-from ..data_dir.state import read_state
+from ..data_dir.state import is_running, read_state
 from ..errors import LaunchError
 from ..settings import LauncherSettings
 from ..stack.environment import environment_of
 from ..stack.parts import script, stack_worker_id, worker_folders
 from ..stack.ports import without_password
+from ..stack.stack import worker_options
 from .console import Console
+from .options import DataDir
 
 _MOST_WORKERS_BY_HAND = 1000
 
 
-def split_tags(tags: str | None, settings: LauncherSettings) -> list[str]:
-    given = [tag.strip() for tag in (tags or "").split(",") if tag.strip()]
-    return given or settings.worker_tags
-
-
-def make_credentials(
-    folder: DataFolder,
-    settings: LauncherSettings,
-    console: Console,
-    *,
-    worker_id: str,
-    tags: str | None,
-    out: Path | None,
+def worker(
+    tags: Annotated[str | None, typer.Option(help="Take jobs with any of these tags, e.g. cpu,gpu.")] = None,
+    worker_id: Annotated[str | None, typer.Option(help="Its name; made up when left out.", metavar="NAME")] = None,
+    slots: Annotated[int | None, typer.Option(help="Runs at once (one per core).", min=1, metavar="N")] = None,
+    flow_resolver: Annotated[
+        str | None, typer.Option(help="Where flows come from, as for `up`.", metavar="FUNCTION")
+    ] = None,
+    flows_dir: Annotated[Path | None, typer.Option(help="Where flows come from, as for `up`.", metavar="DIR")] = None,
+    data_dir: DataDir = None,
 ) -> None:
-    users = _users(folder, settings)
-    wanted = split_tags(tags, settings)
-    if out is not None and out.exists():
-        raise LaunchError(f"{out} exists already; remove it or choose another file with --out")
-    file = users.grant(worker_id, wanted, kind="added", out=out.absolute() if out else None)
-    effect = _reload(folder, users)
-    url = without_password(nats_url(folder, settings))
-    console.say(f"worker {worker_id} may take jobs of {', '.join(wanted)}{effect}; its secret is in {file}")
-    console.say(
-        f"start it with: pyoco-worker --nats-url {url} --nkey-file {file} --worker-id {worker_id} "
-        f"--tags {','.join(wanted)}"
-    )
-
-
-def list_credentials(folder: DataFolder, settings: LauncherSettings, console: Console) -> None:
-    for granted in _users(folder, settings).grants():
-        whose = "started by the stack" if granted.kind == "stack" else "added"
-        console.plain(f"{granted.worker_id}  {','.join(granted.tags)}  {granted.public_key}  {whose}")
-
-
-def remove_credentials(folder: DataFolder, settings: LauncherSettings, console: Console, *, worker_id: str) -> None:
-    users = _users(folder, settings)
-    users.revoke(worker_id)
-    console.say(f"NATS does not let worker {worker_id} in any more{_reload(folder, users)}")
-
-
-def run_worker(
-    folder: DataFolder,
-    settings: LauncherSettings,
-    *,
-    worker_id: str | None,
-    tags: str | None,
-    options: Sequence[str],
-) -> NoReturn:
-    """Replace this process (exec) with a worker of the stack that runs in this folder."""
-    if (state := read_state(folder)) is None or not state.launcher_is_running:
+    """Start one more worker of the stack that runs here, until Ctrl-C."""
+    settings = LauncherSettings.load(data_dir=data_dir, flow_resolver=flow_resolver, flows_dir=flows_dir)
+    folder = DataFolder(settings.data_dir)
+    if not is_running(folder):
         raise LaunchError(
             f"no stack runs in {folder.path}; start it with `./fleet up`, or name another with --data-dir"
         )
     users = NatsUsers.of_stack(folder, otherwise=settings)
-    wanted = split_tags(tags, settings)
+    wanted = split_tags(tags) or settings.worker_tags
     worker_id = worker_id or _free_id(folder)
     env = {
         **environment_of(f"worker-{worker_id}", os.environ),
         # Not on the command line, which every user can read: the URL may hold a password.
-        "PYOCO_NATS_URL": nats_url(folder, settings),
+        "PYOCO_NATS_URL": _nats_url(folder, settings),
         **worker_folders(folder, settings, worker_id),
     }
     if users.are_enforced:
         env["PYOCO_NATS_NKEY_FILE"] = str(users.grant(worker_id, wanted, kind="added"))
         users.reload_running_nats()
-    command = [
-        script("pyoco-worker"),
-        *("--worker-id", worker_id, "--tags", ",".join(wanted)),
-        *options,
-    ]
+    options = worker_options(settings, slots)
+    command = [script("pyoco-worker"), "--worker-id", worker_id, "--tags", ",".join(wanted), *options]
     sys.stdout.flush()
+    # The worker takes the place of this process.
     os.execve(command[0], command, env)  # noqa: S606 - a program of ours, and no shell is needed
 
 
-def print_nats_config(folder: DataFolder, settings: LauncherSettings, *, worker_ids: Sequence[str]) -> None:
-    """Print the users for a NATS that the operator runs; missing seeds are made."""
+def worker_credentials(
+    worker_id: Annotated[
+        str | None, typer.Option(help="Make credentials for the worker of this name.", metavar="NAME")
+    ] = None,
+    tags: Annotated[str | None, typer.Option(help="It may take jobs with these tags, e.g. cpu,gpu.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write its secret (a file in the data dir).", metavar="FILE")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show the workers that NATS lets in.")] = False,
+    remove: Annotated[str | None, typer.Option(help="Do not let this worker in any more.", metavar="NAME")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Let a worker on this or another machine take jobs from the stack's NATS, or stop doing so."""
+    settings = LauncherSettings.load(data_dir=data_dir)
+    folder, console = DataFolder(settings.data_dir), Console()
+    if sum((worker_id is not None, show, remove is not None)) != 1:
+        raise LaunchError("give one of --worker-id NAME, --list, --remove NAME")
+    _prepare(folder)
+    users = NatsUsers.of_stack(folder, otherwise=settings)
+    if worker_id is not None:
+        wanted = split_tags(tags) or settings.worker_tags
+        if out is not None and out.exists():
+            raise LaunchError(f"{out} exists already; remove it or choose another file with --out")
+        file = users.grant(worker_id, wanted, kind="added", out=out.absolute() if out else None)
+        effect = _reload(folder, users)
+        url = without_password(_nats_url(folder, settings))
+        console.say(f"worker {worker_id} may take jobs of {', '.join(wanted)}{effect}; its secret is in {file}")
+        console.say(
+            f"start it with: pyoco-worker --nats-url {url} --nkey-file {file} --worker-id {worker_id} "
+            f"--tags {','.join(wanted)}"
+        )
+    elif remove is not None:
+        users.revoke(remove)
+        console.say(f"NATS does not let worker {remove} in any more{_reload(folder, users)}")
+    else:
+        for granted in users.grants():
+            whose = "started by the stack" if granted.kind == "stack" else "added"
+            console.plain(f"{granted.worker_id}  {','.join(granted.tags)}  {granted.public_key}  {whose}")
+
+
+def nats_config(data_dir: DataDir = None) -> None:
+    """Print the users of this stack as a NATS server's configuration, for a NATS that you run yourself.
+
+    The parts use them when they are started with PYOCO_NATS_AUTH=nkey; their secrets stay in the data dir.
+    """
+    settings = LauncherSettings.load(data_dir=data_dir)
+    folder = DataFolder(settings.data_dir)
     _prepare(folder)
     users = NatsUsers(folder, settings)
     granted = {grant.worker_id for grant in users.grants()}
-    for worker_id in worker_ids:
-        if worker_id not in granted:
+    count = settings.workers if settings.workers is not None else 1
+    for number in range(1, count + 1):
+        if (worker_id := stack_worker_id(folder, number)) not in granted:
             users.grant(worker_id, settings.worker_tags, kind="stack")
     typer.echo(users.config(), nl=False)
 
 
-def nats_url(folder: DataFolder, settings: LauncherSettings) -> str:
+def _nats_url(folder: DataFolder, settings: LauncherSettings) -> str:
     """The URL of the NATS that the stack of this folder uses: its own, or the configured one."""
     state = read_state(folder)
     if state is None:
         return settings.nats_url
     own = next((part.address for part in state.parts if part.name == "nats"), None)
     return own or state.nats_url or settings.nats_url
-
-
-def _users(folder: DataFolder, settings: LauncherSettings) -> NatsUsers:
-    _prepare(folder)
-    return NatsUsers.of_stack(folder, otherwise=settings)
 
 
 def _prepare(folder: DataFolder) -> None:
@@ -130,7 +136,7 @@ def _reload(folder: DataFolder, users: NatsUsers) -> str:
     """Make a running NATS reload its users; return a phrase that says when the change takes effect."""
     if users.are_enforced:
         return "" if users.reload_running_nats() else " from the next start on"
-    if (state := read_state(folder)) is not None and state.launcher_is_running:
+    if is_running(folder):
         return ", once its NATS has what `pyoco-server nats-config` prints"
     return " from the next start on"
 

@@ -1,7 +1,6 @@
 """Keeps the auth mode and the ledger of the last start, so that a later one cannot drop them unnoticed."""
 
 from pathlib import Path
-from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -10,7 +9,7 @@ from fleet_kit.files.secrets import write_secret
 from fleet_kit.settings import is_loopback
 
 from ..errors import LaunchError
-from ..settings import LauncherSettings
+from ..settings import AuthMode, LauncherSettings
 from .folder import DataFolder
 
 # The query parameters of a database URL that identify the database.
@@ -18,7 +17,7 @@ _NAMING_PARAMETERS = {"host", "port", "dbname"}
 
 
 class LastStart(BaseModel):
-    http_auth_mode: Literal["none", "api_key"]
+    http_auth_mode: AuthMode
     # The database URL without user and password. None: the SQLite file in the data dir, which may be moved.
     ledger: str | None
 

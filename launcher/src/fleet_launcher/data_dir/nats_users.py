@@ -15,7 +15,7 @@ from fleet_kit.files.secrets import SecretFileError, write_secret
 
 from ..errors import LaunchError
 from .folder import DataFolder
-from .state import read_state
+from .state import present_state
 
 _RELOAD_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
@@ -144,9 +144,8 @@ class NatsUsers:
     def reload_running_nats(self) -> bool:
         """Write the users file and make NATS reload it; False if no NATS of this stack runs."""
         write_secret(self._folder.nats_users, self.config())
-        state = read_state(self._folder)
-        parts = state.corrected().parts if state is not None else []
-        pid = next((part.pid for part in parts if part.name == "nats"), None)
+        state = present_state(self._folder)
+        pid = next((part.pid for part in state.parts if part.name == "nats"), None) if state else None
         if pid is None:
             return False
         # Twice: the first reload makes a new account known, the second its imports.

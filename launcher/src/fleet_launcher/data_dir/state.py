@@ -67,13 +67,8 @@ class StackState(BaseModel):
             return "stopped"
         return "degraded"
 
-    def corrected(self) -> "StackState":
-        """The state checked against the processes: the file may miss a recent exit, and a killed launcher always."""
-        launcher_runs = self.launcher_is_running
-        return self.model_copy(update={"parts": [_corrected(part, launcher_runs) for part in self.parts]})
 
-
-def _corrected(part: PartState, launcher_runs: bool) -> PartState:
+def _corrected(part: PartState, *, launcher_runs: bool) -> PartState:
     if not part.is_running:
         phase = part.state if launcher_runs and part.state is PartPhase.RESTARTING else PartPhase.STOPPED
         return part.model_copy(update={"pid": None, "state": phase})
@@ -94,6 +89,22 @@ def read_state(folder: DataFolder) -> StackState | None:
         return StackState.model_validate_json(text)
     except ValidationError as error:
         raise LaunchError(f"{folder.state} is not a state file of this version; remove it") from error
+
+
+def present_state(folder: DataFolder) -> StackState | None:
+    """The state checked against the processes: the file may miss a recent exit, and a killed launcher always."""
+    state = read_state(folder)
+    if state is None:
+        return None
+    launcher_runs = state.launcher_is_running
+    parts = [_corrected(part, launcher_runs=launcher_runs) for part in state.parts]
+    return state.model_copy(update={"parts": parts})
+
+
+def is_running(folder: DataFolder) -> bool:
+    """Whether a launcher runs the stack of this folder."""
+    state = read_state(folder)
+    return state is not None and state.launcher_is_running
 
 
 def write_state(folder: DataFolder, state: StackState) -> None:

@@ -37,10 +37,10 @@ class NatsAccess:
     users: NatsUsers | None
 
     def env(self, role: str) -> dict[str, str]:
-        return self._env(self.users and self.users.role_file(role))
+        return self._env(self.users.role_file(role) if self.users else None)
 
     def worker_env(self, worker_id: str) -> dict[str, str]:
-        return self._env(self.users and self.users.worker_file(worker_id))
+        return self._env(self.users.worker_file(worker_id) if self.users else None)
 
     def _env(self, seed: Path | None) -> dict[str, str]:
         credentials = {} if seed is None else {"PYOCO_NATS_NKEY_FILE": str(seed)}

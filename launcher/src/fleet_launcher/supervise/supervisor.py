@@ -193,10 +193,9 @@ class Supervisor:
     async def _all_healthy(self, stage: Sequence[SupervisedPart]) -> None:
         while True:
             self._changed.clear()
-            for supervised in self.parts:
-                if supervised.failed_to_start:
-                    reason = supervised.state.reason
-                    raise LaunchError(f"{supervised.part.name} does not start ({reason}); {_where_to_look(supervised)}")
+            for one in self.parts:
+                if one.failed_to_start:
+                    raise LaunchError(f"{one.part.name} does not start ({one.state.reason}); {_where_to_look(one)}")
             if all(supervised.state.state is PartPhase.HEALTHY for supervised in stage):
                 return
             await self._changed.wait()
