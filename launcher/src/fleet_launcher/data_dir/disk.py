@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 from fleet_contracts.nats_roles import FLEET_ACCOUNT
 from fleet_kit.files.disk import DiskLimits, free_bytes, in_mib
@@ -18,7 +17,7 @@ _GIB = 1024**3
 
 def check_disk(folder: DataFolder, limits: DiskLimits) -> str | None:
     """Return a warning if the disk is nearly full; raise LaunchError if the stack would accept no runs."""
-    free = free_bytes(_existing(folder))
+    free = free_bytes(folder.path)
     if free < limits.disk_free_min_bytes:
         raise LaunchError(
             f"only {in_mib(free)} are free on the disk of the data dir {folder.path}, and with less than "
@@ -38,7 +37,7 @@ def nats_room(folder: DataFolder) -> int:
     stored = sum(
         os.stat(os.path.join(path, file)).st_size for path, _, files in os.walk(folder.nats_store) for file in files
     )
-    return int((free_bytes(_existing(folder)) + stored) * _SHARE_OF_NATS)
+    return int((free_bytes(folder.path) + stored) * _SHARE_OF_NATS)
 
 
 def check_room(folder: DataFolder, settings: LauncherSettings) -> str | None:
@@ -59,11 +58,6 @@ def check_room(folder: DataFolder, settings: LauncherSettings) -> str | None:
     if made.keys() == wanted.keys():
         return f"{short}; free some space before they grow so large"
     raise LaunchError(f"{short}; free some space, lower one of the two, or choose another disk with --data-dir")
-
-
-def _existing(folder: DataFolder) -> Path:
-    """The folder, or its nearest existing parent."""
-    return next(path for path in (folder.path, *folder.path.parents) if path.is_dir())
 
 
 def _limit_of(folder: DataFolder, stream: str) -> int | None:
