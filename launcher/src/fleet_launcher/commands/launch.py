@@ -22,10 +22,6 @@ _QUIET_STOP_SECONDS = 1.0
 _SAVE_AGAIN_SECONDS = 1.0
 
 
-class Interrupted(Exception):
-    """A signal asked the stack to stop."""
-
-
 def run_stack(plan: StackPlan, *, console: Console, when_ready: Callable[[], None]) -> int:
     """Start the parts of the plan, supervise them until a signal, stop them; return the exit code."""
     folder = plan.folder
@@ -77,8 +73,7 @@ class _Launch:
         signals = _Signals()
         write_state(self._folder, self._state)
         try:
-            with contextlib.suppress(Interrupted):
-                await signals.run(self._start())
+            if await signals.let_finish(self._start()):
                 self._console.show_parts(self._state.parts)
                 self._console.show_ready(self._state.url, self._state.example_commands)
                 when_ready()
@@ -164,18 +159,19 @@ class _Signals:
         for other in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(other, self.interrupted.set)
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the work; on a signal cancel it and raise Interrupted."""
+    async def let_finish(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Run the work; False if a signal came before its end, then it is cancelled."""
         working = asyncio.create_task(work)
         interrupted = asyncio.create_task(self.interrupted.wait())
         await asyncio.wait({working, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
         if working.done():
-            return await working
+            await working
+            return True
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await working
-        raise Interrupted
+        return False
 
     def _on_ctrl_c(self) -> None:
         if self.interrupted.is_set():
