@@ -13,7 +13,7 @@ from ..data_dir.state import PartPhase, is_running, read_state
 from ..errors import LaunchError
 from .console import Console
 
-_READY = "ready"
+READY = "ready"
 _LOOK_SECONDS = 0.2
 LAUNCHER_LOG = "launcher"
 
@@ -37,7 +37,7 @@ def start_detached(folder: DataFolder, arguments: Sequence[str], console: Consol
     with _stopped_if_interrupted(launcher):
         report = _read_report(read_end, lambda: progress.show(launcher.pid))
     os.close(read_end)
-    if report != _READY:
+    if report != READY:
         launcher.wait()
         raise LaunchError(report or f"the launcher ended without a word; see {folder.log(LAUNCHER_LOG)}")
     progress.show(launcher.pid)
@@ -55,13 +55,8 @@ class Report:
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
-    def ready(self) -> None:
-        self._tell(_READY)
-
-    def failed(self, sentence: str) -> None:
-        self._tell(sentence)
-
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Send `READY`, or a sentence that says why the start has failed. Only the first call counts."""
         if self._descriptor is None:
             return
         # The waiting command may have exited.

@@ -18,7 +18,7 @@ from ..errors import FAILURES
 from ..settings import AuthMode, DashboardLang, LauncherSettings
 from ..stack.stack import StackPlan
 from .console import Console
-from .detach import Report, start_detached
+from .detach import READY, Report, start_detached
 from .launch import run_stack
 from .log_console import LogConsole
 from .options import DataDir
@@ -119,11 +119,11 @@ def up(
 
         def when_ready() -> None:
             remember_start(folder, settings)
-            report.ready()
+            report.tell(READY)
 
         code = run_stack(plan, console=console, when_ready=when_ready)
     except FAILURES as error:
-        report.failed(str(error))
+        report.tell(str(error))
         if not in_background:
             raise
         logger.critical("%s", error, extra=exception_fields(error))

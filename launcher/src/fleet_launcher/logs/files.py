@@ -21,11 +21,9 @@ _SHOWN_CHARACTERS = 500
 
 def last_lines(log: Path, count: int) -> list[str]:
     """The last lines that are not empty; none when there is no log."""
-    if count == 0:
-        return []
     try:
         with log.open("rb") as source:
-            return _last_lines(source, count)
+            return _last_lines(source, count) if count else []
     except OSError:
         return []
 
