@@ -3,7 +3,6 @@
 import os
 import secrets
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 from fleet_contracts.log_events import SERVICE_HTTP
 from fleet_contracts.names import WireNames
 from fleet_contracts.nats_roles import SERVICE_ROLES, NatsUser, accounts_config, cluster_config, worker
+from fleet_contracts.wheel import split_tags
 from fleet_kit.files.nkeys import make_nkey, read_nkey
 from fleet_kit.files.secrets import SecretFileError, read_secret, write_secret
 from fleet_kit.logs.command import say, say_failure
@@ -43,9 +43,10 @@ class Secrets:
 
     def share(self, *places: str) -> None:
         """Write the same random secret to all these places."""
-        known = [file for file in self._files(places) if file.exists()]
-        text = read_secret(known[0], setting="a secret") if known else secrets.token_urlsafe(_SECRET_BYTES)
-        for file in self._files(places):
+        files = [self._folder / place for place in places]
+        known = next((file for file in files if file.exists()), None)
+        text = read_secret(known, setting="a secret") if known else secrets.token_urlsafe(_SECRET_BYTES)
+        for file in files:
             if not file.exists():
                 write_secret(file, text)
             self._hand_over(file)
@@ -92,9 +93,9 @@ class Secrets:
         return {file.stem: file.read_text().strip() for file in sorted((self._folder / _GRANTS).glob("*.tags"))}
 
     def grant(self, worker_id: str, tags: list[str]) -> None:
-        place = f"{_GRANTS}/{worker_id}.tags"
-        write_secret(self._folder / place, ",".join(tags))
-        self._hand_over(self._folder / place)
+        file = self._folder / _GRANTS / f"{worker_id}.tags"
+        write_secret(file, ",".join(tags))
+        self._hand_over(file)
 
     def revoke(self, worker_id: str) -> None:
         """Remove the seed, too: a later grant of the same name is another NATS user."""
@@ -102,9 +103,6 @@ class Secrets:
             raise ValueError(f"no worker {worker_id} was granted anything; granted are {sorted(self.granted())}")
         for ending in ("tags", "nk"):
             (self._folder / _GRANTS / f"{worker_id}.{ending}").unlink(missing_ok=True)
-
-    def _files(self, places: tuple[str, ...]) -> Iterator[Path]:
-        return (self._folder / place for place in places)
 
     def _hand_over(self, file: Path) -> None:
         file.chmod(0o400)
@@ -170,7 +168,7 @@ def _crew(workers: int) -> list[str]:
 
 def _tags(text: str) -> list[str]:
     """The tags without duplicates: a suggested command for one more tag may repeat an existing one."""
-    return list(dict.fromkeys(tag.strip() for tag in text.split(",") if tag.strip()))
+    return list(dict.fromkeys(split_tags(text)))
 
 
 def main() -> None:
