@@ -3,20 +3,19 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from nats.js.api import StreamInfo
-from pydantic import SecretStr
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Mirror
+from fleet_kit.nats.kv import Bucket, Mirror
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket
-from fleet_kit.waiting import is_set_within
 
 from .records import KeyRecord, key_id_of, pepper_mark
+from .settings import KeySettings
 
 logger = logging.getLogger(__name__)
 
@@ -35,27 +34,15 @@ class Keys:
     purged or recreated without the watch noticing.
     """
 
-    def __init__(
-        self,
-        link: NatsLink,
-        bucket: str,
-        *,
-        pepper: SecretStr | None,
-        stale_sec: float,
-        replicas: int = 1,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._link = link
-        self._bucket = bucket
-        self._pepper = pepper
-        self._pepper_mark = pepper_mark(pepper)
+    def __init__(self, link: NatsLink, settings: KeySettings, *, stale_sec: float) -> None:
+        self.link = link
+        self.bucket = Bucket(link, settings.auth_kv_bucket)
+        self.pepper = settings.auth_pepper
         self._stale_sec = stale_sec
-        self._replicas = replicas
-        self._clock = clock
-        self._mirror = Mirror(link, bucket, on_change=self._apply)
+        self._replicas = settings.nats_replicas
+        self._mirror = Mirror(link, self.bucket.name, on_change=self._apply)
         self._records: dict[str, KeyRecord] = {}
         self._reading = asyncio.Lock()
-        self._stop = asyncio.Event()
         self._failures = RateLimitedLog()
         self._looking: asyncio.Task[None] | None = None
         # The state of the bucket's stream when it was read, and when that was last confirmed.
@@ -69,7 +56,6 @@ class Keys:
             self._looking = asyncio.create_task(self._look_again_and_again())
 
     async def stop(self) -> None:
-        self._stop.set()
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -79,12 +65,12 @@ class Keys:
         """The record of an API key; None if there is none. NatsUnavailable if the records are too old to decide."""
         key_id = key_id_of(api_key)
         record = self._records.get(key_id) if key_id else None
-        if record is not None and record.opens_with(api_key, self._pepper):
+        if record is not None and record.opens_with(api_key, self.pepper):
             self._require(self._stale_sec)
             return record
-        self._link.require()
+        self.link.require()
         self._require(_UNSURE_AFTER_SECONDS)
-        if record is not None and record.pepper != self._pepper_mark:
+        if record is not None and record.pepper != pepper_mark(self.pepper):
             logger.warning(
                 "key %s was issued with another PYOCO_AUTH_PEPPER than auth has; give both the same", record.key_id
             )
@@ -95,11 +81,11 @@ class Keys:
         return len(self._records)
 
     def get(self, key_id: str) -> KeyRecord | None:
-        self._link.require()
+        self.link.require()
         return self._records.get(key_id)
 
     def all(self) -> Iterable[KeyRecord]:
-        self._link.require()
+        self.link.require()
         return self._records.values()
 
     def note(self, record: KeyRecord) -> None:
@@ -108,13 +94,13 @@ class Keys:
 
     def _require(self, seconds: float) -> None:
         """Raise NatsUnavailable if the last check is longer ago than this."""
-        if self._clock() - self._current_at > seconds:
-            reason = self._link.down_because or "it does not answer"
+        if time.monotonic() - self._current_at > seconds:
+            reason = self.link.down_because or "it does not answer"
             raise NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back", reason=reason)
 
     async def _read(self) -> None:
         async with self._reading:
-            asked_at = self._clock()
+            asked_at = time.monotonic()
             # Taken before reading, so that the next check finds a concurrent change.
             info = await self._look_at_bucket()
             seen = _shape(info)
@@ -126,20 +112,21 @@ class Keys:
             self._seen, self._current_at = seen, asked_at
 
     async def _look_again_and_again(self) -> None:
-        while not await is_set_within(self._stop, min(_LOOK_INTERVAL_SECONDS, self._stale_sec / 4)):
-            if self._link.down_because is not None:
+        while True:
+            await asyncio.sleep(min(_LOOK_INTERVAL_SECONDS, self._stale_sec / 4))
+            if self.link.down_because is not None:
                 continue
             try:
                 await self._look()
             except Exception as error:
                 level = self._failures.level(type(error).__name__)
                 is_news = level > logging.DEBUG
-                logger.log(level, "could not look at the bucket %s, trying again", self._bucket, exc_info=is_news)
+                logger.log(level, "could not look at the bucket %s, trying again", self.bucket.name, exc_info=is_news)
             else:
                 self._failures.recovered()
 
     async def _look(self) -> None:
-        asked_at = self._clock()
+        asked_at = time.monotonic()
         if _shape(await self._look_at_bucket()) != self._seen:
             await self._read()
         else:
@@ -153,7 +140,7 @@ class Keys:
             await asyncio.sleep(_LAG_SECONDS)
 
     async def _look_at_bucket(self) -> StreamInfo:
-        return await ensure_bucket(self._link.jetstream, self._bucket, replicas=self._replicas)
+        return await ensure_bucket(self.link.jetstream, self.bucket.name, replicas=self._replicas)
 
     def _apply(self, key: str, value: bytes | None) -> None:
         self._records.pop(key, None)
@@ -161,13 +148,12 @@ class Keys:
             return
         try:
             record = KeyRecord.decode(value)
+            if record.key_id != key:
+                raise MalformedMessage("it is under the name of another")
         except MalformedMessage as error:
-            logger.warning("an unreadable key record is ignored: %s", error, extra={"meta": {"key": key}})
-            return
-        if record.key_id != key:
-            logger.warning("a key record under another's name is ignored", extra={"meta": {"key": key}})
-            return
-        self._records[key] = record
+            logger.warning("an unusable key record is ignored: %s", error, extra={"meta": {"key": key}})
+        else:
+            self._records[key] = record
 
 
 def _shape(info: StreamInfo) -> tuple[object, ...]:

@@ -14,7 +14,6 @@ from fleet_kit.nats.metrics import NatsMetrics
 from fleet_kit.telemetry.metrics import new_registry
 
 from .authentication import as_anonymous, by_api_key
-from .issuing import KeyIssuer
 from .keys import Keys
 from .metrics import AuthMetrics
 from .routes import key_routes, verify_routes
@@ -28,8 +27,7 @@ COMPONENT = "auth"
 def build(settings: Settings) -> FastAPI:
     log_feature_flags(logger, settings, "http_auth_mode")
     link = NatsLink(settings, name=COMPONENT)
-    bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
-    keys = Keys(link, bucket, pepper=pepper, stale_sec=settings.auth_stale_sec, replicas=settings.nats_replicas)
+    keys = Keys(link, settings, stale_sec=settings.auth_stale_sec)
     link.after_connect(keys.load)
     authenticate = by_api_key(keys) if settings.http_auth_mode == "api_key" else as_anonymous
     prometheus = new_registry(COMPONENT, revision=settings.revision)
@@ -48,7 +46,7 @@ def build(settings: Settings) -> FastAPI:
 
     return create_app(
         component=COMPONENT,
-        routers=[verifying, key_routes(keys, KeyIssuer(link, bucket, keys, pepper=pepper))],
+        routers=[verifying, key_routes(keys)],
         lifespan=lifespan,
         readiness=link.waiting_for,
         registry=prometheus,

@@ -13,7 +13,7 @@ from fleet_kit.http.openapi import json_body
 
 from .authentication import Authenticate
 from .errors import ApiKeyInvalid, ApiKeyRequired, KeyNotFound, KeysNeedAuthentication
-from .issuing import KeyIssuer
+from .issuing import issue, revoke
 from .keys import Keys
 from .listing import CURSOR_PATTERN, select_keys
 from .metrics import AuthMetrics, Verdict
@@ -65,14 +65,14 @@ async def _operator(caller: Admin) -> Identity:
 Operator = Annotated[Identity, Depends(_operator)]
 
 
-def key_routes(keys: Keys, issuer: KeyIssuer) -> APIRouter:
+def key_routes(keys: Keys) -> APIRouter:
     router = new_router("/auth/keys")
 
     @router.post("", status_code=201, response_model=NewKeyView, openapi_extra=json_body(NewKey))
     async def issue_key(operator: Operator, request: Request, response: Response) -> NewKeyView:
         """Issue a key for a tenant. The answer is the only place where it can be read."""
         wanted = await read(NewKey, request)
-        issued = await issuer.issue(wanted.wish(), created_by=operator.api_key_id)
+        issued = await issue(keys, wanted.wish(), created_by=operator.api_key_id)
         response.headers.update(_NOT_KEPT)
         return NewKeyView.once(issued)
 
@@ -102,6 +102,6 @@ def key_routes(keys: Keys, issuer: KeyIssuer) -> APIRouter:
     @router.post("/{key_id}/revoke", response_model=KeyView)
     async def revoke_key(_: Operator, key_id: str) -> KeyView:
         """Revoke a key: it is refused within three seconds. Revoking it again changes nothing."""
-        return KeyView.of(await issuer.revoke(key_id))
+        return KeyView.of(await revoke(keys, key_id))
 
     return router

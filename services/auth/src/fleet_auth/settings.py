@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from fleet_contracts.names import WireNames
 from fleet_kit.files.secrets import secret_of
-from fleet_kit.settings import HttpSettings
+from fleet_kit.settings import FleetSettings, HttpSettings
 
 
-class Pepper(BaseModel):
-    """The pepper of the keys; settings classes inherit it."""
+class KeySettings(FleetSettings, WireNames):
+    """Where the keys are and how they are hashed: for auth and for the admin command."""
 
     # Mixed into the hash of every key: keys cannot be tried against the bucket alone.
     auth_pepper: SecretStr | None = None
@@ -24,7 +24,7 @@ class Pepper(BaseModel):
         return self
 
 
-class Settings(HttpSettings, WireNames, Pepper):
+class Settings(HttpSettings, KeySettings):
     http_auth_mode: Literal["none", "api_key"] = "none"
     http_api_key_header: str = Field("X-API-Key", pattern=r"^[A-Za-z][A-Za-z0-9-]*$", max_length=64)
     # How long known keys are accepted while NATS is unavailable.

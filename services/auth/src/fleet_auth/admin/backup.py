@@ -19,12 +19,8 @@ _DESCRIPTION = "stream.json"
 _END = "end.json"
 
 
-class BadBackup(Exception):
-    """The archive is not a usable backup; the message gives the reason."""
-
-
-class NotEmpty(Exception):
-    """NATS has streams that the restore would overwrite; the message names them."""
+class RestoreRefused(Exception):
+    """The archive is not a usable backup, or the restore would overwrite something; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +56,7 @@ async def restore(link: NatsLink, source: IO[bytes], *, replicas: int | None) ->
         with tarfile.open(fileobj=source, mode="r|") as archive:
             return await _restore_all(link, archive, replicas=replicas)
     except (tarfile.TarError, EOFError, orjson.JSONDecodeError, KeyError) as error:
-        raise BadBackup(f"this is no backup, or only a part of one ({error})") from error
+        raise RestoreRefused(f"this is no backup, or only a part of one ({error})") from error
 
 
 async def _copy(link: NatsLink, stream: str, archive: tarfile.TarFile) -> Copied:
@@ -81,16 +77,18 @@ async def _restore_all(link: NatsLink, archive: tarfile.TarFile, *, replicas: in
     name, content = await asyncio.to_thread(_next, archive)
     about = orjson.loads(content) if name == _CONTENTS else {}
     if about.get("format") != _FORMAT:
-        raise BadBackup("this is no backup of a fleet, or one of a later version")
+        raise RestoreRefused("this is no backup of a fleet, or one of a later version")
     if there := await existing_streams(link, about["streams"]):
-        raise NotEmpty(f"NATS has {', '.join(there)} already; restore into an empty one, before the services start")
+        raise RestoreRefused(
+            f"NATS has {', '.join(there)} already; restore into an empty one, before the services start"
+        )
     return [await _restore_one(link, archive, stream, replicas=replicas) for stream in about["streams"]]
 
 
 async def _restore_one(link: NatsLink, archive: tarfile.TarFile, stream: str, *, replicas: int | None) -> Copied:
     name, content = await asyncio.to_thread(_next, archive)
     if name != f"{stream}/{_DESCRIPTION}":
-        raise BadBackup(f"{name} comes where {stream} begins")
+        raise RestoreRefused(f"{name} comes where {stream} begins")
     description: Description = orjson.loads(content)
     if replicas is not None:
         description["config"]["num_replicas"] = replicas
@@ -105,7 +103,7 @@ async def _restore_one(link: NatsLink, archive: tarfile.TarFile, stream: str, *,
         size += len(content)
         await going.send(content)
     if orjson.loads(content)["pieces"] != number:
-        raise BadBackup(f"{stream} is not whole")
+        raise RestoreRefused(f"{stream} is not whole")
     await going.end()
     return Copied(stream, description["state"]["messages"], size)
 
@@ -120,8 +118,8 @@ def _next(archive: tarfile.TarFile) -> tuple[str, bytes]:
     member = archive.next()
     file = archive.extractfile(member) if member is not None else None
     if member is None or file is None:
-        raise BadBackup("the archive ends too early")
+        raise RestoreRefused("the archive ends too early")
     content = file.read()
     if len(content) != member.size:
-        raise BadBackup("the archive ends too early")
+        raise RestoreRefused("the archive ends too early")
     return member.name, content

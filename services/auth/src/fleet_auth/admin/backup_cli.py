@@ -33,7 +33,7 @@ def backup(
     """
     if out is None and sys.stdout.isatty():
         raise typer.BadParameter("it would fill your terminal; give --out FILE or redirect the output")
-    settings = _settings(nats_url, data_dir, nkey_file)
+    settings = AdminSettings.find(nats_url, data_dir, nkey_file, role="operator")
     streams = kept_streams(settings, with_events=events)
     try:
         with nullcontext(sys.stdout.buffer) if out is None else _new_file(out) as file:
@@ -54,13 +54,9 @@ def restore_backup(
     nkey_file: NkeyFile = None,
 ) -> None:
     """Bring a backup into a NATS that has none of it; before the services start."""
-    settings = _settings(nats_url, data_dir, nkey_file)
+    settings = AdminSettings.find(nats_url, data_dir, nkey_file, role="operator")
     with nullcontext(sys.stdin.buffer) if source is None else source.open("rb") as file:
         _run("restored", settings, lambda link: restore(link, file, replicas=replicas))
-
-
-def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> AdminSettings:
-    return AdminSettings.find(nats_url=nats_url, data_dir=data_dir, nkey_file=nkey_file, role="operator")
 
 
 def _new_file(path: Path) -> IO[bytes]:

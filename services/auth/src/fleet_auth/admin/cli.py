@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -22,15 +22,17 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import SettingsError
 
 from ..errors import KeyNotFound
-from ..issuing import IssuedKey, KeyIssuer, Wish
+from ..issuing import IssuedKey, Wish
+from ..issuing import issue as issue_key
+from ..issuing import revoke as revoke_key
 from ..keys import Keys
 from ..listing import select_keys
 from ..records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId, pepper_mark
 from ..schemas import KeyView, NewKeyView
-from .backup import BadBackup, NotEmpty
+from .backup import RestoreRefused
 from .backup_cli import backup, restore_backup
 from .connecting import PATIENCE_SECONDS, PROGRAM, DataDir, NatsUrl, connected, say
-from .lifetimes import BadLifetime, end_of_life, shown
+from .lifetimes import end_of_life, shown
 from .settings import AdminSettings
 
 T = TypeVar("T")
@@ -48,10 +50,6 @@ app.command("restore")(restore_backup)
 @app.callback()
 def administer() -> None:
     """Administer a fleet. Works on NATS directly: anyone with its credentials may do this."""
-
-
-class BadArguments(Exception):
-    """The command line arguments are invalid."""
 
 
 NkeyFile = Annotated[Path | None, typer.Option(help="Seed of the NATS user of auth.", metavar="FILE")]
@@ -73,11 +71,11 @@ def create(
 ) -> None:
     """Issue a key. It is shown this once, on standard output."""
     wish = _wish(tenant, scopes, expires, name)
-    settings = _settings(nats_url, data_dir, nkey_file)
+    settings = AdminSettings.find(nats_url, data_dir, nkey_file)
 
-    async def issue(keys: Keys, issuer: KeyIssuer) -> IssuedKey:
-        _warn_of_other_peppers(keys.all(), settings)
-        return await issuer.issue(wish)
+    async def issue(keys: Keys) -> IssuedKey:
+        _warn_of_other_peppers(keys)
+        return await issue_key(keys, wish)
 
     issued = _with_keys(settings, issue)
     if as_json:
@@ -103,10 +101,10 @@ def list_keys(
 ) -> None:
     """Show the keys, the newest first; never the keys themselves."""
 
-    async def look(keys: Keys, _: KeyIssuer) -> list[KeyRecord]:
+    async def look(keys: Keys) -> list[KeyRecord]:
         return select_keys(keys.all(), tenant_id=tenant, include_revoked=everything)[0]
 
-    records = _with_keys(_settings(nats_url, data_dir, nkey_file), look)
+    records = _with_keys(AdminSettings.find(nats_url, data_dir, nkey_file), look)
     if as_json:
         _print_json([KeyView.of(record).model_dump(mode="json") for record in records])
     elif records:
@@ -125,11 +123,8 @@ def revoke(
     nkey_file: NkeyFile = None,
 ) -> None:
     """Revoke a key; it is refused within three seconds. Revoking it again changes nothing."""
-
-    async def end(_: Keys, issuer: KeyIssuer) -> KeyRecord:
-        return await issuer.revoke(key_id)
-
-    record = _with_keys(_settings(nats_url, data_dir, nkey_file), end)
+    settings = AdminSettings.find(nats_url, data_dir, nkey_file)
+    record = _with_keys(settings, lambda keys: revoke_key(keys, key_id))
     if as_json:
         _print_json(KeyView.of(record).model_dump(mode="json"))
     else:
@@ -142,12 +137,12 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     try:
         code = app(standalone_mode=False)
-    except (BadArguments, SettingsError, typer.TyperException) as error:
+    except (SettingsError, typer.TyperException) as error:
         reason = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         code = _fail(f"{reason.rstrip('.')}; example: {_EXAMPLE}", Problem.INVALID_ARGUMENT)
     except KeyNotFound as error:
         code = _fail(f"there is no key {error.meta['key_id']}; see `{PROGRAM} api-key list --all`")
-    except (BadBackup, NotEmpty) as error:
+    except RestoreRefused as error:
         code = _fail(str(error))
     except TimeoutError:
         # Before OSError, its base class.
@@ -174,13 +169,15 @@ def _wish(tenant: str, scopes: str, expires: str | None, name: str | None) -> Wi
     _check("--name", name, TypeAdapter(KeyName | None))
     wanted = [word.strip() for word in scopes.split(",") if word.strip()]
     if unknown := sorted(set(wanted) - ALL_SCOPES):
-        raise BadArguments(f"--scopes: {', '.join(unknown)} is not known; known are {', '.join(sorted(ALL_SCOPES))}")
+        raise typer.TyperException(
+            f"--scopes: {', '.join(unknown)} is not known; known are {', '.join(sorted(ALL_SCOPES))}"
+        )
     if not wanted:
-        raise BadArguments("--scopes names none")
+        raise typer.TyperException("--scopes names none")
     try:
         expires_at = None if expires is None else end_of_life(expires, now=time.time())
-    except BadLifetime as error:
-        raise BadArguments(f"--expires {error}") from error
+    except ValueError as error:
+        raise typer.TyperException(f"--expires {error}") from error
     return Wish(tenant, tuple(Scope(word) for word in wanted), name=name, expires_at=expires_at)
 
 
@@ -189,33 +186,28 @@ def _check(option: str, text: str | None, kind: TypeAdapter[Any]) -> None:
         kind.validate_python(text)
     except ValidationError as error:
         reason = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
-        raise BadArguments(f"{option} {text!r}: {reason}") from error
+        raise typer.TyperException(f"{option} {text!r}: {reason}") from error
 
 
-def _settings(nats_url: str | None, data_dir: Path | None, nkey_file: Path | None) -> AdminSettings:
-    return AdminSettings.find(nats_url=nats_url, data_dir=data_dir, nkey_file=nkey_file)
-
-
-def _with_keys(settings: AdminSettings, work: Callable[[Keys, KeyIssuer], Awaitable[T]]) -> T:
+def _with_keys(settings: AdminSettings, work: Callable[[Keys], Awaitable[T]]) -> T:
     """Run `work` with the keys as auth sees them, over a connection of its own."""
 
     async def over_nats() -> T:
-        bucket, pepper = settings.auth_kv_bucket, settings.auth_pepper
         link = NatsLink(settings, name=PROGRAM)
-        keys = Keys(link, bucket, pepper=pepper, stale_sec=PATIENCE_SECONDS, replicas=settings.nats_replicas)
+        keys = Keys(link, settings, stale_sec=PATIENCE_SECONDS)
         link.after_connect(keys.load)
         try:
             async with connected(link, settings):
-                return await work(keys, KeyIssuer(link, bucket, keys, pepper=pepper))
+                return await work(keys)
         finally:
             await keys.stop()
 
     return asyncio.run(over_nats())
 
 
-def _warn_of_other_peppers(records: Iterable[KeyRecord], settings: AdminSettings) -> None:
-    ours = pepper_mark(settings.auth_pepper)
-    if any(record.pepper != ours and record.revoked_at is None for record in records):
+def _warn_of_other_peppers(keys: Keys) -> None:
+    ours = pepper_mark(keys.pepper)
+    if any(record.pepper != ours and record.revoked_at is None for record in keys.all()):
         say(
             "warning: there are keys of another PYOCO_AUTH_PEPPER; this one only opens if auth has the same pepper "
             "as this command"

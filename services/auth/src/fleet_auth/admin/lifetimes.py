@@ -8,26 +8,20 @@ _LONGEST_SECONDS = 100 * 365 * 86400.0
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-class BadLifetime(ValueError):
-    """The text is no valid lifetime of a key."""
-
-
 def end_of_life(text: str, *, now: float) -> float:
-    """When a key expires, in unix seconds. A date without a time zone is in UTC."""
+    """When a key expires, in unix seconds; ValueError if it cannot. A date without a time zone is in UTC."""
     if found := _SPAN.fullmatch(text.strip()):
         end = now + int(found["number"]) * _SECONDS[found["unit"]]
     else:
         try:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
-            raise BadLifetime(
-                f"{text!r} is neither a span such as 30d or 12h nor a date such as 2030-12-31"
-            ) from None
+            raise ValueError(f"{text!r} is neither a span such as 30d or 12h nor a date such as 2030-12-31") from None
         end = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if end <= now:
-        raise BadLifetime(f"{text!r} has passed already")
+        raise ValueError(f"{text!r} has passed already")
     if end - now > _LONGEST_SECONDS:
-        raise BadLifetime(f"{text!r} is more than a hundred years; leave it out for a key that does not expire")
+        raise ValueError(f"{text!r} is more than a hundred years; leave it out for a key that does not expire")
     return end
 
 

@@ -3,17 +3,16 @@
 from pathlib import Path
 from typing import Any, Self
 
-from fleet_contracts.names import WireNames
-from fleet_kit.settings import FleetSettings, SettingsError
+from fleet_kit.settings import SettingsError
 
-from ..settings import Pepper
+from ..settings import KeySettings
 
 
-class AdminSettings(FleetSettings, WireNames, Pepper):
+class AdminSettings(KeySettings):
     data_dir: Path = Path(".fleet")
 
     @classmethod
-    def find(cls, *, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None, role: str = "auth") -> Self:
+    def find(cls, nats_url: str | None, data_dir: Path | None, nkey_file: Path | None, *, role: str = "auth") -> Self:
         """The command line takes precedence, then the environment, then the stack of the data dir."""
         given: dict[str, Any] = {"nats_url": nats_url, "data_dir": data_dir, "nats_nkey_file": nkey_file}
         settings = cls.load(**given)
