@@ -27,17 +27,14 @@ class WorkersMetrics(Collector):
         slots = GaugeMetricFamily("pyoco_workers_slots", "Slots of all live workers.")
         # While NATS is unavailable the registry in memory may be stale, and these metrics have no samples.
         with suppress(NatsUnavailable):
-            self._show(workers, draining, slots)
+            judged = [(record, self._registry.state_of(record)) for record in self._registry.records()]
+            states = Counter(state for _, state in judged)
+            for state in WorkerState:
+                workers.add_metric([state.value], states[state])
+            alive = [record for record, state in judged if state in ACTIVE_WORKER_STATES]
+            draining.add_metric([], sum(record.draining for record in alive))
+            slots.add_metric([], sum(record.slots for record in alive))
         yield from (workers, draining, slots)
         yield GaugeMetricFamily(
             "pyoco_worker_watchers", "Callers that follow the workers now.", value=self._watching.watcher_count
         )
-
-    def _show(self, workers: GaugeMetricFamily, draining: GaugeMetricFamily, slots: GaugeMetricFamily) -> None:
-        judged = [(record, self._registry.state_of(record)) for record in self._registry.records()]
-        states = Counter(state for _, state in judged)
-        for state in WorkerState:
-            workers.add_metric([state.value], states[state])
-        alive = [record for record, state in judged if state in ACTIVE_WORKER_STATES]
-        draining.add_metric([], sum(record.draining for record in alive))
-        slots.add_metric([], sum(record.slots for record in alive))

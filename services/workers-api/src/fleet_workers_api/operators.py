@@ -21,18 +21,16 @@ class Operators:
         self._names = names
 
     async def hide(self, worker_id: str, hidden: bool) -> WorkerRecord:
-        operation = "hide" if hidden else "show"
-        with service_call(logger, "workers", operation, entity_id=f"worker:{worker_id}"):
-            return await self._registry.change(worker_id, lambda record: record.model_copy(update={"hidden": hidden}))
+        with service_call(logger, "workers", "hide" if hidden else "show", entity_id=f"worker:{worker_id}"):
+            return await self._registry.change(worker_id, hidden=hidden)
 
     async def drain(self, worker_id: str, wanted: bool) -> WorkerRecord:
         """Drain or resume a worker. One that is offline sees it in its record when it comes back."""
         with service_call(logger, "workers", "drain" if wanted else "resume", entity_id=f"worker:{worker_id}"):
-            change = {"draining": wanted}
-            record = await self._registry.change(worker_id, lambda record: record.model_copy(update=change))
+            record = await self._registry.change(worker_id, draining=wanted)
         try:
-            hint = Control(kind=ControlKind.RECORD)
-            await self._link.send(self._names.control_subject(worker_id), hint.encode())
+            hint = Control(kind=ControlKind.RECORD).encode()
+            await self._link.send(self._names.control_subject(worker_id), hint)
         except NatsUnavailable as error:
             logger.info("the worker will see it at its next heartbeat: %s", error, extra={"worker_id": worker_id})
         return record

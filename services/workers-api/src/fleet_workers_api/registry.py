@@ -23,8 +23,6 @@ _ATTEMPTS = 50
 # How long to wait until our own watch delivers what we have written.
 _SEEN_SECONDS = 2.0
 
-Change = Callable[[WorkerRecord], WorkerRecord]
-
 
 class Registry:
     def __init__(self, link: NatsLink, bucket: str, *, disconnect_timeout_sec: float, replicas: int = 1) -> None:
@@ -65,7 +63,7 @@ class Registry:
         """The effective state now."""
         return record.effective_state(now=time.time(), disconnect_timeout_sec=self.disconnect_timeout_sec)
 
-    async def change(self, worker_id: str, change: Change) -> WorkerRecord:
+    async def change(self, worker_id: str, **fields: bool) -> WorkerRecord:
         """Change the operators' fields by compare-and-set; concurrent writes of the worker are kept.
 
         When this returns, this process serves the record as it was written.
@@ -74,7 +72,7 @@ class Registry:
         try:
             stored = await self._documents.change(
                 worker_id,
-                lambda record: None if record is None else change(record),
+                lambda record: None if record is None else record.model_copy(update=fields),
                 lenient=True,
                 most_tries=_ATTEMPTS,
             )

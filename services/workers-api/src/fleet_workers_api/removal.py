@@ -50,11 +50,9 @@ class Removal:
 
     async def tidy(self) -> None:
         for record in self._registry.records():
-            if self._is_due(record) and await self._registry.remove(record.worker_id, self._is_due):
-                logger.info(
-                    "the record of a worker that is long gone was removed", extra={"worker_id": record.worker_id}
-                )
-
+            worker_id = record.worker_id
+            if self._is_due(record) and await self._registry.remove(worker_id, self._is_due):
+                logger.info("the record of a worker that is long gone was removed", extra={"worker_id": worker_id})
         await self._erase_markers()
 
     async def _erase_markers(self) -> None:

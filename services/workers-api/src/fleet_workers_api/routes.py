@@ -16,15 +16,7 @@ from fleet_kit.http.openapi import json_body
 from .listing import Selection, select_workers
 from .operators import Operators
 from .registry import Registry
-from .schemas import (
-    EventsQuery,
-    Worker,
-    WorkerDetail,
-    WorkerPatch,
-    WorkerPatched,
-    detail_json,
-    summary_json,
-)
+from .schemas import EventsQuery, Worker, WorkerDetail, WorkerPatch, WorkerPatched, detail_json, summary_json
 from .watching import Changed, Everything, Gone, News, Watching
 
 
@@ -35,10 +27,7 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
     async def list_workers(_: WorkersReader, query: Annotated[Selection, Query()]) -> Response:
         """Workers, the one seen last first."""
         selected = select_workers(
-            registry.records(),
-            query,
-            now=time.time(),
-            disconnect_timeout_sec=registry.disconnect_timeout_sec,
+            registry.records(), query, now=time.time(), disconnect_timeout_sec=registry.disconnect_timeout_sec
         )
         return JsonResponse([orjson.Fragment(summary_json(record, state)) for record, state in selected])
 
@@ -49,7 +38,7 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
         last_event_id: Annotated[str, Header(max_length=100, description="id of the last event seen")] = "",
     ) -> Response:
         """Server-sent events: all workers, then every change. A heartbeat is no change."""
-        news = await watching.follow(
+        news = watching.follow(
             last_event_id=last_event_id, include_hidden=query.include_hidden, seconds=query.timeout_sec
         )
 

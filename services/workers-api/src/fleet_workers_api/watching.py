@@ -78,8 +78,8 @@ class Watcher:
         self.changed: set[str] = set()
         self.woken = asyncio.Event()
 
-    def notify(self, worker_id: str) -> None:
-        self.changed.add(worker_id)
+    def notify(self, *worker_ids: str) -> None:
+        self.changed.update(worker_ids)
         self.woken.set()
 
 
@@ -115,12 +115,12 @@ class Watching:
             except Exception:
                 logger.exception("judging who is silent failed; the next round tries again")
 
-    async def follow(self, *, last_event_id: str, include_hidden: bool, seconds: float) -> AsyncIterator[News | None]:
+    def follow(self, *, last_event_id: str, include_hidden: bool, seconds: float) -> AsyncIterator[News | None]:
         """Yield all workers, unless `last_event_id` is recent enough, then every change; None is a keep-alive.
 
-        NatsUnavailable is raised before the first item.
+        NatsUnavailable is raised at once, not with the first item.
         """
-        self._registry.records()
+        self._link.require()
         return self._follow(last_event_id, include_hidden, time.monotonic() + seconds)
 
     async def _follow(self, last_event_id: str, include_hidden: bool, deadline: float) -> AsyncIterator[News | None]:
@@ -133,8 +133,7 @@ class Watching:
                 yield Everything(self._number, [shown.encode() for shown in everything])
             else:
                 known = {*self._shown, *missed}
-                watcher.changed |= missed
-                watcher.woken.set()
+                watcher.notify(*missed)
             while (left := deadline - time.monotonic()) > 0:
                 if not await is_set_within(watcher.woken, min(_HEARTBEAT_SECONDS, left)):
                     if left > _HEARTBEAT_SECONDS:
