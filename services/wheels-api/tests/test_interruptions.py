@@ -280,7 +280,7 @@ async def test_a_wheel_whose_upload_was_answered_as_failed_and_arrived_all_the_s
                 return []
 
         assert await eventually(names, within=20) == [path.name]
-        assert registry.is_unfinished
+        assert store.has_leftovers
         await registry.reconcile()
         assert await names() == []
         events = (await history.page(limit=10)).events

@@ -49,15 +49,7 @@ def check_archive(file: IO[bytes], wheel: WheelName, *, most_unpacked_bytes: int
         with zipfile.ZipFile(file) as archive:
             _check_members(archive.infolist(), size, most_unpacked_bytes)
             _check_info(archive, wheel)
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        OSError,
-        EOFError,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, RuntimeError) as error:
         raise _bad(f"the archive cannot be read: {shown(str(error) or type(error).__name__)}") from error
 
 

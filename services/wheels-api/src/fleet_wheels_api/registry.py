@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import IO
 
 from fleet_contracts.messages import MalformedMessage
@@ -23,7 +24,7 @@ from fleet_kit.ids import new_id
 from fleet_kit.logs.events import service_call
 from fleet_kit.nats.link import WrongRevision
 from fleet_kit.nats.object_writing import Draft, ObjectWriter
-from fleet_kit.nats.objects import Listing, StoredObject
+from fleet_kit.nats.objects import StoredObject
 
 from .archive import check_archive
 from .errors import RegistryBusy, WheelNotFound
@@ -73,7 +74,8 @@ class Registry:
     async def register(self, upload: Upload, actor: WheelActor, source: WheelSource) -> StoredObject:
         """Check and store a wheel; make it visible if it is still the newest of its package by then."""
         with service_call(logger, "wheels", "register", entity_id=f"wheel:{upload.wheel.file_name}"):
-            await asyncio.get_running_loop().run_in_executor(self._checker, self._check, upload)
+            check = partial(check_archive, upload.file, upload.wheel, most_unpacked_bytes=self._most_unpacked_bytes)
+            await asyncio.get_running_loop().run_in_executor(self._checker, check)
             async with self._storing:
                 await self.require_newer(upload.wheel)
                 async with self._store.draft(_pieces(upload.file)) as draft:
@@ -83,32 +85,24 @@ class Registry:
 
     async def remove(self, name: str, actor: WheelActor, source: WheelSource) -> None:
         with service_call(logger, "wheels", "remove", entity_id=f"wheel:{name}"):
-            await self._remove(name, actor, source)
-
-    async def _remove(self, name: str, actor: WheelActor, source: WheelSource) -> None:
-        for _ in range(_MOST_TRIES):
-            stored = await self.find(name)
-            event = WheelEvent(
-                event_id=new_id(),
-                occurred_at=time.time(),
-                action=WheelAction.DELETE,
-                wheel_name=stored.name,
-                tags=tags_of(stored),
-                size_bytes=stored.size,
-                sha256_hex=stored.sha256_hex,
-                actor=actor,
-                source=source,
-            )
-            await self._settle(stored)
-            if await self._store.delete(stored, headers=_tombstone(stored, event)):
-                await self._record(event)
-                return
-        raise RegistryBusy()
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a recent write failed and may have left partial data."""
-        return self._store.has_leftovers
+            for _ in range(_MOST_TRIES):
+                stored = await self.find(name)
+                event = WheelEvent(
+                    event_id=new_id(),
+                    occurred_at=time.time(),
+                    action=WheelAction.DELETE,
+                    wheel_name=stored.name,
+                    tags=tags_of(stored),
+                    size_bytes=stored.size,
+                    sha256_hex=stored.sha256_hex,
+                    actor=actor,
+                    source=source,
+                )
+                await self._settle(stored)
+                if await self._store.delete(stored, headers=_tombstone(stored, event)):
+                    await self._record(event)
+                    return
+            raise RegistryBusy()
 
     async def reconcile(self) -> None:
         """Record events that the history misses after an outage, and withdraw uploads it left unfinished."""
@@ -146,7 +140,10 @@ class Registry:
         for tries in range(_MOST_TRIES):
             listing = await self._store.list()
             require_newer(upload.wheel, [stored.name for stored in listing.objects])
-            await self._settle_earlier(listing, name)
+            # The event of a deleted object is recorded before the upload of the same name overwrites it.
+            for stored in listing.deleted:
+                if stored.name == name:
+                    await self._settle(stored)
             try:
                 return await self._store.name(draft, name, headers=headers, after=listing.sequence), event
             except WrongRevision:
@@ -154,12 +151,6 @@ class Registry:
             # The replica that answered the list may lag behind the stream's leader.
             await asyncio.sleep(min(0.002 * tries, 0.05))
         raise RegistryBusy()
-
-    async def _settle_earlier(self, listing: Listing, name: str) -> None:
-        """Record the event of a deleted object before the upload of the same name overwrites it."""
-        for stored in listing.deleted:
-            if stored.name == name:
-                await self._settle(stored)
 
     async def _settle(self, stored: StoredObject) -> None:
         """Make sure that the event in an object's headers, its latest, is in the history."""
@@ -186,14 +177,8 @@ class Registry:
         upload = _event_of(stored)
         if upload is None:
             return {}
-        event = upload.model_copy(
-            update={
-                "event_id": new_id(),
-                "occurred_at": time.time(),
-                "action": WheelAction.DELETE,
-                "replace": None,
-            }
-        )
+        now = {"event_id": new_id(), "occurred_at": time.time()}
+        event = upload.model_copy(update={**now, "action": WheelAction.DELETE, "replace": None})
         logger.warning("taking back %s, whose upload was answered as failed", stored.name)
         return _tombstone(stored, event)
 
@@ -204,9 +189,6 @@ class Registry:
         except NatsUnavailable:
             return stored
         return found if found is not None and found.nuid == stored.nuid else stored
-
-    def _check(self, upload: Upload) -> None:
-        check_archive(upload.file, upload.wheel, most_unpacked_bytes=self._most_unpacked_bytes)
 
 
 def tags_of(stored: StoredObject) -> list[str]:

@@ -60,11 +60,7 @@ UPLOAD_FORM: dict[str, Any] = {
     "required": ["wheel"],
     "additionalProperties": False,
     "properties": {
-        "wheel": {
-            "type": "string",
-            "format": "binary",
-            "description": "the wheel, under its own file name",
-        },
+        "wheel": {"type": "string", "format": "binary", "description": "the wheel, under its own file name"},
         "tags": {
             "type": "string",
             "description": "tags of workers, separated by commas; none: for every worker",

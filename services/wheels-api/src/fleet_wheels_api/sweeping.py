@@ -49,7 +49,7 @@ class Sweeper:
                 except Exception:
                     logger.exception("looking after the registry failed, trying again")
             soon = min(_SOON_SECONDS, self._interval_sec)
-            await is_set_within(self._wanted, soon if self._registry.is_unfinished else self._interval_sec)
+            await is_set_within(self._wanted, soon if self._store.has_leftovers else self._interval_sec)
             self._wanted.clear()
 
     async def _sweep(self) -> None:
