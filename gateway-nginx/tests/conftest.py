@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet_gateway.render import GatewayConfig, nginx_command, render
+from fleet_gateway.config import GatewayConfig
+from fleet_gateway.render import nginx_command, render
 from fleet_testkit.log_check import check_log_lines, whole_lines
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.waiting import wait_until
@@ -183,7 +184,7 @@ class Gateway:
         }
         self.config = GatewayConfig(
             port=free_port(),
-            access_log=str(self.access_log),
+            access_log=self.access_log,
             **{f"{name}_upstream": f"unix:{service.socket_path}" for name, service in self.services.items()},
             **{"temp_dir": folder / "tmp", **options},
         )

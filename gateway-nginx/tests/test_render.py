@@ -12,11 +12,10 @@ from pydantic import ValidationError
 
 from fleet_contracts import names
 from fleet_gateway import render as rendering
-from fleet_gateway.config import STATIC_DIR, resolve_lang
+from fleet_gateway.config import STATIC_DIR, GatewayConfig, resolve_lang
 from fleet_gateway.render import (
     HTTP_TEMPLATE,
     VERDICTS_DIR,
-    GatewayConfig,
     GatewayError,
     fill,
     nginx_binary,

@@ -66,11 +66,6 @@ def _check_secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _check_access_log(target: str) -> str:
-    _check_path(Path(target))
-    return target
-
-
 def _check_key_header(name: str) -> str:
     if name.lower() in _TAKEN_HEADERS or name.lower().startswith("x-pyoco-"):
         raise ValueError(f"{name} has another meaning; choose another header for the API key")
@@ -107,7 +102,7 @@ class GatewayConfig(BaseModel):
     # Sockets, caches and half-received bodies live here: a folder of this gateway's own.
     temp_dir: SafePath
     static_dir: SafePath = STATIC_DIR
-    access_log: Annotated[str, AfterValidator(_check_access_log)] = "/dev/stdout"
+    access_log: SafePath = Path("/dev/stdout")
 
     dashboard_lang: Literal["auto", "ja", "en"] = "auto"
     api_key_header: HeaderName = "X-API-Key"
@@ -133,7 +128,7 @@ class GatewayConfig(BaseModel):
             "PYOCO_GATEWAY_WHEELS_UPSTREAM": self.wheels_upstream,
             "PYOCO_GATEWAY_AUTH_UPSTREAM": self.auth_upstream,
             "PYOCO_GATEWAY_STATIC_DIR": str(self.static_dir),
-            "PYOCO_GATEWAY_ACCESS_LOG": self.access_log,
+            "PYOCO_GATEWAY_ACCESS_LOG": str(self.access_log),
             "PYOCO_GATEWAY_BODY_LIMIT": str(self.body_limit_bytes),
             "PYOCO_GATEWAY_BATCH_BODY_LIMIT": str(self.batch_body_limit_bytes),
             "PYOCO_GATEWAY_WHEEL_BODY_LIMIT": str(self.wheel_max_bytes + MULTIPART_SLACK_BYTES),

@@ -13,16 +13,6 @@ from pathlib import Path
 
 from .config import GatewayConfig
 
-__all__ = [
-    "GatewayConfig",
-    "GatewayError",
-    "fill",
-    "nginx_binary",
-    "nginx_command",
-    "render",
-    "variables_of",
-]
-
 TEMPLATE_DIR = Path(__file__).parent / "templates"
 HTTP_TEMPLATE = TEMPLATE_DIR / "pyoco.conf.template"
 METRICS_TEMPLATE = TEMPLATE_DIR / "metrics.conf.template"
