@@ -5,7 +5,6 @@ import contextlib
 import logging
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_contracts.log_events import SERVICE_HTTP, SERVICE_LAUNCHER, SERVICE_WORKER, LogEvent
@@ -30,21 +29,17 @@ _LEVELS = {
 _QUERY = re.compile(r'\?[^ "]*(?=[ "])')
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignLine:
-    level: int
-    program: str
-    message: str
-
-
-def parse_line(text: str) -> ForeignLine:
+def parse_line(text: str) -> logging.LogRecord:
     if (nats := _NATS.fullmatch(text)) is not None:
-        return ForeignLine(_LEVELS.get(nats["level"], logging.INFO), "nats-server", nats["message"])
+        return _record("nats-server", nats["level"], nats["message"])
     if (nginx := _NGINX.fullmatch(text)) is not None:
-        message = _QUERY.sub("?…", nginx["message"])
-        return ForeignLine(_LEVELS.get(nginx["level"], logging.INFO), "nginx.error", message)
+        return _record("nginx.error", nginx["level"], _QUERY.sub("?…", nginx["message"]))
     # For example an interpreter that failed before logging was set up.
-    return ForeignLine(logging.WARNING, "stderr", text)
+    return _record("stderr", "warn", text)
+
+
+def _record(program: str, level: str, message: str) -> logging.LogRecord:
+    return logging.LogRecord(program, _LEVELS.get(level, logging.INFO), "", 0, "%s", (message,), None, func="")
 
 
 class ForeignLines(asyncio.Protocol):
@@ -97,24 +92,11 @@ class ForeignLines(asyncio.Protocol):
         text = data.decode(errors="replace").rstrip()
         if not text or self._as_they_are:
             return without_secrets(text) or None
-        line = parse_line(text)
-        if not line.message:
+        record = parse_line(text)
+        if not record.getMessage():
             return None  # the banner of NATS
-        return self._formatter.format(
-            logging.makeLogRecord(
-                {
-                    "name": line.program,
-                    "levelno": line.level,
-                    "levelname": logging.getLevelName(line.level),
-                    "msg": "%s",
-                    "args": (line.message,),
-                    "pathname": "",
-                    "funcName": "",
-                    "event": LogEvent.FOREIGN_LINE,
-                    "component": self._part,
-                }
-            )
-        )
+        record.__dict__.update(event=LogEvent.FOREIGN_LINE, component=self._part)
+        return self._formatter.format(record)
 
 
 def _service_of(part: str) -> str:
