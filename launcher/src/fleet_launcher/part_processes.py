@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Iterable
 
 import psutil
 
@@ -36,7 +35,22 @@ def is_alive(pid: int, since: float | None) -> bool:
         return False
 
 
-def processes_of(stack: str, part: str, leader: int | None, since: float | None) -> list[psutil.Process]:
+def end_processes(stack: str, part: str, leader: int | None, since: float | None, *, at_once: bool) -> bool:
+    """Send SIGTERM (not if `at_once`) to all processes of a part, then SIGKILL; return whether there were any."""
+    remaining = found = _processes_of(stack, part, leader, since)
+    if not at_once:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.terminate()
+        _, remaining = psutil.wait_procs(found, timeout=_TERM_SECONDS)
+    for process in remaining:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(remaining, timeout=_KILL_SECONDS)
+    return bool(found)
+
+
+def _processes_of(stack: str, part: str, leader: int | None, since: float | None) -> list[psutil.Process]:
     """All live processes of a part: those that carry its mark and those in the session it began.
 
     The mark finds children that left the session; the session finds those that hide their environment (nginx).
@@ -47,21 +61,6 @@ def processes_of(stack: str, part: str, leader: int | None, since: float | None)
     # the process that we started.
     session = leader if begun is None or _is_near(begun, since) else None
     return [process for process in psutil.process_iter() if _belongs(process, mark, session)]
-
-
-def end(processes: Iterable[psutil.Process], *, at_once: bool) -> list[psutil.Process]:
-    """Send SIGTERM (not if `at_once`), then SIGKILL; return the processes that were there."""
-    remaining = found = list(processes)
-    if not at_once:
-        for process in found:
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
-        _, remaining = psutil.wait_procs(found, timeout=_TERM_SECONDS)
-    for process in remaining:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(remaining, timeout=_KILL_SECONDS)
-    return found
 
 
 def _is_near(begun: float, since: float | None) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..data_dir.folder import DataFolder, remove_sockets
 from ..data_dir.state import PartPhase, PartState, StackState, locked, read_state, write_state
-from ..part_processes import end, processes_of, started_at
+from ..part_processes import end_processes, started_at
 from ..stack.stack import StackPlan
 from ..supervise.supervisor import Supervisor, stop_seconds
 from .console import Console
@@ -42,7 +42,7 @@ def end_leftovers(folder: DataFolder) -> list[str]:
     stopped = [
         part.name
         for part in state.parts
-        if end(processes_of(state.stack, part.name, part.pid, part.started_at), at_once=False)
+        if end_processes(state.stack, part.name, part.pid, part.started_at, at_once=False)
     ]
     _clean_up(folder, state)
     return stopped

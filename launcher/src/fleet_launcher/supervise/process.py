@@ -1,6 +1,7 @@
 """One process of a part: started with a parent-death signal, ended together with everything it started."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 from fleet_kit.settings import FleetSettings
 
 from ..logs.foreign_lines import ForeignLines
-from ..part_processes import MARK, end, mark_of, processes_of, started_at
+from ..part_processes import MARK, end_processes, mark_of, started_at
 from ..stack.environment import environment_of
 from ..stack.parts import Part
 from . import parent_death
@@ -37,14 +38,8 @@ class Child:
             **part.env,
             MARK: mark_of(stack, part.name),
         }
-        wrapper = [
-            sys.executable,
-            "-I",
-            "-S",
-            parent_death.__file__,
-            str(os.getpid()),
-            str(int(part.death_signal)),
-        ]
+        death_signal = str(int(part.death_signal))
+        wrapper = [sys.executable, "-I", "-S", parent_death.__file__, str(os.getpid()), death_signal]
         # JSON lines (stdout) go straight into the log file; only stderr passes through the launcher.
         foreign_lines, error_output = await ForeignLines.of(part.name, log, log_settings)
         try:
@@ -90,17 +85,12 @@ class Child:
             task.cancel()
 
     async def _end_processes(self) -> None:
-        def sweep() -> None:
-            end(processes_of(self._stack, self._part.name, self.pid, self.started_at), at_once=True)
-
-        await asyncio.to_thread(sweep)
+        await asyncio.to_thread(end_processes, self._stack, self._part.name, self.pid, self.started_at, at_once=True)
         await self._foreign_lines.end()
 
     def _send(self, what: signal.Signals) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(what)
-        except ProcessLookupError:
-            return
 
 
 def _how(code: int) -> str:
