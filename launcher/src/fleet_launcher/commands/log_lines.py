@@ -9,7 +9,7 @@ import typer
 from fleet_kit.logs.text import is_coloured
 
 from ..data_dir.folder import DataFolder
-from ..logs.files import follow, for_people, in_order_of_time, logs_of
+from ..logs.files import follow, for_people, in_order_of_time, last_lines, logs_of
 from ..settings import LauncherSettings
 from .console import Console
 from .options import DataDir
@@ -33,7 +33,8 @@ def logs(
     if as_text is None:
         as_text = sys.stdout.isatty() or settings.log_format == "text"
     coming = follow(folder, part) if follow_on else iter(())
-    for name, line in chain(in_order_of_time(logs_of(folder, part), lines), coming):
+    so_far = in_order_of_time({log: last_lines(log, lines) for log in logs_of(folder, part)})
+    for name, line in chain(so_far, coming):
         if as_text:
             console.plain(for_people(name, line, coloured=is_coloured(sys.stdout)))
         else:

@@ -71,45 +71,40 @@ def for_people(part: str, line: str, *, coloured: bool) -> str:
         return f"{part} | {visible(line)}"
 
 
-def in_order_of_time(logs: Mapping[str, Path], count: int) -> list[tuple[str, str]]:
-    """The last lines of each log with its part's name, merged by time."""
-    return _merged({name: last_lines(log, count) for name, log in logs.items()}, logs)
-
-
-def _merged(said: Mapping[str, list[str]], logs: Mapping[str, Path]) -> list[tuple[str, str]]:
-    """Lines with their part's name, by time."""
+def in_order_of_time(said: Mapping[Path, list[str]]) -> list[tuple[str, str]]:
+    """The lines of each log, merged by time, each with the name of its part."""
     timed = [
-        (at, name, line)
-        for name, lines in said.items()
-        for at, line in zip(times_of(lines, before=_written_at(logs[name])), lines, strict=True)
+        (at, log.stem, line)
+        for log, lines in said.items()
+        for at, line in zip(times_of(lines, before=_written_at(log)), lines, strict=True)
     ]
     # The sort is stable: lines of equal time keep their order (tracebacks, logs without timestamps).
     return [(name, line) for _, name, line in sorted(timed, key=lambda line: line[0])]
 
 
-def logs_of(folder: DataFolder, part: str | None) -> dict[str, Path]:
-    """The logs by part; LaunchError, with the known parts, if there is none of that name."""
-    found = {log.stem: log for log in sorted(folder.logs.glob("*.log"))}
+def logs_of(folder: DataFolder, part: str | None) -> list[Path]:
+    """The logs of all parts or of one; LaunchError, with the known parts, if there is none of that name."""
+    found = sorted(folder.logs.glob("*.log"))
     if part is None:
         return found
-    if part not in found:
-        known = f"the parts are {', '.join(found)}" if found else f"no stack has run in {folder.path} yet"
+    if (log := folder.log(part)) not in found:
+        parts = ", ".join(other.stem for other in found)
+        known = f"the parts are {parts}" if parts else f"no stack has run in {folder.path} yet"
         raise LaunchError(f"there is no log of a part '{part}'; {known}")
-    return {part: found[part]}
+    return [log]
 
 
 def follow(folder: DataFolder, part: str | None) -> Iterator[tuple[str, str]]:
     """Yield new lines with the part's name as they are written, without end."""
-    tails = {name: _Tail.at_end(log) for name, log in logs_of(folder, part).items()}
+    tails = {log: _Tail.at_end(log) for log in logs_of(folder, part)}
     return _new_lines(folder, part, tails)
 
 
-def _new_lines(folder: DataFolder, part: str | None, tails: dict[str, "_Tail"]) -> Iterator[tuple[str, str]]:
+def _new_lines(folder: DataFolder, part: str | None, tails: dict[Path, "_Tail"]) -> Iterator[tuple[str, str]]:
     while True:
         # Listed at each poll: a new part has a log by now, and a log that is being rotated may be missing.
-        logs = {log.stem: log for log in ([folder.log(part)] if part else sorted(folder.logs.glob("*.log")))}
-        # The lines since the last poll are merged by time, like the lines before.
-        yield from _merged({name: tails.setdefault(name, _Tail(log)).new_lines() for name, log in logs.items()}, logs)
+        logs = [folder.log(part)] if part else sorted(folder.logs.glob("*.log"))
+        yield from in_order_of_time({log: tails.setdefault(log, _Tail(log)).new_lines() for log in logs})
         time.sleep(_POLL_SECONDS)
 
 
