@@ -41,8 +41,8 @@ class Secrets:
         self._folder = folder
         self._owner = owner
 
-    def share(self, *places: str) -> None:
-        """Write the same random secret to all these places."""
+    def share(self, *places: str) -> str:
+        """Write the same random secret to all these places; return it."""
         files = [self._folder / place for place in places]
         known = next((file for file in files if file.exists()), None)
         text = read_secret(known, setting="a secret") if known else secrets.token_urlsafe(_SECRET_BYTES)
@@ -50,6 +50,7 @@ class Secrets:
             if not file.exists():
                 write_secret(file, text)
             self._hand_over(file)
+        return text
 
     def user(self, place: str) -> str:
         """The public key of the NATS user of that seed file, which is made if missing."""
@@ -57,9 +58,6 @@ class Secrets:
         nkey = read_nkey(file, setting="a NATS user") if file.exists() else make_nkey(file)
         self._hand_over(file)
         return nkey.public_key
-
-    def read(self, place: str) -> str:
-        return read_secret(self._folder / place, setting="a secret")
 
     def keep(self, place: str, text: str) -> None:
         """Write a file derived from other secrets, again each time. It stays with our user: NATS runs as root."""
@@ -126,8 +124,7 @@ def make_all(made: Secrets, *, names: WireNames, workers: int, tags: list[str]) 
         NatsUser(worker_id, made.user(f"{_GRANTS}/{worker_id}.nk"), worker(names, worker_id, _tags(granted)))
         for worker_id, granted in made.granted().items()
     ]
-    made.share("nats/cluster.password")
-    made.keep("nats/cluster.conf", cluster_config(made.read("nats/cluster.password"), CLUSTER))
+    made.keep("nats/cluster.conf", cluster_config(made.share("nats/cluster.password"), CLUSTER))
     made.publish("nats/users.conf", accounts_config(roles, crew))
 
 
