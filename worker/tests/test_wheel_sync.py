@@ -460,7 +460,7 @@ async def test_a_run_that_misses_its_flow_while_nats_is_away_waits_until_it_is_b
         wheels = SyncedWheels(desk.link, settings, home, pool, on_state=states.append, stopping=asyncio.Event())
         keeping = asyncio.create_task(wheels.keep())
         async with asyncio.timeout(20):
-            await wheels.first_sync()
+            await wheels.has_begun.wait()
             await wheels.catch_up(time.monotonic())
         nats_server.stop()
 

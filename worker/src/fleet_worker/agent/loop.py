@@ -230,7 +230,7 @@ class Agent:
         pool = self._pool
         more_queued = False
         if self._wheels is not None:
-            await self._wheels.first_sync()
+            await self._wheels.has_begun.wait()
         while not self._stopping.is_set():
             pool.changed.clear()
             in_hand = sum(execution.needs_runner for execution in self._held.values())

@@ -19,6 +19,7 @@ from fleet_kit.logs.events import log_integration_call
 from fleet_kit.logs.setup import problem_fields
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.objects import ObjectDamaged, StoredObject
+from fleet_kit.waiting import is_set_within
 
 from ..pool.pool import RunnerPool, RunnersUnusable
 from ..settings import WorkerSettings
@@ -65,13 +66,13 @@ class SyncedWheels:
         self._interpreter = Interpreter.here(own_packages())
         # Reasons by nuid: wheels that were fetched and cannot be used, so that they are not fetched again.
         self._refused: dict[str, str] = {}
-        self._waiters: list[asyncio.Future[None]] = []
-        self._has_synced = asyncio.Event()
-        # When the last successful read of the mark began, by the monotonic clock.
+        # Jobs are pulled from then on. If the first sync keeps failing, the worker soon works without it.
+        self.has_begun = asyncio.Event()
+        # When the last look that no outage has disturbed began, by the monotonic clock; notified when it has ended.
         self._looked_at = float("-inf")
+        self._looked = asyncio.Condition()
         # The mark of the registry at the last sync.
         self._mark: Mark | None = None
-        self._last_error: str | None = None
         self._logged_error: str | None = None
         self._wake = asyncio.Event()
         # Reads that are left for a change that was announced and is not visible yet.
@@ -86,7 +87,7 @@ class SyncedWheels:
     @property
     def last_error(self) -> str | None:
         """Why the last sync failed: the wheels may not be those of the registry."""
-        return self._last_error
+        return self._state.last_error
 
     async def listen(self) -> None:
         """Subscribe to changes, after every connect. A change that is missed is found by the next periodic read."""
@@ -94,31 +95,21 @@ class SyncedWheels:
             self._listening = await self._link.client.subscribe(self._registry.changes_subject, cb=self._on_change)
         self._wake.set()
 
-    async def first_sync(self) -> None:
-        """Wait for the first sync before jobs are pulled. If it keeps failing, the worker soon works without it."""
-        await self._has_synced.wait()
-
     async def catch_up(self, since: float) -> None:
         """Wait until the registry's state at `since` (monotonic clock) is in force, or its sync has failed.
 
         Costs one small request if nothing has changed; many callers at once share it.
         """
         if self._looked_at < since:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
             self._wake.set()
-            await waiter
+            async with self._looked:
+                await self._looked.wait_for(lambda: self._looked_at >= since)
 
     async def keep(self) -> None:
         """Sync with the registry for ever: the only task that does."""
         await self._begin()
         while not self._stopping.is_set():
-            is_due = False
-            try:
-                async with asyncio.timeout(self._settings.wheel_sync_interval_sec):
-                    await self._wake.wait()
-            except TimeoutError:
-                is_due = True
+            is_due = not await is_set_within(self._wake, self._settings.wheel_sync_interval_sec)
             self._wake.clear()
             before = self._mark
             await self._look(try_again=is_due)
@@ -130,10 +121,10 @@ class SyncedWheels:
     async def _begin(self) -> None:
         await self._link.wait_ready()
         give_up_at = time.monotonic() + _FIRST_WAIT_SECONDS
-        while not self._has_synced.is_set() and not self._stopping.is_set():
+        while not self.has_begun.is_set() and not self._stopping.is_set():
             await self._look(try_again=True)
             if self._mark is not None or time.monotonic() >= give_up_at:
-                self._has_synced.set()
+                self.has_begun.set()
             else:
                 await asyncio.sleep(_FIRST_PAUSE_SECONDS)
 
@@ -148,45 +139,36 @@ class SyncedWheels:
         asyncio.get_running_loop().call_later(pause, self._wake.set)
 
     async def _look(self, *, try_again: bool) -> None:
-        # Callers that come later wait for the next read.
-        waiters, self._waiters = self._waiters, []
-        connection = self._link.reconnects
+        begun_at, connection = time.monotonic(), self._link.reconnects
         try:
             await self._sync(try_again=try_again)
         except BaseException:
-            # The result is unknown: they wait for the next read.
-            self._waiters = waiters + self._waiters
-            self._wake.set()
+            self._wake.set()  # the result is unknown: callers wait for the next look
             raise
-        if self._link.down_because is not None or self._link.reconnects != connection:
-            # An outage says nothing about the registry: they wait for the read after the next connect.
-            self._waiters = waiters + self._waiters
-            waiters = []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        # An outage says nothing about the registry: callers wait for the look after the next connect.
+        if self._link.down_because is None and self._link.reconnects == connection:
+            self._looked_at = begun_at
+            async with self._looked:
+                self._looked.notify_all()
         in_use = {*self._pool.wheels.paths, *self._pool.wheel_paths_in_use()}
         await asyncio.to_thread(self._home.keep_only, in_use)
 
     async def _sync(self, *, try_again: bool) -> None:
         """Sync if the registry has changed or, with `try_again`, if the last sync failed."""
-        looked_at, now = time.monotonic(), time.time()
+        now = time.time()
         mark: Mark | None = None
         try:
             self._link.require()
             mark = await self._registry.mark()
-            self._looked_at = looked_at
-            if mark != self._mark or (self._last_error is not None and try_again):
+            if mark != self._mark or (self.last_error is not None and try_again):
                 mark = await self._follow(mark)
-            elif self._last_error is not None:
+            elif self.last_error is not None:
                 return
-        except NatsUnavailable as error:
+        except (NatsUnavailable, InstallFailed, OSError) as error:
+            is_outage = isinstance(error, NatsUnavailable) and not isinstance(error, ObjectDamaged)
             # An outage is not the registry's fault: without a mark, the next read tries again.
-            self._mark = mark if isinstance(error, ObjectDamaged) else None
-            self._failed(error, now)
-        except (InstallFailed, OSError) as error:
-            self._mark = mark
-            self._failed(error, now)
+            self._mark = None if is_outage else mark
+            self._failed(error, now, is_outage=is_outage)
         else:
             self._mark = mark
             self._went_well(now)
@@ -299,7 +281,7 @@ class SyncedWheels:
     def _went_well(self, now: float) -> None:
         if self._logged_error is not None:
             logger.info("wheels are in step with the registry again", extra={"event": LogEvent.WHEEL_SYNC_RECOVERED})
-        self._last_error = self._logged_error = None
+        self._logged_error = None
         self.successes += 1
         self._show(
             last_result=WheelSyncResult.OK,
@@ -309,24 +291,23 @@ class SyncedWheels:
             last_synced_at=self._state.last_synced_at or now,
         )
 
-    def _failed(self, error: Exception, now: float) -> None:
-        is_outage = isinstance(error, NatsUnavailable) and not isinstance(error, ObjectDamaged)
-        self._last_error = str(error) or type(error).__name__
+    def _failed(self, error: Exception, now: float, *, is_outage: bool) -> None:
+        sentence = str(error) or type(error).__name__
         self.failures += 1
         # Messages of an outage vary: one name for all of them, so that it is logged once.
-        name = "NATS" if is_outage else self._last_error
+        name = "NATS" if is_outage else sentence
         if name != self._logged_error:
             self._logged_error = name
             logger.log(
                 logging.WARNING if is_outage else logging.ERROR,
                 "wheels could not be synced, those in force stay so: %s",
-                self._last_error,
+                sentence,
                 extra={
                     "event": LogEvent.WHEEL_SYNC_FAILED,
                     **problem_fields(Problem.NATS_UNAVAILABLE if is_outage else Problem.WHEEL_SYNC_FAILED),
                 },
             )
-        self._show(last_result=WheelSyncResult.ERROR, last_error=self._last_error, last_attempt_at=now)
+        self._show(last_result=WheelSyncResult.ERROR, last_error=sentence, last_attempt_at=now)
 
     def _show(self, **changes: Any) -> None:
         self._state = self._state.model_copy(update=changes)
