@@ -4,6 +4,7 @@ import os
 import platform
 import socket
 import time
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 
 import psutil
@@ -19,7 +20,10 @@ class MachineGauge:
         # CPU seconds of each of our processes at the last `read`.
         self._used: dict[psutil.Process, float] = {}
         self._looked_at: float | None = None
-        self._facts = Machine(
+
+    @cached_property
+    def _facts(self) -> Machine:
+        return Machine(
             host=socket.gethostname(),
             pid=os.getpid(),
             platform=platform.platform(),
