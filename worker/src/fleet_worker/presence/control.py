@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import nats.errors
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.messages import MalformedMessage
@@ -32,16 +31,12 @@ class ControlLine:
         self._instance_id = instance_id
         self._on_cancel = on_cancel
         self._on_record = on_record
-        self._subscription: Subscription | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._subscription is not None
+        self.is_open = False
 
     async def open(self) -> None:
-        """Subscribe; the NATS client renews the subscription after a reconnect."""
-        if self._subscription is None:
-            self._subscription = await self._link.client.subscribe(self._subject, cb=self._on_message)
+        """Subscribe, once: the NATS client renews the subscription after a reconnect."""
+        await self._link.client.subscribe(self._subject, cb=self._on_message)
+        self.is_open = True
 
     async def find_other_instance(self) -> str | None:
         """The instance id of another living worker that listens under this worker id. Call it before `open`."""
