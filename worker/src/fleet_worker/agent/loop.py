@@ -35,7 +35,6 @@ from ..job.telemetry.metrics import AgentState, WorkerMetrics
 from ..job.telemetry.run_trace import record_outcome
 from ..pool.pool import RunnerPool
 from ..presence.control import ControlLine
-from ..presence.draining import Draining
 from ..presence.record import NotOurs, Registry
 from ..settings import WorkerSettings
 from ..wheels.home import WheelHome
@@ -70,7 +69,6 @@ class Agent:
         self._keeping_alive: set[Execution] = set()
         self._failure: NotOurs | None = None
         self._runners_ready = asyncio.Event()
-        self._draining = Draining()
 
         flows_dir = settings.find_flows_dir()
         setup = Setup(
@@ -86,9 +84,7 @@ class Agent:
         self._pool = RunnerPool(setup, settings.slots, wheels, start=settings.runner_start)
         # A restarted worker keeps its worker id and gets another instance id.
         instance_id = uuid.uuid4().hex
-        self._registry = Registry(
-            link, settings, instance_id=instance_id, draining=self._draining, flows=lambda: self._pool.flows
-        )
+        self._registry = Registry(link, settings, instance_id=instance_id, flows=lambda: self._pool.flows)
         self._registry.on_lost = self._give_up
         self._control = ControlLine(
             link,
@@ -124,14 +120,7 @@ class Agent:
             else None
         )
         self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, metrics, self._wheels)
-        AgentState(
-            metrics.registry,
-            slots=settings.slots,
-            pool=self._pool,
-            record=self._registry,
-            draining=self._draining,
-            wheels=self._wheels,
-        )
+        metrics.registry.register(AgentState(settings.slots, self._pool, self._registry, self._wheels))
         self._prerequisites = Prerequisites(link, settings)
         link.after_connect(self._prerequisites.wait_for_registry)
         link.after_connect(self._register)
@@ -184,7 +173,7 @@ class Agent:
             extra={"event": LogEvent.WORKER_STARTED},
         )
         pulling = asyncio.create_task(
-            _for_ever("pulling jobs", lambda: self._draining.pull(self._pull, self._stand_aside))
+            _for_ever("pulling jobs", lambda: self._registry.draining.pull(self._pull, self._stand_aside))
         )
         keeping = [
             asyncio.create_task(_for_ever("keeping runs alive", self._keep_runs_alive)),

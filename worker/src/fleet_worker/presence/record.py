@@ -27,6 +27,7 @@ _LOOKS_PAST_LAG = 40
 _WRITE_INTERVAL_SECONDS = 0.25
 # Flow names are in the record for people to read; a list of thousands is cut.
 _FLOWS_BYTES = 16 * 1024
+_LAST_RUN = {"last_run_id", "last_run_status", "last_run_started_at", "last_run_finished_at"}
 
 
 class NotOurs(Exception):
@@ -47,23 +48,23 @@ class Registry:
         settings: WorkerSettings,
         *,
         instance_id: str,
-        draining: Draining | None = None,
         flows: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._bucket = Bucket(link, settings.workers_kv_bucket)
         self._link = link
-        self._draining = draining or Draining()
+        self.draining = Draining()
         self._flows = flows
         self._heartbeat_seconds = settings.worker_heartbeat_interval_sec
-        self._gauge: MachineGauge | None = None
+        self._gauge = MachineGauge()
         self._lock = asyncio.Lock()
+        # Of the record's key as it was last read or written, markers of a removal included; 0: there was none.
         self._revision = 0
         # The instance id that the record had when we began.
         self._predecessor: str | None = None
         self._is_ours = False
         self._changed = True
         self._written_at = 0.0
-        self._measured_at: float | None = None
+        self._measured_at = float("-inf")
         self._runs: dict[str, float] = {}
         # Writes of the record, for the metrics.
         self.writes = 0
@@ -119,8 +120,7 @@ class Registry:
             await self._measure()
         async with self._lock:
             try:
-                await self._read_again()
-                if not self._is_ours or self._revision == 0:
+                if await self._read_again() is None or not self._is_ours:
                     await self._write()
             except NotOurs:
                 self._is_ours = False
@@ -161,10 +161,8 @@ class Registry:
     async def _measure(self) -> None:
         """Read CPU and memory use, in a thread: with thousands of processes it takes a while."""
         now = time.monotonic()
-        if self._measured_at is None or now - self._measured_at >= self._heartbeat_seconds:
+        if now - self._measured_at >= self._heartbeat_seconds:
             self._measured_at = now
-            if self._gauge is None:
-                self._gauge = await asyncio.to_thread(MachineGauge)
             self._unwritten["machine"] = await asyncio.to_thread(self._gauge.read)
 
     async def _try_write(self) -> None:
@@ -192,32 +190,24 @@ class Registry:
             now = time.time()
             record = self._record = self._record.model_copy(update={"last_seen_at": now, "last_heartbeat_at": now})
             try:
-                if self._revision == 0:
-                    self._revision = await self._bucket.create(record.worker_id, record.encode())
-                else:
-                    self._revision = await self._bucket.update(
-                        record.worker_id, record.encode(), revision=self._revision
-                    )
+                self._revision = await self._bucket.update(record.worker_id, record.encode(), revision=self._revision)
             except WrongRevision:
                 await self._read_again()
-                continue
-            self.writes += 1
-            return
+            else:
+                self.writes += 1
+                return
 
     async def _read(self) -> WorkerRecord | None:
         """The record as it stands; None if there is none, or none that can be read."""
-        entry = await self._bucket.get(self._record.worker_id)
-        self._revision = 0 if entry is None else entry.revision
-        if entry is None:
-            return None
+        entry, self._revision = await self._bucket.look_up(self._record.worker_id)
         try:
-            return WorkerRecord.decode(entry.value)
+            return None if entry is None else WorkerRecord.decode(entry.value)
         except MalformedMessage:
             logger.warning("the worker's registry record was unreadable and is written anew")
             return None
 
-    async def _read_again(self) -> None:
-        """Read the record and keep the fields that operators, or an earlier instance of this worker, have set."""
+    async def _read_again(self) -> WorkerRecord | None:
+        """Read the record, and keep the fields that operators, or an earlier instance of this worker, have set."""
         known = self._revision
         found = await self._read()
         for _ in range(_LOOKS_PAST_LAG):
@@ -228,21 +218,17 @@ class Registry:
             await asyncio.sleep(_LAG_SECONDS)
             found = await self._read()
         if found is None:
-            return
+            return None
         if found.instance_id != self._record.instance_id and (
             self._is_ours or found.instance_id != self._predecessor
         ):
             raise NotOurs(self._taken(found))
         kept = {"hidden": found.hidden, "draining": found.draining, **(found.model_extra or {})}
         if found.instance_id != self._record.instance_id and self._record.last_run_id is None:
-            kept |= {
-                "last_run_id": found.last_run_id,
-                "last_run_status": found.last_run_status,
-                "last_run_started_at": found.last_run_started_at,
-                "last_run_finished_at": found.last_run_finished_at,
-            }
+            kept |= found.model_dump(include=_LAST_RUN)
         self._record = self._record.model_copy(update=kept)
-        self._draining.follow(found.draining)
+        self.draining.follow(found.draining)
+        return found
 
     def _lose(self, error: NotOurs) -> None:
         if self._is_ours:

@@ -1,8 +1,10 @@
 """Prometheus metrics of a worker: its jobs, claims, runs, runners and wheels."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -10,7 +12,6 @@ from fleet_contracts.worker_record import WheelSyncResult
 from fleet_kit.telemetry.metrics import BoundedNames, new_registry
 
 from ...pool.pool import RunnerPool
-from ...presence.draining import Draining
 from ...presence.record import Registry
 from ...wheels.sync import SyncedWheels
 from ..disposition import Ended, Outcome, name_of
@@ -24,42 +25,29 @@ class WorkerMetrics:
     def __init__(self, *, revision: str = "unknown", max_flows: int = 100) -> None:
         registry = self.registry = new_registry("worker", revision=revision)
         self._flows = BoundedNames(max_flows)
-        self._jobs = Counter(
-            "pyoco_worker_jobs", "Jobs that were taken, by what became of them.", ["outcome"], registry=registry
-        )
-        self._run_seconds = Histogram(
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        self._jobs = counter("pyoco_worker_jobs", "Jobs that were taken, by what became of them.", ["outcome"])
+        self._run_seconds = histogram(
             "pyoco_worker_run_duration_seconds",
             "How long runners were busy with one attempt, by flow.",
             ["flow"],
             buckets=_RUN_BUCKETS,
-            registry=registry,
         )
-        self.claim_seconds = Histogram(
-            "pyoco_worker_claim_duration_seconds",
-            "How long it took to claim a run.",
-            buckets=_CLAIM_BUCKETS,
-            registry=registry,
+        self.claim_seconds = histogram(
+            "pyoco_worker_claim_duration_seconds", "How long it took to claim a run.", buckets=_CLAIM_BUCKETS
         )
-        self.claim_conflicts = Counter(
-            "pyoco_worker_claim_conflicts",
-            "How often somebody else had written a snapshot before us.",
-            registry=registry,
+        self.claim_conflicts = counter(
+            "pyoco_worker_claim_conflicts", "How often somebody else had written a snapshot before us."
         )
-        self.queue_wait_seconds = Histogram(
+        self.queue_wait_seconds = histogram(
             "pyoco_worker_queue_wait_seconds",
             "How long jobs had been in the queue when they were claimed at their first delivery.",
             buckets=_RUN_BUCKETS,
-            registry=registry,
         )
-        self.snapshot_bytes = Histogram(
-            "pyoco_worker_snapshot_bytes",
-            "Sizes of the snapshots that were written.",
-            buckets=_SIZE_BUCKETS,
-            registry=registry,
+        self.snapshot_bytes = histogram(
+            "pyoco_worker_snapshot_bytes", "Sizes of the snapshots that were written.", buckets=_SIZE_BUCKETS
         )
-        self.runner_deaths = Counter(
-            "pyoco_worker_runner_deaths", "Runners that died in mid-run by themselves.", registry=registry
-        )
+        self.runner_deaths = counter("pyoco_worker_runner_deaths", "Runners that died in mid-run by themselves.")
 
     def count(self, outcome: Outcome) -> None:
         name = outcome.status.value.lower() if isinstance(outcome, Ended) else name_of(outcome)
@@ -70,50 +58,33 @@ class WorkerMetrics:
         self._run_seconds.labels(self._flows.label(flow, known=found)).observe(seconds)
 
 
+@dataclass(frozen=True, slots=True)
 class AgentState(Collector):
     """Metrics that are read from the parts of the agent at each scrape."""
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        *,
-        slots: int,
-        pool: RunnerPool,
-        record: Registry,
-        draining: Draining,
-        wheels: SyncedWheels | None,
-    ) -> None:
-        self._slots = slots
-        self._pool = pool
-        self._record = record
-        self._draining = draining
-        self._wheels = wheels
-        registry.register(self)
+    slots: int
+    pool: RunnerPool
+    record: Registry
+    wheels: SyncedWheels | None
 
     def collect(self) -> Iterable[Metric]:
-        pool = self._pool
-        yield _gauge("pyoco_worker_slots", "How many runs the worker executes at once.", self._slots)
-        yield _gauge("pyoco_worker_slots_busy", "Runners that execute a run now.", pool.busy)
-        yield _gauge("pyoco_worker_runners", "Runners that live and are ready, busy or not.", pool.size)
-        yield _gauge("pyoco_worker_draining", "1 while no new jobs are taken.", float(self._draining.is_wanted))
-        yield _counter("pyoco_worker_runner_starts", "Runner processes that became ready.", pool.starts)
-        yield _counter("pyoco_worker_runner_start_failures", "Runner processes that did not.", pool.start_failures)
-        yield _counter(
-            "pyoco_worker_heartbeats", "How often the worker wrote its registry record.", self._record.writes
+        pool, is_draining = self.pool, self.record.draining.is_wanted
+        yield GaugeMetricFamily("pyoco_worker_slots", "How many runs the worker executes at once.", self.slots)
+        yield GaugeMetricFamily("pyoco_worker_slots_busy", "Runners that execute a run now.", pool.busy)
+        yield GaugeMetricFamily("pyoco_worker_runners", "Runners that live and are ready, busy or not.", pool.size)
+        yield GaugeMetricFamily("pyoco_worker_draining", "1 while no new jobs are taken.", float(is_draining))
+        yield CounterMetricFamily("pyoco_worker_runner_starts", "Runner processes that became ready.", pool.starts)
+        yield CounterMetricFamily(
+            "pyoco_worker_runner_start_failures", "Runner processes that did not.", pool.start_failures
+        )
+        yield CounterMetricFamily(
+            "pyoco_worker_heartbeats", "How often the worker wrote its registry record.", self.record.writes
         )
         syncs = CounterMetricFamily(
             "pyoco_worker_wheel_syncs", "Looks at the wheel registry, by result.", labels=["result"]
         )
-        if self._wheels is not None:
-            syncs.add_metric([WheelSyncResult.OK.value], self._wheels.successes)
-            syncs.add_metric([WheelSyncResult.ERROR.value], self._wheels.failures)
+        if self.wheels is not None:
+            syncs.add_metric([WheelSyncResult.OK.value], self.wheels.successes)
+            syncs.add_metric([WheelSyncResult.ERROR.value], self.wheels.failures)
         yield syncs
-        yield _gauge("pyoco_worker_wheels", "Wheels in force.", len(pool.wheels.names))
-
-
-def _gauge(name: str, description: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, description, value=value)
-
-
-def _counter(name: str, description: str, value: float) -> Metric:
-    return CounterMetricFamily(name, description, value=value)
+        yield GaugeMetricFamily("pyoco_worker_wheels", "Wheels in force.", len(pool.wheels.wheels))
