@@ -5,8 +5,8 @@ import pytest
 from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_worker.job.claims import Decision, Holder, NoClaim, decide
-from fleet_worker.job.disposition import AlreadyEnded, HeldElsewhere, NotYet, RunMissing
+from fleet_worker.job.claims import Decision, Holder, decide
+from fleet_worker.job.disposition import AlreadyEnded, HeldElsewhere, NoClaim, NotYet, RunMissing
 
 JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0)
 PENDING = RunSnapshot.pending(JOB, now=1.0)

@@ -143,7 +143,7 @@ async def waiting(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     services = Services(
         link,
         settings,
-        Claims(snapshots, settings, instance_id="one life", stopping=asyncio.Event()),
+        Claims(snapshots=snapshots, settings=settings, instance_id="one life", stopping=asyncio.Event()),
         RunnerPool(Setup(None, None, str(tmp_path)), slots=1),  # never started
         Registry(link, settings, instance_id="one life"),
         tmp_path,

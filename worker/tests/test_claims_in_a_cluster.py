@@ -41,7 +41,9 @@ def job(run_id: str) -> Job:
 async def claim(link: NatsLink, run_id: str, *, num_delivered: int = 1) -> object:
     settings = WorkerSettings(nats_url="nats://unused", worker_id="w1")
     snapshots = Snapshots(link, BUCKET, max_bytes=100_000)
-    claims = Claims(snapshots, settings, instance_id="i1", stopping=asyncio.Event(), outage_seconds=0)
+    claims = Claims(
+        snapshots=snapshots, settings=settings, instance_id="i1", stopping=asyncio.Event(), outage_seconds=0
+    )
     return await claims.claim(job(run_id), Delivery("reply", "subject", b"", 1, num_delivered, 0))
 
 

@@ -165,7 +165,7 @@ class ScriptedWorker:
         return Services(
             link=self._link,
             settings=settings,
-            claims=Claims(snapshots, settings, instance_id=instance_id, stopping=asyncio.Event()),
+            claims=Claims(snapshots=snapshots, settings=settings, instance_id=instance_id, stopping=asyncio.Event()),
             pool=RunnerPool(Setup(None, None, str(self._runs_dir)), slots=1),  # never started
             registry=Registry(self._link, settings, instance_id=instance_id),
             runs_dir=self._runs_dir,

@@ -100,8 +100,8 @@ class Agent:
             on_write=metrics.snapshot_bytes.observe,
         )
         claims = Claims(
-            snapshots,
-            settings,
+            snapshots=snapshots,
+            settings=settings,
             instance_id=instance_id,
             stopping=self._stopping,
             wheels_in_force=lambda: self._pool.wheels.in_use,

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
@@ -18,7 +19,7 @@ from fleet_kit.nats.link import WriteRefused
 
 from ..settings import WorkerSettings
 from .delivery import Delivery
-from .disposition import AlreadyEnded, Ended, HeldElsewhere, InvalidJob, NotYet, RunMissing
+from .disposition import AlreadyEnded, Ended, HeldElsewhere, InvalidJob, NoClaim, NotYet, RunMissing
 from .lease import Lease
 from .rules import is_past_deadline, seconds_until_due
 from .snapshots import Snapshots
@@ -26,13 +27,11 @@ from .snapshots import Snapshots
 _DELIVERIES_BEFORE_MISSING = 3
 _HELD_RETRY_SECONDS = 5.0
 _LOOK_INTERVAL_SECONDS = 0.5
-# How long a claim is retried: less than AckWait (30 s), after which JetStream redelivers the job.
+# Less than AckWait (30 s), after which JetStream redelivers the job.
 _OUTAGE_SECONDS = 25.0
 _OUTAGE_PAUSE_SECONDS = 0.25
 
 logger = logging.getLogger(__name__)
-
-NoClaim = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | NotYet | Ended
 
 
 class Holder(Enum):
@@ -87,38 +86,26 @@ def decide(
     return Decision.TAKE_OVER if held_elsewhere else Decision.CLAIM
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
     """Claims runs for one instance of a worker."""
 
-    def __init__(
-        self,
-        snapshots: Snapshots,
-        settings: WorkerSettings,
-        *,
-        instance_id: str,
-        stopping: asyncio.Event,
-        wheels_in_force: Callable[[], Sequence[WheelInUse]] = tuple,
-        on_conflict: Callable[[], None] = lambda: None,
-        outage_seconds: float = _OUTAGE_SECONDS,
-    ) -> None:
-        """`on_conflict` is called when a compare-and-set fails because another writer was first.
-
-        During a NATS outage, a claim is retried for `outage_seconds`.
-        """
-        self._outage_seconds = outage_seconds
-        self._on_conflict = on_conflict
-        self._snapshots = snapshots
-        self._settings = settings
-        self._instance_id = instance_id
-        self._stopping = stopping
-        self._wheels_in_force = wheels_in_force
+    snapshots: Snapshots
+    settings: WorkerSettings
+    instance_id: str
+    stopping: asyncio.Event
+    wheels_in_force: Callable[[], Sequence[WheelInUse]] = tuple
+    # Called when a compare-and-set fails because another writer was first.
+    on_conflict: Callable[[], None] | None = None
+    # How long a claim is retried during a NATS outage.
+    outage_seconds: float = _OUTAGE_SECONDS
 
     async def claim(self, job: Job, delivery: Delivery) -> Lease | NoClaim:
         """A lease on the run, or why there is none. NatsUnavailable if NATS refuses the claim or is away too long.
 
         A claim that NATS has not acknowledged may have been written: the next try finds it and goes on from there.
         """
-        give_up_at = time.monotonic() + self._outage_seconds
+        give_up_at = time.monotonic() + self.outage_seconds
         while True:
             try:
                 return await self._claim(job.run_id, delivery)
@@ -129,13 +116,13 @@ class Claims:
             except WriteRefused:
                 raise
             except NatsUnavailable as error:
-                if time.monotonic() > give_up_at or self._stopping.is_set():
+                if time.monotonic() > give_up_at or self.stopping.is_set():
                     raise
                 logger.info("the claim is tried again: %s", error)
             await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
 
     async def _claim(self, run_id: str, delivery: Delivery) -> Lease | NoClaim:
-        judge = partial(decide, instance_id=self._instance_id, num_delivered=delivery.num_delivered)
+        judge = partial(decide, instance_id=self.instance_id, num_delivered=delivery.num_delivered)
         outcome: NoClaim | None = None
 
         async def transition(snapshot: RunSnapshot | None) -> RunSnapshot | None:
@@ -156,11 +143,11 @@ class Claims:
             outcome = Ended(changed.status, changed.error, reason, changed) if changed.is_terminal else None
             return changed
 
-        stored = await self._snapshots.change(run_id, transition, on_conflict=self._on_conflict)
+        stored = await self.snapshots.change(run_id, transition, on_conflict=self.on_conflict)
         if outcome is not None:
             return outcome
         assert stored is not None
-        return Lease(self._snapshots, stored)
+        return Lease(self.snapshots, stored)
 
     def _changed(self, snapshot: RunSnapshot, decision: Decision, delivery: Delivery) -> RunSnapshot:
         now = time.time()
@@ -174,11 +161,11 @@ class Claims:
             # The previous attempt has no recorded end: its holder is lost, or it was our own during a NATS outage.
             snapshot = snapshot.hand_back(now=now, interrupted=decision is Decision.TAKE_OVER)
         return snapshot.claim(
-            worker_id=self._settings.worker_id,
-            worker_instance_id=self._instance_id,
+            worker_id=self.settings.worker_id,
+            worker_instance_id=self.instance_id,
             ack_subject=delivery.reply,
             now=now,
-            wheels=self._wheels_in_force(),
+            wheels=self.wheels_in_force(),
         )
 
     async def _watch(self, snapshot: RunSnapshot) -> Holder:
@@ -186,10 +173,10 @@ class Claims:
 
         A change that comes later, or is not seen, is found by the compare-and-set.
         """
-        deadline = time.monotonic() + self._settings.run_lost_after_sec
+        deadline = time.monotonic() + self.settings.run_lost_after_sec
         while (left := deadline - time.monotonic()) > 0:
             await asyncio.sleep(min(left, _LOOK_INTERVAL_SECONDS))
-            found = await self._snapshots.read(snapshot.run_id)
-            if found is None or found.value != snapshot or self._stopping.is_set():
+            found = await self.snapshots.read(snapshot.run_id)
+            if found is None or found.value != snapshot or self.stopping.is_set():
                 return Holder.ALIVE
         return Holder.SILENT

@@ -90,18 +90,9 @@ class Unrecorded:
     error: str
 
 
-Outcome = (
-    InvalidJob
-    | RunMissing
-    | AlreadyEnded
-    | HeldElsewhere
-    | NotYet
-    | Ended
-    | RetryScheduled
-    | HandedBack
-    | Fenced
-    | Unrecorded
-)
+# Why there is no lease on a run.
+NoClaim = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | NotYet | Ended
+Outcome = NoClaim | RetryScheduled | HandedBack | Fenced | Unrecorded
 
 
 def name_of(outcome: Outcome) -> str:

@@ -21,10 +21,9 @@ from ..boundary.frames import Conclusion, Run
 from ..boundary.memory import is_over, sentence_about
 from ..pool.runner_process import RunnerDied, RunnerProcess
 from . import states
-from .claims import NoClaim
 from .conclusion import with_sync_error
 from .delivery import IN_PROGRESS, Delivery
-from .disposition import Ended, Fenced, Outcome
+from .disposition import Ended, Fenced, NoClaim, Outcome
 from .held_run import HeldRun
 from .lease import ClaimLost, Lease
 from .rules import is_past_deadline
