@@ -64,22 +64,22 @@ class Answers:
         job: Job | None,
         snapshot: RunSnapshot | None,
     ) -> None:
-        tag = job.tag if job is not None else self._settings.tag_of_work_subject(delivery.subject)
+        # A worker may publish dead letters for its own queues only, whatever tag the job names.
+        queue = self._settings.tag_of_work_subject(delivery.subject)
         run_id = job.run_id if job is not None else outcome.run_id if isinstance(outcome, InvalidJob) else None
         ended_with = snapshot.error if snapshot is not None else None
-        attempt = snapshot.attempt if snapshot is not None else None
         letter = DeadLetter(
             timestamp=time.time(),
             reason=reason,
             error=outcome.error if isinstance(outcome, InvalidJob | RunMissing | Ended) else ended_with,
             run_id=run_id,
             flow_name=job.flow_name if job is not None else None,
-            tag=tag,
+            tag=job.tag if job is not None else queue,
             tags=job.tags if job is not None else None,
             worker_id=(snapshot and snapshot.worker_id) or self._settings.worker_id,
             num_delivered=delivery.num_delivered,
             subject=delivery.subject,
-            attempt=attempt,
+            attempt=snapshot.attempt if snapshot is not None else None,
             tenant_id=job.tenant_id if job is not None else None,
         )
         letter_id = (
@@ -87,8 +87,6 @@ class Answers:
             if snapshot is not None
             else f"{delivery.sequence}:{reason}"
         )
-        # The subject of the job's own queue: a worker may publish dead letters for its queues only.
-        queue = self._settings.tag_of_work_subject(delivery.subject)
         try:
             with publishing(letter, subject := self._settings.dlq_subject(queue)):
                 await self._link.publish(subject, letter.encode(), {DEAD_LETTER_ID: letter_id})

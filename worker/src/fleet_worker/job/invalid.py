@@ -2,6 +2,7 @@
 
 import logging
 import time
+from dataclasses import dataclass
 
 import orjson
 
@@ -25,33 +26,28 @@ from .telemetry.run_trace import record_outcome, refusing
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class InvalidJobs:
-    def __init__(
-        self, settings: WorkerSettings, snapshots: Snapshots, answers: Answers, metrics: WorkerMetrics
-    ) -> None:
-        self._settings = settings
-        self._snapshots = snapshots
-        self._answers = answers
-        self._metrics = metrics
+    settings: WorkerSettings
+    snapshots: Snapshots
+    answers: Answers
+    metrics: WorkerMetrics
 
     async def refuse(self, delivery: Delivery, error: str) -> None:
         """Reject the message; if it names a waiting run, that run ends as FAILED."""
         outcome = InvalidJob(error, _run_id_in(delivery.data))
-        tag = self._settings.tag_of_work_subject(delivery.subject)
-        with refusing(delivery, outcome.run_id, tag=tag, worker_id=self._settings.worker_id) as traced:
+        tag = self.settings.tag_of_work_subject(delivery.subject)
+        with refusing(delivery, outcome.run_id, tag=tag, worker_id=self.settings.worker_id) as traced:
             record_outcome(traced, outcome, None)
-            about = {
-                "run_id": outcome.run_id,
-                "reason": DeadLetterReason.INVALID_JOB.value,
-                **problem_fields(Problem.INVALID_JOB),
-            }
+            reason = DeadLetterReason.INVALID_JOB.value
+            about = {"run_id": outcome.run_id, "reason": reason, **problem_fields(Problem.INVALID_JOB)}
             logger.error("an invalid job was received on %s: %s", delivery.subject, error, extra=about)
             try:
                 await self._end_run_of(outcome)
             except (NatsUnavailable, MalformedMessage) as problem:
                 logger.warning("the run of an invalid job could not be ended: %s", problem, extra=about)
-            self._metrics.count(outcome)
-            await self._answers.give(outcome, [delivery])
+            self.metrics.count(outcome)
+            await self.answers.give(outcome, [delivery])
 
     async def _end_run_of(self, invalid: InvalidJob) -> None:
         def failed(found: RunSnapshot | None) -> RunSnapshot | None:
@@ -61,7 +57,7 @@ class InvalidJobs:
             return found.finish(RunStatus.FAILED, now=time.time(), error=invalid.error, reason=reason)
 
         if invalid.run_id is not None:
-            await self._snapshots.change(invalid.run_id, failed)
+            await self.snapshots.change(invalid.run_id, failed)
 
 
 def _run_id_in(data: bytes) -> str | None:
