@@ -27,9 +27,7 @@ _WITHHELD = "(withheld by PYOCO_LOG_EXCEPTION_MESSAGES: see the run's error, or 
 
 
 class RunLog:
-    def __init__(
-        self, job: Job, delivery: Delivery, trace: RunTrace, *, with_exception_messages: bool = True
-    ) -> None:
+    def __init__(self, job: Job, delivery: Delivery, trace: RunTrace, with_exception_messages: bool) -> None:
         self._job = job
         self._trace = trace
         self._with_exception_messages = with_exception_messages
@@ -52,7 +50,7 @@ class RunLog:
             meta = self._meta(attempt)
             self._log(logging.DEBUG, "run begun", LogEvent.WORKER_JOB, LogStatus.IN_PROGRESS, meta)
 
-    def ended(self, last: RunSnapshot, *, duration_ms: int, exc_type: str | None = None) -> None:
+    def ended(self, last: RunSnapshot, *, duration_ms: int, exc_type: str | None) -> None:
         status, meta = LogStatus.COMPLETED, self._meta(last.attempt) | {"run_status": last.status}
         if last.status is RunStatus.FAILED:
             is_late = last.reason == DeadLetterReason.DEADLINE_EXCEEDED
@@ -61,7 +59,7 @@ class RunLog:
         self._log(logging.INFO, f"run ended {last.status}", LogEvent.WORKER_JOB, status, meta, duration_ms)
 
     def retry_scheduled(
-        self, last: RunSnapshot, *, delay_seconds: float, duration_ms: int, exc_type: str | None = None
+        self, last: RunSnapshot, *, delay_seconds: float, duration_ms: int, exc_type: str | None
     ) -> None:
         meta = self._meta(last.attempt) | self._failure_meta(DeadLetterReason.EXECUTION_ERROR, exc_type)
         meta |= {"run_status": last.status, "delay_seconds": round(delay_seconds, 3), "failures": last.failures}
@@ -107,11 +105,8 @@ class RunLog:
     def heartbeat(self, *, ack_wait_seconds: float) -> None:
         """At DEBUG only: every run in hand sends one per progress ack."""
         if logger.isEnabledFor(logging.DEBUG):
-            meta = {
-                "job_type": self._job.flow_name,
-                "lease_id": self._lease_id,
-                "visibility_timeout_ms": int(ack_wait_seconds * 1000),
-            }
+            timeout_ms = int(ack_wait_seconds * 1000)
+            meta = {"job_type": self._job.flow_name, "lease_id": self._lease_id, "visibility_timeout_ms": timeout_ms}
             self._log(logging.DEBUG, "still at it", LogEvent.WORKER_HEARTBEAT, LogStatus.IN_PROGRESS, meta)
 
     def _meta(self, attempt: int) -> dict[str, Any]:
