@@ -61,11 +61,11 @@ async def test_a_last_write_that_was_stored_and_not_acknowledged_is_found_and_no
 ) -> None:
     held.snapshots.loses_acks = True
     with pytest.raises(NatsUnavailable):
-        await held.lease.write_last(completed)
+        await held.lease.write(completed)
     held.snapshots.loses_acks = False
     revision = await revision_of(desk, held.run_id)
     # It is found although it was compacted.
-    last = await held.lease.write_last(completed)
+    last = await held.lease.write(completed)
     assert (last.status, last.result, last.result_truncated) == (RunStatus.COMPLETED, None, True)
     assert await revision_of(desk, held.run_id) == revision
 
@@ -88,7 +88,7 @@ async def test_a_run_that_another_writer_has_ended_is_lost_even_if_it_was_ended_
     await desk.change(held.run_id, lambda run: run.finish(status, now=8.0))
     revision = await revision_of(desk, held.run_id)
     with pytest.raises(ClaimLost, match=f"attempt 1 of w1, {status}"):
-        await held.lease.write_last(completed)
+        await held.lease.write(completed)
     with pytest.raises(ClaimLost):
         await held.lease.write_progress()
     assert await revision_of(desk, held.run_id) == revision
@@ -112,7 +112,7 @@ async def test_a_snapshot_that_is_gone_or_unreadable_is_a_lost_claim(desk: Desk,
         await held.lease.write_progress()
     await desk.runs.delete(held.run_id)
     with pytest.raises(ClaimLost, match="gone"):
-        await held.lease.write_last(completed)
+        await held.lease.write(completed)
 
 
 async def test_a_cancel_request_is_seen_at_the_next_write_and_kept(desk: Desk, held: Held) -> None:

@@ -55,7 +55,7 @@ async def test_a_killed_workers_run_is_taken_over_and_its_late_writes_change_not
     snapshots = Snapshots(desk.link, desk.settings.runs_kv_bucket, max_bytes=100_000)
     stale = Lease(snapshots, Stored(held, entry.revision))
     with pytest.raises(ClaimLost, match="attempt 2 of w2"):
-        await stale.write_last(lambda run: run.finish(RunStatus.FAILED, now=9.0))
+        await stale.write(lambda run: run.finish(RunStatus.FAILED, now=9.0))
     (tmp_path / "go").touch()
     run = await desk.wait_ended(run_id)
     assert (run.status, run.attempt, run.worker_id) == (RunStatus.COMPLETED, 2, "w2")

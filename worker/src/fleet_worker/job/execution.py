@@ -21,7 +21,6 @@ from ..boundary.frames import Conclusion, Run
 from ..boundary.memory import is_over, sentence_about
 from ..pool.runner_process import RunnerDied, RunnerProcess
 from . import states
-from .conclusion import with_sync_error
 from .delivery import IN_PROGRESS, Delivery
 from .disposition import Ended, Fenced, NoClaim, Outcome
 from .held_run import HeldRun
@@ -46,8 +45,7 @@ class Execution:
         self._job = job
         self._state: State = Claiming()
         self.trace = RunTrace(job, services.settings.worker_id)
-        with_messages = services.settings.log_exception_messages
-        self.log = RunLog(job, delivery, self.trace, with_exception_messages=with_messages)
+        self.log = RunLog(job, delivery, self.trace, services.settings.log_exception_messages)
         # By stream sequence: a redelivery replaces the delivery before; a second job for the run is answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._in_progress_at = time.monotonic()
@@ -219,9 +217,10 @@ class Execution:
             # Another set of wheels may have what was missing.
             if isinstance(self._state, WaitingForRunner) and pool.wheels is runner.wheels:
                 self._enter(states.over(self._state))
-                return await held.conclude(
-                    replace(conclusion, error=with_sync_error(conclusion.error, wheels.last_error))
-                )
+                if wheels.last_error is not None:
+                    hint = f"it may be missing because the last wheel sync failed: {wheels.last_error}"
+                    conclusion = replace(conclusion, error=f"{conclusion.error}; {hint}")
+                return await held.conclude(conclusion)
         return await self._not_begun(held)
 
     def _request(self, held: HeldRun) -> Run:

@@ -20,7 +20,7 @@ from fleet_kit.nats.link import NatsLink, WriteRefused
 from ..boundary.frames import Conclusion, Progress
 from ..boundary.wheel_set import WheelSet
 from ..settings import WorkerSettings
-from .conclusion import conclude, having_run_with
+from .conclusion import conclude
 from .disposition import Ended, Fenced, HandedBack, Outcome, RetryScheduled, Unrecorded
 from .events import RunEventBatches
 from .lease import ClaimLost, Lease
@@ -137,15 +137,20 @@ class HeldRun:
 
     async def _write_last(self, change: Callable[[RunSnapshot], RunSnapshot]) -> RunSnapshot | Fenced | Unrecorded:
         """Write the last state: retried for as long as NATS is away, given up if NATS refuses it repeatedly."""
-        change = having_run_with(self._ran_with, change)
-        status = change(self.lease.snapshot).status
+
+        def with_wheels(snapshot: RunSnapshot) -> RunSnapshot:
+            if self._ran_with is not None and snapshot.wheels != self._ran_with:
+                snapshot = snapshot.model_copy(update={"wheels": self._ran_with})
+            return change(snapshot)
+
+        status = with_wheels(self.lease.snapshot).status
         # Events go before the state: a reader that sees the run ended finds all of its output.
         await self._send_status(status)
         failures = refusals = 0
         backoff = _FIRST_BACKOFF_SECONDS
         while True:
             try:
-                last = await self.lease.write_last(change)
+                last = await self.lease.write(with_wheels)
             except ClaimLost as lost:
                 self._log.write(logging.WARNING, f"the claim was lost: {lost}; nothing is written")
                 return Fenced()

@@ -52,17 +52,9 @@ class Lease:
     async def write_progress(self, **changes: Any) -> None:
         """Write the heartbeat, together with these changes."""
         now = time.time()
-        await self._write(
+        await self.write(
             lambda snapshot: snapshot.model_copy(update={**changes, "heartbeat_at": now, "updated_at": now})
         )
-
-    async def write_last(self, change: Change) -> RunSnapshot:
-        """Write the last state, in which the run ends or waits again: `change` applied to the latest snapshot.
-
-        Returns what was written. May be repeated with the same change until it succeeds.
-        """
-        await self._write(change)
-        return self.snapshot
 
     async def record_attempt(self) -> None:
         """Add this attempt to the run's history after a lost claim, in case NATS has lost the write that named it.
@@ -82,7 +74,11 @@ class Lease:
                 logger.debug("the lost attempt could not be recorded yet: %s", error)
             await asyncio.sleep(_RECORD_PAUSE_SECONDS)
 
-    async def _write(self, change: Change) -> None:
+    async def write(self, change: Change) -> RunSnapshot:
+        """Write what the change makes of the latest snapshot, and return that.
+
+        A last write, after which the run is no longer ours, may be repeated with the same change until it succeeds.
+        """
         async with self._lock:
             try:
                 # Linearizable: a stale read from before our claim would look as if we had lost it.
@@ -97,6 +93,7 @@ class Lease:
             assert stored is not None
             self._known, self.snapshot = stored, stored.value
             self.written_at = time.monotonic()
+            return stored.value
 
     def _changed(self, found: RunSnapshot | None, change: Change) -> RunSnapshot:
         """The next state of the run, if what was found is still ours; ClaimLost if it is not."""

@@ -45,16 +45,12 @@ class NotClaimed:
 
 @dataclass(frozen=True, slots=True)
 class WaitingForRunner:
-    """We hold the run, and no runner executes it."""
-
     held: HeldRun
     turn: Turn
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A runner executes the run."""
-
     held: HeldRun
     runner: RunnerProcess
     # When a cancel request was seen and passed on to the runner, by the monotonic clock.
