@@ -3,8 +3,7 @@
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import sys_tags
@@ -39,7 +38,10 @@ class Interpreter:
 
     @classmethod
     def here(cls, own_packages: Mapping[str, str]) -> "Interpreter":
-        return cls(_ranks(), platform.python_version(), own_packages)
+        ranks: dict[str, int] = {}
+        for rank, tag in enumerate(sys_tags()):
+            ranks.setdefault(str(tag), rank)
+        return cls(ranks, platform.python_version(), own_packages)
 
     @property
     def kind(self) -> str:
@@ -130,20 +132,4 @@ def _why_not(release: _Release, interpreter: Interpreter, refused: Mapping[str, 
 
 
 def _selected(release: _Release) -> InstalledWheel:
-    candidate = release.candidate
-    return InstalledWheel(
-        name=candidate.name,
-        package=release.package,
-        version=str(release.version),
-        nuid=candidate.nuid,
-        sha256_hex=candidate.sha256_hex,
-        tags=list(candidate.tags),
-    )
-
-
-@cache
-def _ranks() -> Mapping[str, int]:
-    ranks: dict[str, int] = {}
-    for rank, tag in enumerate(sys_tags()):
-        ranks.setdefault(str(tag), rank)
-    return ranks
+    return InstalledWheel(package=release.package, version=str(release.version), **asdict(release.candidate))

@@ -63,7 +63,9 @@ class WheelHome:
                 "make it writable or set PYOCO_WHEEL_SYNC_DIR to another folder"
             ) from error
         try:
-            taken = cls(home, interpreter or _this_interpreter())
+            # Installed scripts contain the path of their interpreter.
+            this = f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {sys.prefix}"
+            taken = cls(home, interpreter or this)
             taken._look_around()
             yield taken
         finally:
@@ -112,7 +114,7 @@ class WheelHome:
 
     def keep_only(self, paths: Collection[str]) -> None:
         """Remove every tree that is not among these."""
-        for tree in self._trees.iterdir() if self._trees.is_dir() else ():
+        for tree in self._trees.glob("*"):
             if str(tree) not in paths:
                 self._complete.discard(tree)
                 shutil.rmtree(tree, ignore_errors=True)
@@ -136,11 +138,6 @@ class WheelHome:
             logger.warning("wheels in %s are damaged and are fetched again", self._folder)
 
 
-def _this_interpreter() -> str:
-    """The interpreter that trees are made for, with its path: installed scripts contain that."""
-    return f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {sys.prefix}"
-
-
 def _take_first_free(folder: Path) -> tuple[Path, int]:
     for number in range(1, _MOST_HOMES + 1):
         home = folder / str(number)
@@ -162,15 +159,12 @@ def _is_whole(tree: Path) -> bool:
     """Whether every file of pip's RECORD is there in its full size; enough to see the damage of a crash."""
     try:
         records = list(tree.glob("*.dist-info/RECORD"))
-        return len(records) == 1 and all(
-            (tree / name).stat().st_size == int(size) for name, size in _sizes(records[0]).items()
-        )
+        if len(records) != 1:
+            return False
+        with records[0].open(newline="") as lines:
+            rows = [row for row in csv.reader(lines) if len(row) == 3]
+        # Without scripts, which are not where RECORD says, and files that have no size there.
+        sizes = {tree / name: size for name, _, size in rows if size and not name.startswith(("..", "/"))}
+        return all(file.stat().st_size == int(size) for file, size in sizes.items())
     except (OSError, ValueError, csv.Error):
         return False
-
-
-def _sizes(record: Path) -> dict[str, str]:
-    """File sizes by path, without scripts, which are not where RECORD says, and files that have no size there."""
-    with record.open(newline="") as lines:
-        rows = [row for row in csv.reader(lines) if len(row) == 3]
-    return {name: size for name, _, size in rows if size and not name.startswith(("..", "/"))}

@@ -1,6 +1,7 @@
 """Checks a wheel, and installs it into a folder of its own with pip."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -81,18 +82,12 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
         ) from None
     finally:
         if process.returncode is None:
-            _kill_group(process)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         await waiting
         orphans.ended(process.pid)
     if code != 0:
         raise InstallFailed(f"{file.name} cannot be installed: {_end_of(output)}")
-
-
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # all of it has ended
 
 
 def _end_of(output: Path) -> str:
