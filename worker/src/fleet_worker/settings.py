@@ -27,10 +27,6 @@ def _default_worker_id() -> str:
     return f"{host}-{os.getpid()}"
 
 
-def _default_slots() -> int:
-    return os.cpu_count() or 1
-
-
 class WorkerSettings(FleetSettings, WireNames):
     worker_id: str = Field(default_factory=_default_worker_id, pattern=r"^[A-Za-z0-9_-]+$", max_length=128)
     # Folder of <worker id>.nk files: the worker takes id and NATS user of the first that no living worker holds.
@@ -38,7 +34,7 @@ class WorkerSettings(FleetSettings, WireNames):
     # Comma-separated; empty: the default tag.
     tags: Annotated[list[Tag], NoDecode] = []
     # Runs at once: one runner process each.
-    slots: int = Field(default_factory=_default_slots, ge=1, le=1024)
+    slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=1024)
     flow_resolver: str | None = Field(None, pattern=r"^[^:]+:[A-Za-z_]\w*$")
     flows_dir: Path | None = None
     # Parent of the runs' working folders; unset: a temporary folder that is removed when the worker ends.

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
@@ -123,9 +123,7 @@ class Conclusion:
 
 
 Frame = Setup | Run | Cancel | Stop | Ready | Progress | Conclusion
-_KINDS: dict[str, type[Frame]] = {
-    kind.__name__: kind for kind in (Setup, Run, Cancel, Stop, Ready, Progress, Conclusion)
-}
+_KINDS: dict[str, type[Frame]] = {kind.__name__: kind for kind in get_args(Frame)}
 _ENUMS: dict[str, Callable[[Any], Any]] = {
     "status": RunStatus,
     "reason": DeadLetterReason,

@@ -146,7 +146,7 @@ class RunnerPool:
 
     def _retire(self, runner: RunnerProcess) -> None:
         """Stop the runner; its slot starts another."""
-        retiring = asyncio.get_running_loop().create_task(runner.stop())
+        retiring = asyncio.create_task(runner.stop())
         self._retiring.add(retiring)
         retiring.add_done_callback(self._retiring.discard)
 
@@ -183,7 +183,10 @@ class RunnerPool:
                 backoff = min(backoff * 2, _MAX_BACKOFF_SECONDS)
             finally:
                 if runner.died.is_set():
-                    self._forget(runner)
+                    self._alive.discard(runner)
+                    self._busy_since.pop(runner, None)
+                    if runner in self._idle:
+                        self._idle.remove(runner)
 
     @property
     def _hint(self) -> str:
@@ -209,9 +212,3 @@ class RunnerPool:
             logger.info("flows: %s", ", ".join(ready.flows), extra={"event": LogEvent.FLOWS_LOADED})
         elif self._setup.flow_resolver is None and self._setup.flows_dir is not None:
             logger.warning("no flows were found in %s", self._setup.flows_dir)
-
-    def _forget(self, runner: RunnerProcess) -> None:
-        self._alive.discard(runner)
-        self._busy_since.pop(runner, None)
-        if runner in self._idle:
-            self._idle.remove(runner)

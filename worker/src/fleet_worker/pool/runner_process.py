@@ -1,6 +1,7 @@
 """The agent's side of a runner: start it, talk to it, notice its death, end it with everything it started."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet_contracts.log_events import LogEvent
+from fleet_kit.waiting import is_set_within
 
 from ..boundary.descendants import orphans
 from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Progress, Ready, Run, Setup, Stop, encode
@@ -35,7 +37,6 @@ class RunnerDied(Exception):
     """The runner process is gone."""
 
     def __init__(self, returncode: int) -> None:
-        self.returncode = returncode
         how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         super().__init__(f"runner process died ({how})")
 
@@ -102,7 +103,7 @@ class RunnerProcess:
         """Execute a run. RunnerDied if the process ends before the run does."""
         assert self._done is None
         if self.died.is_set():
-            raise RunnerDied(self._returncode())
+            raise self._death()
         self._done = asyncio.get_running_loop().create_future()
         self._on_progress = on_progress
         self._send(run)
@@ -123,10 +124,8 @@ class RunnerProcess:
         """Kill the process and all that it started; `died` is set when they are gone."""
         if self._process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            logger.debug("runner %d is already gone", self._process.pid)
         # The socket may stay open: a child that native code has forked may hold its other end.
         self.on_silence()
 
@@ -136,10 +135,7 @@ class RunnerProcess:
             self.died.set()
             return
         self._send(Stop())
-        try:
-            async with asyncio.timeout(_STOP_TIMEOUT_SECONDS if self._ready.done() else 0):
-                await self.died.wait()
-        except TimeoutError:
+        if not await is_set_within(self.died, _STOP_TIMEOUT_SECONDS if self._ready.done() else 0):
             self.on_silence()
             await self.died.wait()
 
@@ -162,7 +158,7 @@ class RunnerProcess:
     def on_silence(self) -> None:
         """Kill and reap the process, once: its socket is closed, or should be."""
         if self._reaping is None:
-            self._reaping = asyncio.get_running_loop().create_task(self._reap())
+            self._reaping = asyncio.create_task(self._reap())
 
     async def _reap(self) -> None:
         assert self._process is not None
@@ -173,18 +169,17 @@ class RunnerProcess:
         await orphans.end()
         shutil.rmtree(spare_folder(Path(self._setup.runs_dir), self.pid), ignore_errors=True)
         self.died.set()
-        error = RunnerDied(self._returncode())
         for waiting in (self._ready, self._done):
             if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
+                waiting.set_exception(self._death())
                 # There may be no waiter: reading the exception avoids asyncio's warning that it was never retrieved.
                 waiting.exception()
         if self._transport is not None:
             self._transport.close()
 
-    def _returncode(self) -> int:
+    def _death(self) -> RunnerDied:
         assert self._process is not None
-        return self._process.returncode or 0
+        return RunnerDied(self._process.returncode or 0)
 
     def _send(self, frame: Frame) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -69,7 +69,7 @@ class Callables:
         """The task that an allowed plug-in offers under this name."""
         if (task := self._offers.tasks.get(name)) is not None:
             return task
-        if others := sorted({entry.module for entry in iter_entry_points() if not self._may_load(entry)}):
+        if others := sorted({entry.module for entry in iter_entry_points() if not self._may_import(entry.module)}):
             raise CallableNotAllowed(
                 f"no allowed plug-in offers the task {name}; to allow another, add its module to {_SETTING} on the "
                 f"worker; installed: {', '.join(others)}"
@@ -84,12 +84,9 @@ class Callables:
     def _offers(self) -> "_Offers":
         offers = _Offers()
         for entry in iter_entry_points():
-            if self._may_load(entry):
+            if self._may_import(entry.module):
                 offers.add(entry)
         return offers
-
-    def _may_load(self, entry: EntryPoint) -> bool:
-        return self._may_import(entry.module)
 
     def _may_import(self, module_name: str) -> bool:
         return (
