@@ -1,9 +1,7 @@
 """A worker that an operator drains: it finishes what it has begun, leaves the rest to others, and comes back."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,6 @@ from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.link import WrongRevision
 from fleet_testkit.waiting import eventually
-from fleet_worker.presence.draining import Draining
 
 from .conftest import Desk, WorkerProcess
 
@@ -90,6 +87,12 @@ async def test_a_drained_worker_finishes_takes_nothing_new_and_takes_again_when_
     assert (await registered(desk, "w1")).draining
     await set_draining(desk, "w1", False, hint=hint)
     assert (await desk.wait_ended(waiting)).worker_id == "w1"
+    # As often as it is wanted.
+    for round_ in (2, 3):
+        await set_draining(desk, "w1", True, hint=hint)
+        await eventually(lambda round_=round_: worker.log.count(DRAINING) == round_, what="draining noticed again")
+        await set_draining(desk, "w1", False, hint=hint)
+        assert (await desk.wait_ended(await desk.submit("tiny"))).worker_id == "w1"
     assert worker.stop() == 0
 
 
@@ -152,54 +155,3 @@ async def test_draining_is_kept_over_a_restart_and_a_stop_changes_nothing(
     assert (await desk.snapshot(run_id)).attempt == 0
     await set_draining(desk, "w1", False)
     assert (await desk.wait_ended(run_id)).attempt == 1
-
-
-class Pulling:
-    """Something to pull, and who stood aside how often."""
-
-    def __init__(self) -> None:
-        self.draining = Draining()
-        self.begun = 0
-        self.aside = 0
-        self.fails = False
-
-    async def pull(self) -> None:
-        self.begun += 1
-        if self.fails:
-            raise ValueError("broken")
-        await asyncio.Event().wait()
-
-    async def stand_aside(self) -> None:
-        self.aside += 1
-
-
-@pytest.fixture
-async def pulling() -> AsyncIterator[tuple[Pulling, "asyncio.Task[Any]"]]:
-    pulling = Pulling()
-    task = asyncio.create_task(pulling.draining.pull(pulling.pull, pulling.stand_aside))
-    yield pulling, task
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_pulling_is_left_and_begun_as_often_as_it_is_wanted(
-    pulling: tuple[Pulling, "asyncio.Task[Any]"],
-) -> None:
-    it, _ = pulling
-    for round_ in range(3):
-        await eventually(lambda round_=round_: it.begun == round_ + 1)
-        it.draining.follow(True)
-        it.draining.follow(True)
-        await eventually(lambda round_=round_: it.aside == round_ + 1)
-        it.draining.follow(False)
-    assert (it.begun, it.aside) == (3, 3)
-
-
-async def test_pulling_that_breaks_is_reported(pulling: tuple[Pulling, "asyncio.Task[Any]"]) -> None:
-    it, task = pulling
-    await eventually(lambda: it.begun == 1)
-    it.draining.follow(True)
-    it.fails = True
-    it.draining.follow(False)
-    with pytest.raises(ValueError, match="broken"):
-        await task

@@ -66,9 +66,11 @@ class Agent:
         self._signal: signal.Signals | None = None
         self._held: dict[str, Execution] = {}
         self._working: set[asyncio.Task[None]] = set()
-        self._keeping_alive: set[Execution] = set()
         self._failure: NotOurs | None = None
         self._runners_ready = asyncio.Event()
+        # Jobs may be pulled; not set while the worker is drained.
+        self._resumed = asyncio.Event()
+        self._resumed.set()
 
         flows_dir = settings.find_flows_dir()
         setup = Setup(
@@ -86,6 +88,7 @@ class Agent:
         instance_id = uuid.uuid4().hex
         self._registry = Registry(link, settings, instance_id=instance_id, flows=lambda: self._pool.flows)
         self._registry.on_lost = self._give_up
+        self._registry.on_draining = self._follow_draining
         self._control = ControlLine(
             link,
             settings.control_subject(settings.worker_id),
@@ -172,9 +175,7 @@ class Agent:
             ", ".join(self._settings.tags),
             extra={"event": LogEvent.WORKER_STARTED},
         )
-        pulling = asyncio.create_task(
-            _for_ever("pulling jobs", lambda: self._registry.draining.pull(self._pull, self._stand_aside))
-        )
+        pulling = asyncio.create_task(_for_ever("pulling jobs", self._pull))
         keeping = [
             asyncio.create_task(_for_ever("keeping runs alive", self._keep_runs_alive)),
             asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
@@ -209,8 +210,18 @@ class Agent:
         if self._working:
             await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
 
+    def _follow_draining(self, is_wanted: bool) -> None:
+        if is_wanted:
+            about = {"event": LogEvent.WORKER_DRAINING}
+            logger.info("draining: what has begun goes on, nothing new is taken", extra=about)
+            self._resumed.clear()
+            self._spawn(self._stand_aside())
+        else:
+            logger.info("draining is over: jobs are taken again", extra={"event": LogEvent.WORKER_RESUMED})
+            self._resumed.set()
+
     async def _stand_aside(self) -> None:
-        """Start to drain: stop pulling and hand back the runs that no runner has begun."""
+        """End the pull that is under way, and hand back the runs that no runner has begun."""
         await self._puller.stop()
         for execution in self._held.values():
             execution.step_back()
@@ -221,6 +232,7 @@ class Agent:
         if self._wheels is not None:
             await self._wheels.has_begun.wait()
         while not self._stopping.is_set():
+            await self._resumed.wait()
             pool.changed.clear()
             in_hand = sum(execution.needs_runner for execution in self._held.values())
             free = pool.size - in_hand
@@ -289,20 +301,12 @@ class Agent:
 
     async def _keep_runs_alive(self) -> None:
         while True:
-            for execution in self._held.values():
-                if execution not in self._keeping_alive:
-                    self._keeping_alive.add(execution)
-                    self._spawn(self._keep_alive(execution))
-            await asyncio.sleep(_KEEP_ALIVE_INTERVAL_SECONDS)
-
-    async def _keep_alive(self, execution: Execution) -> None:
-        try:
             # AckWait may be too short for the configured interval: another program may have made the queue.
             ack_wait = self._prerequisites.ack_wait_seconds
             often = min(self._settings.ack_progress_interval_sec, ack_wait / 2)
-            await execution.keep_alive(often, ack_wait_seconds=ack_wait)
-        finally:
-            self._keeping_alive.discard(execution)
+            for execution in self._held.values():
+                self._spawn(execution.keep_alive(often, ack_wait_seconds=ack_wait))
+            await asyncio.sleep(_KEEP_ALIVE_INTERVAL_SECONDS)
 
     async def _register(self) -> None:
         """Write the registry record once the first runner is ready; check it again after a reconnect."""

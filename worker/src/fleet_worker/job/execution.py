@@ -49,6 +49,7 @@ class Execution:
         # By stream sequence: a redelivery replaces the delivery before; a second job for the run is answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._in_progress_at = time.monotonic()
+        self._keeping_alive = asyncio.Lock()
 
     @property
     def deliveries(self) -> list[Delivery]:
@@ -129,16 +130,18 @@ class Execution:
 
     async def keep_alive(self, ack_progress_seconds: float, *, ack_wait_seconds: float) -> None:
         """Periodic work on a job in hand: limits, in-progress acks, events, heartbeat."""
-        now = time.monotonic()
-        await self._check_limits(now)
-        if now - self._in_progress_at >= ack_progress_seconds:
-            self._in_progress_at = now
-            await self._send_in_progress(ack_wait_seconds)
-        if (held := self._held) is None:
-            return
-        await held.flush_events()
-        if self.needs_runner and held.is_write_due(now=now):
-            await self._write_progress(held)
+        if self._keeping_alive.locked():
+            return  # the previous call still waits for NATS
+        async with self._keeping_alive:
+            now = time.monotonic()
+            await self._check_limits(now)
+            if now - self._in_progress_at >= ack_progress_seconds:
+                self._in_progress_at = now
+                await self._send_in_progress(ack_wait_seconds)
+            if (held := self._held) is not None:
+                await held.flush_events()
+                if self.needs_runner and held.is_write_due(now=now):
+                    await self._write_progress(held)
 
     async def look(self) -> None:
         """Write at once, after a hint that the snapshot has changed: a wrong revision makes us read it."""

@@ -1,1 +1,1 @@
-"""The worker as the registry knows it: its record, its control line, draining, the machine it runs on."""
+"""The worker as the registry knows it: its record, its control line, the machine it runs on."""

@@ -15,7 +15,6 @@ from fleet_kit.nats.link import NatsLink, WrongRevision
 
 from ..settings import WorkerSettings
 from .control import ControlLine
-from .draining import Draining
 from .machine import MachineGauge
 
 logger = logging.getLogger(__name__)
@@ -52,7 +51,6 @@ class Registry:
     ) -> None:
         self._bucket = Bucket(link, settings.workers_kv_bucket)
         self._link = link
-        self.draining = Draining()
         self._flows = flows
         self._heartbeat_seconds = settings.worker_heartbeat_interval_sec
         self._gauge = MachineGauge()
@@ -72,6 +70,8 @@ class Registry:
         self._unwritten: dict[str, Any] = {}
         # Called once, when another instance has taken over the record.
         self.on_lost: Callable[[NotOurs], None] = lambda _: None
+        # Called when an operator has begun, or ended, to drain the worker.
+        self.on_draining: Callable[[bool], None] = lambda _: None
         now = time.time()
         self._record = WorkerRecord(
             worker_id=settings.worker_id,
@@ -83,6 +83,10 @@ class Registry:
             tags=settings.tags,
             slots=settings.slots,
         )
+
+    @property
+    def is_draining(self) -> bool:
+        return self._record.draining
 
     def run_started(self, run_id: str) -> None:
         self._runs[run_id] = time.time()
@@ -128,7 +132,7 @@ class Registry:
             self._is_ours = True
 
     async def look(self) -> None:
-        """Read the record again, after a hint that it has changed."""
+        """Read the record at once, after a hint that it has changed."""
         try:
             async with self._lock:
                 await self._read_again()
@@ -226,8 +230,10 @@ class Registry:
         kept = {"hidden": found.hidden, "draining": found.draining, **(found.model_extra or {})}
         if found.instance_id != self._record.instance_id and self._record.last_run_id is None:
             kept |= found.model_dump(include=_LAST_RUN)
+        was_draining = self.is_draining
         self._record = self._record.model_copy(update=kept)
-        self.draining.follow(found.draining)
+        if self.is_draining != was_draining:
+            self.on_draining(self.is_draining)
         return found
 
     def _lose(self, error: NotOurs) -> None:

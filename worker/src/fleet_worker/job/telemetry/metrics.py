@@ -68,7 +68,7 @@ class AgentState(Collector):
     wheels: SyncedWheels | None
 
     def collect(self) -> Iterable[Metric]:
-        pool, is_draining = self.pool, self.record.draining.is_wanted
+        pool, is_draining = self.pool, self.record.is_draining
         yield GaugeMetricFamily("pyoco_worker_slots", "How many runs the worker executes at once.", self.slots)
         yield GaugeMetricFamily("pyoco_worker_slots_busy", "Runners that execute a run now.", pool.busy)
         yield GaugeMetricFamily("pyoco_worker_runners", "Runners that live and are ready, busy or not.", pool.size)
