@@ -78,11 +78,10 @@ class RunnerPool:
 
     async def try_out(self, wheels: WheelSet) -> None:
         """Start and stop one runner with these wheels. Raises RunnersUnusable if it cannot be started."""
-        runner = RunnerProcess(self._setup_with(wheels), self._start, wheels)
+        runner = self._new_runner(wheels)
         try:
-            await runner.start()
             async with asyncio.timeout(_TRIAL_SECONDS):
-                ready = await runner.ready()
+                ready = await runner.start()
         except (RunnerDied, OSError) as error:
             raise RunnersUnusable(str(error) or f"it was not ready within {_TRIAL_SECONDS:g} s") from error
         finally:
@@ -159,11 +158,10 @@ class RunnerPool:
         backoff = 0.1
         while True:
             wheels = self.wheels
-            runner = RunnerProcess(self._setup_with(wheels), self._start, wheels)
+            runner = self._new_runner(wheels)
             self._alive.add(runner)
             try:
-                await runner.start()
-                ready = await runner.ready()
+                ready = await runner.start()
                 if ready.error is not None:
                     raise RunnersUnusable(ready.error)
                 if not self._first.done():
@@ -194,9 +192,10 @@ class RunnerPool:
             return ""
         return f"; the user {account.name} (PYOCO_RUNNER_USER) must be able to read {sys.prefix} and the flows"
 
-    def _setup_with(self, wheels: WheelSet) -> Setup:
-        synced = self._setup.wheel_paths is not None
-        return replace(self._setup, wheel_paths=list(wheels.paths)) if synced else self._setup
+    def _new_runner(self, wheels: WheelSet) -> RunnerProcess:
+        is_synced = self._setup.wheel_paths is not None
+        setup = replace(self._setup, wheel_paths=list(wheels.paths)) if is_synced else self._setup
+        return RunnerProcess(setup, self._start, wheels)
 
     def _log_flows(self, ready: Ready, wheels: WheelSet) -> None:
         """Log the flows that can be run, once for each set of wheels."""

@@ -66,7 +66,8 @@ class RunnerProcess:
         assert self._process is not None
         return self._process.pid
 
-    async def start(self) -> None:
+    async def start(self) -> Ready:
+        """Start the process; returns when its flows are loaded. RunnerDied if it dies before that."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         output, output_end = os.pipe()
@@ -94,9 +95,6 @@ class RunnerProcess:
         transport, _ = await loop.create_unix_connection(lambda: _Conversation(self), sock=ours)
         self._transport = transport
         self._send(self._setup)
-
-    async def ready(self) -> Ready:
-        """The flows of this runner, once they are loaded. Raises RunnerDied if it dies before that."""
         return await asyncio.shield(self._ready)
 
     async def run(self, run: Run, on_progress: Callable[[Progress], None]) -> Conclusion:
