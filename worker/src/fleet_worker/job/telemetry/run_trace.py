@@ -26,6 +26,7 @@ class RunTrace:
     def __init__(self, job: Job, worker_id: str) -> None:
         self._job = job
         self._about: dict[str, Any] = {**spans.about_run(job), spans.WORKER_ID: worker_id}
+        self._producer: TraceContext | None = None
         self._processing: Span = UNTRACED
         # Set for a redelivered job: its waiting time is known only when the run is claimed.
         self._redelivery: Delivery | None = None
@@ -35,12 +36,10 @@ class RunTrace:
 
     def processing(self, delivery: Delivery) -> Span:
         """The span from delivery to answer; it records how long the job waited in the queue."""
-        self._processing = _taken(delivery, self._producer_of(delivery), self._about)
+        self._producer = delivery.trace or self._job.trace_context
+        self._processing = _taken(delivery, self._producer, self._about)
         self._redelivery = delivery if delivery.num_delivered > 1 else None
         return self._processing
-
-    def _producer_of(self, delivery: Delivery) -> TraceContext | None:
-        return delivery.trace or self._job.trace_context
 
     def claiming(self) -> Span:
         return span(spans.RUN_CLAIM, self._about)
@@ -48,8 +47,8 @@ class RunTrace:
     def claimed(self, snapshot: RunSnapshot, traced: Span) -> None:
         self._about[spans.ATTEMPT] = snapshot.attempt
         traced.set(spans.ATTEMPT, snapshot.attempt)
-        if (again := self._redelivery) is not None and (producer := self._producer_of(again)) is not None:
-            self._processing.link(producer, _waited(waiting_since(snapshot, stored_at=again.stored_at)))
+        if (again := self._redelivery) is not None and self._producer is not None:
+            self._processing.link(self._producer, _waited(waiting_since(snapshot, stored_at=again.stored_at)))
 
     @contextmanager
     def executing(self) -> Iterator[Span]:
@@ -59,7 +58,10 @@ class RunTrace:
             try:
                 yield traced
             finally:
-                self._end_the_rest()
+                # Of tasks whose end was not reported: their runner died.
+                for task, begun_at in self._begun.items():
+                    self._end_task(task, begun_at, time.time(), "interrupted")
+                self._begun.clear()
                 self._executing = UNTRACED
 
     def executed(self, conclusion: Conclusion) -> None:
@@ -98,12 +100,6 @@ class RunTrace:
     def logging(self) -> AbstractContextManager[None]:
         """The context for a log line about the run: periodic work on a job runs outside of any trace."""
         return (self._processing if current() is None else UNTRACED).active()
-
-    def _end_the_rest(self) -> None:
-        """End the spans of tasks whose end was not reported: their runner died."""
-        for task, begun_at in self._begun.items():
-            self._end_task(task, begun_at, time.time(), "interrupted")
-        self._begun.clear()
 
     def _end_task(self, task: str, begun_at: float, ended_at: float, error: str | None) -> None:
         about = {**self._about, spans.TASK_NAME: task}
