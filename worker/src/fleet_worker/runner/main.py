@@ -36,6 +36,7 @@ from .wheel_flows import WheelFlows, add_to_path
 from .workflows import Workflows, make_workflows
 
 _FLUSH_INTERVAL_SECONDS = 0.1
+_NOTHING_DONE = Conclusion(RunStatus.FAILED, tasks={}, task_records={})
 
 
 class Channel:
@@ -118,9 +119,9 @@ class Runner:
         except FlowBroken as error:
             return _broken(error)
         except FlowNotFound as error:
-            return replace(_nothing_done(), error=str(error), reason=error.reason)
+            return replace(_NOTHING_DONE, error=str(error), reason=error.reason)
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
-            return self._failed(error, _nothing_done())
+            return self._failed(error, _NOTHING_DONE)
         else:
             return self._run_flow(run, flow)
 
@@ -149,7 +150,7 @@ class Runner:
         with self._memory.lifted():
             noted = recorder.drain()
             tasks = {name: TaskStatus(context.tasks[name].value) for name in sorted(context.tasks)}
-            done = replace(_nothing_done(), events=noted.events if noted else [], tasks=tasks)
+            done = replace(_NOTHING_DONE, events=noted.events if noted else [], tasks=tasks)
             try:
                 return self._conclude(run, flow, recorder, context, raised or context.refused, done)
             except BaseException as error:  # noqa: BLE001 - what tasks have returned may raise anything when it is read
@@ -246,15 +247,11 @@ def _find_flows(setup: Setup) -> Flows:
     return WheelFlows(own, setup.wheel_paths)
 
 
-def _nothing_done() -> Conclusion:
-    return Conclusion(RunStatus.FAILED, tasks={}, task_records={})
-
-
 def _broken(error: FlowBroken) -> Conclusion:
     assert error.__cause__ is not None
     failure = describe_failure(error.__cause__)
     failure = replace(failure, sentence=f"{error.sentence} ({failure.exc_type})")
-    return replace(_nothing_done(), error=str(error), reason=error.reason, failure=asdict(failure))
+    return replace(_NOTHING_DONE, error=str(error), reason=error.reason, failure=asdict(failure))
 
 
 def _text(error: BaseException) -> str:
