@@ -8,7 +8,7 @@ from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_worker.boundary.frames import Conclusion
-from fleet_worker.job.conclusion import conclude
+from fleet_worker.job.rules import conclude
 
 POLICY = RetryPolicy(max_attempts=3, base_seconds=10.0, cap_seconds=15.0, jitter=0.0)
 JOB = Job(run_id="r1", flow_name="hello", tag="default", submitted_at=1.0, retry=POLICY)

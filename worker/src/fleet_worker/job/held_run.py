@@ -20,10 +20,10 @@ from fleet_kit.nats.link import NatsLink, WriteRefused
 from ..boundary.frames import Conclusion, Progress
 from ..boundary.wheel_set import WheelSet
 from ..settings import WorkerSettings
-from .conclusion import conclude
 from .disposition import Ended, Fenced, HandedBack, Outcome, RetryScheduled, Unrecorded
 from .events import RunEventBatches
 from .lease import ClaimLost, Lease
+from .rules import conclude
 from .telemetry.run_log import RunLog
 from .telemetry.run_trace import RunTrace
 

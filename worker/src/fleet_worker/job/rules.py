@@ -1,6 +1,11 @@
-"""The rules of a run's timing: due time, deadline and retry."""
+"""The rules of a run: its due time, deadline and retry, and the last change that follows from an attempt's result."""
+
+from typing import Any
 
 from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+
+from ..boundary.frames import Conclusion
 
 # The clocks of two machines always differ a little; so short a wait is not worth a redelivery.
 _CLOCK_SKEW_SECONDS = 0.05
@@ -29,3 +34,26 @@ def retry_at(snapshot: RunSnapshot, *, now: float, chance: float) -> float | Non
         return None
     at = now + snapshot.retry.delay_seconds(failures, chance)
     return None if is_past_deadline(snapshot, now=at) else at
+
+
+def conclude(snapshot: RunSnapshot, conclusion: Conclusion, *, now: float, chance: float) -> RunSnapshot:
+    """End the run, or schedule its retry. A failed run whose cancel was requested ends as CANCELLED."""
+    status, error, reason = conclusion.status, conclusion.error, conclusion.reason
+    snapshot = snapshot.model_copy(update=_reported(conclusion))
+    if status is RunStatus.FAILED and snapshot.status is RunStatus.CANCELLING:
+        status, reason = RunStatus.CANCELLED, None
+    elif conclusion.flow_failed and (not_before := retry_at(snapshot, now=now, chance=chance)) is not None:
+        return snapshot.retry_later(now=now, not_before=not_before, error=error, reason=reason)
+    return snapshot.finish(status, now=now, error=error, reason=reason, result=conclusion.result)
+
+
+def _reported(conclusion: Conclusion) -> dict[str, Any]:
+    """The task states and records of the attempt; they stay visible while the run waits for its retry."""
+    reported = {
+        "tasks": conclusion.tasks,
+        "task_records": conclusion.task_records,
+        # A mark that was set before, with what the snapshot still has, stays.
+        "task_records_truncated": conclusion.task_records_truncated or None,
+        "result_truncated": conclusion.result_truncated or None,
+    }
+    return {name: value for name, value in reported.items() if value is not None}
