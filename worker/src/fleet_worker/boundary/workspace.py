@@ -24,45 +24,30 @@ class Workspace:
     def __init__(self, runs_dir: Path) -> None:
         self._home = os.getcwd()
         self._spare = str(spare_folder(runs_dir, os.getpid()))
-        self._has_spare = False
 
     def enter(self, folder: str) -> None:
-        if not self._take_spare(folder):
+        try:
+            os.rename(self._spare, folder)
+        except OSError:
+            # There is none, or there is a folder of that name already.
             os.makedirs(folder, exist_ok=True)
         os.chdir(folder)
 
     def leave(self, folder: str) -> None:
         os.chdir(self._home)
-        if _is_untouched(folder):
-            os.rename(folder, self._spare)
-            self._has_spare = True
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+        # An error: the run has removed the folder, or there is a spare one already.
+        with suppress(OSError):
+            if os.listdir(folder) == [_ARTIFACTS] and not os.listdir(f"{folder}/{_ARTIFACTS}"):
+                os.rename(folder, self._spare)
+                return
+        shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         shutil.rmtree(self._spare, ignore_errors=True)
 
-    def _take_spare(self, folder: str) -> bool:
-        if not self._has_spare:
-            return False
-        self._has_spare = False
-        try:
-            os.rename(self._spare, folder)
-        except OSError:
-            # A run has removed it, or there is a folder of that name already.
-            return False
-        return True
-
 
 def spare_folder(runs_dir: Path, runner_pid: int) -> Path:
     return runs_dir / f".spare-{runner_pid}"
-
-
-def _is_untouched(folder: str) -> bool:
-    try:
-        return os.listdir(folder) == [_ARTIFACTS] and not os.listdir(f"{folder}/{_ARTIFACTS}")
-    except OSError:
-        return False
 
 
 class FolderUnreachable(Exception):
