@@ -22,29 +22,29 @@ def folder(tmp_path: Path) -> Path:
 
 def test_each_living_worker_has_one_of_its_own(folder: Path) -> None:
     with taken_from(folder) as first, taken_from(folder) as second:
-        assert (first.worker_id, second.worker_id) == ("worker-1", "worker-2")
-        assert second.nkey_file == folder / "worker-2.nk"
+        assert (first.stem, second.stem) == ("worker-1", "worker-2")
+        assert second == folder / "worker-2.nk"
         with taken_from(folder) as third:
-            assert third.worker_id == "worker-10"
+            assert third.stem == "worker-10"
             with pytest.raises(NoCredentials, match="all 3 users"), taken_from(folder):
                 pass
     with taken_from(folder) as again:
-        assert again.worker_id == "worker-1"
+        assert again.stem == "worker-1"
 
 
 def test_one_that_was_killed_leaves_its_own_to_others(folder: Path) -> None:
     program = "import sys, time; from pathlib import Path; from fleet_worker.agent.credentials import taken_from\n"
-    program += "with taken_from(Path(sys.argv[1])) as own: print(own.worker_id, flush=True); time.sleep(60)"
+    program += "with taken_from(Path(sys.argv[1])) as own: print(own.stem, flush=True); time.sleep(60)"
     other = subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None
         assert other.stdout.readline().strip() == "worker-1"
         with taken_from(folder) as own:
-            assert own.worker_id == "worker-2"
+            assert own.stem == "worker-2"
         other.kill()
         wait_until(lambda: other.poll() is not None, what="the other gone")
         with taken_from(folder) as own:
-            assert own.worker_id == "worker-1"
+            assert own.stem == "worker-1"
     finally:
         other.kill()
         other.wait()

@@ -113,8 +113,8 @@ def _settings(options: dict[str, Any]) -> Iterator[WorkerSettings]:
         if settings.worker_credentials_dir is None:
             yield settings
             return
-        with taken_from(settings.worker_credentials_dir) as own:
-            yield WorkerSettings.load(**options | {"worker_id": own.worker_id, "nats_nkey_file": own.nkey_file})
+        with taken_from(settings.worker_credentials_dir) as own_file:
+            yield WorkerSettings.load(**options | {"worker_id": own_file.stem, "nats_nkey_file": own_file})
     except SettingsError as error:
         raise BadArguments(str(error)) from error
 

@@ -4,7 +4,6 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -12,14 +11,8 @@ class NoCredentials(Exception):
     """No user is left for this worker; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    worker_id: str
-    nkey_file: Path
-
-
 @contextmanager
-def taken_from(folder: Path) -> Iterator[Credentials]:
+def taken_from(folder: Path) -> Iterator[Path]:
     """Lock the first free <worker id>.nk file. The kernel releases the lock however this process ends."""
     files = sorted(folder.glob("*.nk"), key=lambda file: (len(file.name), file.name))
     for file in files:
@@ -36,7 +29,7 @@ def taken_from(folder: Path) -> Iterator[Credentials]:
             os.close(handle)
             continue
         try:
-            yield Credentials(file.stem, file)
+            yield file
         finally:
             os.close(handle)
         return
