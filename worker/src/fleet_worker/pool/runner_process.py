@@ -34,14 +34,12 @@ _CRASH_REPORT = re.compile(
 
 
 class RunnerDied(Exception):
-    """The runner process is gone."""
-
     def __init__(self, returncode: int) -> None:
         how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         super().__init__(f"runner process died ({how})")
 
 
-class RunnerProcess:
+class RunnerProcess(asyncio.Protocol):
     """One child process. `run` may be called again when the run before has returned."""
 
     def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet = NO_WHEELS) -> None:
@@ -51,6 +49,7 @@ class RunnerProcess:
         self.wheels = wheels
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
+        self._decoder = Decoder()
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._done: asyncio.Future[Conclusion] | None = None
         self._on_progress: Callable[[Progress], None] | None = None
@@ -92,7 +91,7 @@ class RunnerProcess:
             theirs.close()
             os.close(output_end)
         await loop.connect_read_pipe(lambda: _OutputLines(self.pid), os.fdopen(output, "rb", buffering=0))
-        transport, _ = await loop.create_unix_connection(lambda: _Conversation(self), sock=ours)
+        transport, _ = await loop.create_unix_connection(lambda: self, sock=ours)
         self._transport = transport
         self._send(self._setup)
         return await asyncio.shield(self._ready)
@@ -125,7 +124,7 @@ class RunnerProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         # The socket may stay open: a child that native code has forked may hold its other end.
-        self.on_silence()
+        self._end()
 
     async def stop(self) -> None:
         """Ask an idle runner to exit; kill it if it does not, or if it is still starting."""
@@ -134,10 +133,17 @@ class RunnerProcess:
             return
         self._send(Stop())
         if not await is_set_within(self.died, _STOP_TIMEOUT_SECONDS if self._ready.done() else 0):
-            self.on_silence()
+            self._end()
             await self.died.wait()
 
-    def on_frame(self, frame: Frame) -> None:
+    def data_received(self, data: bytes) -> None:
+        for frame in self._decoder.feed(data):
+            self._on_frame(frame)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _on_frame(self, frame: Frame) -> None:
         match frame:
             case Ready():
                 if not self._ready.done():
@@ -153,7 +159,7 @@ class RunnerProcess:
             case _:
                 logger.error("runner %d sent an unexpected %s", self.pid, type(frame).__name__)
 
-    def on_silence(self) -> None:
+    def _end(self) -> None:
         """Kill and reap the process, once: its socket is closed, or should be."""
         if self._reaping is None:
             self._reaping = asyncio.create_task(self._reap())
@@ -182,19 +188,6 @@ class RunnerProcess:
     def _send(self, frame: Frame) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(frame))
-
-
-class _Conversation(asyncio.Protocol):
-    def __init__(self, runner: RunnerProcess) -> None:
-        self._runner = runner
-        self._decoder = Decoder()
-
-    def data_received(self, data: bytes) -> None:
-        for frame in self._decoder.feed(data):
-            self._runner.on_frame(frame)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._runner.on_silence()
 
 
 class _OutputLines(asyncio.Protocol):
