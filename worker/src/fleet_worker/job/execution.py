@@ -124,7 +124,6 @@ class Execution:
             self._enter(states.over(self._state))
 
     async def record_lost_attempt(self) -> None:
-        """Add this attempt to the run's history after the claim was lost."""
         if self._held is not None:
             await self._held.lease.record_attempt()
 
@@ -154,10 +153,8 @@ class Execution:
         match self._state:
             case Running(cancelled_at=float(seen_at)) if now - seen_at >= settings.cancel_grace_period_sec:
                 self.stop(StopReason.CANCEL_OVERDUE)
-        match self._state:
             case WaitingForRunner(held) | Running(held) if is_past_deadline(held.lease.snapshot, now=time.time()):
                 self.stop(StopReason.DEADLINE)
-        match self._state:
             case Running(runner=runner) if await self._is_over_memory(runner):
                 # It may have ended its run while it was measured.
                 if isinstance(self._state, Running) and self._state.runner is runner:
