@@ -197,7 +197,6 @@ class Agent:
         logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": LogEvent.WORKER_STOPPED})
 
     async def _finish_or_hand_back(self) -> None:
-        """Let the runs in hand finish for a while, then hand back the rest."""
         grace = self._settings.worker_stop_grace_sec
         logger.info("stopping; %d runs in hand may go on for %g s", len(self._held), grace)
         stop_now = asyncio.create_task(self._stop_now.wait())
@@ -253,15 +252,12 @@ class Agent:
             deliveries = [Delivery.of(msg) for msg in messages]
             more_queued = bool(deliveries) and deliveries[-1].num_pending > 0
             if deliveries and logger.isEnabledFor(logging.DEBUG):
-                self._log_leases(len(deliveries))
+                # Queues have no priorities: all of this worker's are pulled alike.
+                meta = {"queue": ",".join(self._settings.tags), "priority": 0, "leased_count": len(deliveries)}
+                about = {"event": LogEvent.SCHEDULER, "meta": meta}
+                logger.debug("%d jobs taken", len(deliveries), extra=about)
             for delivery in deliveries:
                 self._accept(delivery)
-
-    def _log_leases(self, count: int) -> None:
-        """At DEBUG only: there is at least one line per run."""
-        # Queues have no priorities: all of this worker's are pulled alike.
-        meta = {"queue": ",".join(self._settings.tags), "priority": 0, "leased_count": count}
-        logger.debug("%d jobs taken", count, extra={"event": LogEvent.SCHEDULER, "meta": meta})
 
     def _accept(self, delivery: Delivery) -> None:
         try:
