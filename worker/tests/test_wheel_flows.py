@@ -10,7 +10,7 @@ import pytest
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_testkit.wheels import build_wheel
 from fleet_worker.runner.callables import CallableNotAllowed, Callables
-from fleet_worker.runner.flows import FlowNotFound, FolderFlows, NoFlows
+from fleet_worker.runner.flows import FlowNotFound, Flows, FolderFlows
 from fleet_worker.runner.wheel_flows import WheelFlows, add_to_path
 from fleet_worker.wheels.install import install
 
@@ -102,7 +102,7 @@ async def test_nothing_of_a_wheel_is_imported_before_it_is_asked_for(trees: Tree
     flows = {"bad": "bad:flow", "gone": "good:gone", "none": "good:made", "failing": "good:fail", "good": "good:flow"}
     await trees.add("mixed", modules, pyoco_flows=flows)
     add_to_path(trees.paths)
-    offered = WheelFlows(NoFlows(), trees.paths)
+    offered = WheelFlows(Flows(), trees.paths)
     assert offered.names == sorted(flows)
     assert not {"bad", "good"} & sys.modules.keys()
     assert offered.resolve("good").name == "anything"

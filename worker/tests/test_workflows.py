@@ -14,7 +14,7 @@ from pyoco.dsl.expressions import ExpressionEvaluationError
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_worker.boundary.frames import Setup
 from fleet_worker.runner.flows import FlowNotFound, load_flows
-from fleet_worker.runner.workflows import Workflows, make_workflows
+from fleet_worker.runner.workflows import Workflows
 
 pytestmark = pytest.mark.usefixtures("own_modules")
 
@@ -79,7 +79,7 @@ def workflows(flows_dir: Path) -> Workflows:
 def allowing(flows_dir: Path, *modules: str, env: tuple[str, ...] = ()) -> Workflows:
     load_flows(None, str(flows_dir))
     setup = Setup(None, str(flows_dir), "", callable_allow=list(modules), env_allow=list(env))
-    return make_workflows(setup)
+    return Workflows(setup)
 
 
 def text(graph: str, more: str = "", **tasks: str) -> str:
@@ -209,7 +209,7 @@ def test_allowed_modules_are_prefixes_of_whole_names(flows_dir: Path, tmp_path: 
 
 
 def test_a_resolver_has_no_folder_that_would_be_allowed(flows_dir: Path) -> None:
-    workflows = make_workflows(Setup("some.module:find", str(flows_dir), ""))
+    workflows = Workflows(Setup("some.module:find", str(flows_dir), ""))
     assert refused(workflows, calling("steps:one")).reason is DeadLetterReason.CALLABLE_NOT_ALLOWED
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint
@@ -31,15 +32,16 @@ class CallableNotAllowed(FlowNotFound):
     reason = DeadLetterReason.CALLABLE_NOT_ALLOWED
 
 
+@dataclass(frozen=True)
 class Callables:
-    def __init__(self, *, folders: Iterable[Path], modules: Iterable[str], wheels: Iterable[Path] = ()) -> None:
-        """Allowed are all modules of `folders` and `wheels`, and `modules` with their submodules.
+    """Allowed are all modules of `folders` and `wheels`, and `modules` with their submodules.
 
-        Wheels need no allow list: the right to upload one is the right to have any code executed here.
-        """
-        self._folders = list(folders)
-        self._modules = list(modules)
-        self._wheels = list(wheels)
+    Wheels need no allow list: the right to upload one is the right to have any code executed here.
+    """
+
+    folders: Sequence[Path]
+    modules: Sequence[str]
+    wheels: Sequence[Path]
 
     def load(self, spec: str) -> Callable[..., Any]:
         """The function that `module:function` names. Raises FlowNotFound if it does not exist or is not allowed."""
@@ -91,19 +93,19 @@ class Callables:
     def _may_import(self, module_name: str) -> bool:
         return (
             self._is_named(module_name)
-            or any(_find(folder, module_name) for folder in self._folders)
-            or _is_inside(self._wheels, _origin_of(module_name))
+            or any(_find(folder, module_name) for folder in self.folders)
+            or _is_inside(self.wheels, _origin_of(module_name))
         )
 
     def _is_home(self, module_name: str) -> bool:
         file = getattr(sys.modules.get(module_name), "__file__", None)
-        return _is_inside([*self._folders, *self._wheels], file) or self._is_named(module_name)
+        return _is_inside([*self.folders, *self.wheels], file) or self._is_named(module_name)
 
     def _is_named(self, module_name: str) -> bool:
-        return any(module_name == allowed or module_name.startswith(f"{allowed}.") for allowed in self._modules)
+        return any(module_name == allowed or module_name.startswith(f"{allowed}.") for allowed in self.modules)
 
     def _import(self, module_name: str) -> ModuleType:
-        place = next((found for folder in self._folders if (found := _find(folder, module_name))), module_name)
+        place = next((found for folder in self.folders if (found := _find(folder, module_name))), module_name)
         try:
             return import_file(place) if isinstance(place, Path) else importlib.import_module(place)
         except (Exception, SystemExit) as error:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from pyoco import Flow
 
@@ -37,22 +37,7 @@ class FlowBroken(FlowNotFound):
         self.sentence = sentence
 
 
-class Flows(Protocol):
-    names: list[str]
-    broken: dict[str, Failure]
-
-    def resolve(self, name: str) -> Flow: ...
-
-
-def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
-    if flow_resolver is not None:
-        return ResolvedFlows(flow_resolver)
-    if flows_dir is not None:
-        return FolderFlows(Path(flows_dir))
-    raise FlowsUnusable("no flows were given: use --flow-resolver, --flows-dir or --wheel-sync")
-
-
-class NoFlows:
+class Flows:
     """The flows of a worker that has none of its own: all of them come by wheel."""
 
     def __init__(self) -> None:
@@ -63,12 +48,19 @@ class NoFlows:
         raise FlowNotFound(f"flow {name!r} is not known to this worker, which has no flows of its own")
 
 
-class ResolvedFlows:
+def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
+    if flow_resolver is not None:
+        return ResolvedFlows(flow_resolver)
+    if flows_dir is not None:
+        return FolderFlows(Path(flows_dir))
+    raise FlowsUnusable("no flows were given: use --flow-resolver, --flows-dir or --wheel-sync")
+
+
+class ResolvedFlows(Flows):
     """A user's function from name to Flow; a KeyError from it means that there is none."""
 
     def __init__(self, spec: str) -> None:
-        self.names: list[str] = []
-        self.broken: dict[str, Failure] = {}
+        super().__init__()
         self._spec = spec
         self._resolver = _load_resolver(spec)
 
@@ -84,13 +76,13 @@ class ResolvedFlows:
         return flow
 
 
-class FolderFlows:
+class FolderFlows(Flows):
     """Every module-level Flow of a folder's *.py files, under its own name."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise FlowsUnusable(f"the flows folder {folder} does not exist; give another with --flows-dir")
-        self.broken: dict[str, Failure] = {}
+        super().__init__()
         self._flows: dict[str, Flow] = {}
         # Files may import their neighbours. Last on the path, so that none of them hides a library.
         sys.path.append(str(folder))

@@ -27,13 +27,13 @@ from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
 from .failures import describe_failure
-from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, NoFlows, load_flows
+from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
 from .recording import Recorder, TaskStream
 from .results import is_larger, leave_out_large_values, result_of
 from .wheel_flows import WheelFlows, add_to_path
-from .workflows import Workflows, make_workflows
+from .workflows import Workflows
 
 _FLUSH_INTERVAL_SECONDS = 0.1
 _NOTHING_DONE = Conclusion(RunStatus.FAILED, tasks={}, task_records={})
@@ -81,7 +81,7 @@ class Runner:
         setup = self._inbox.get()
         assert isinstance(setup, Setup)
         flows = self._load(setup)
-        workflows = make_workflows(setup)
+        workflows = Workflows(setup)
         workspace = Workspace(Path(setup.runs_dir))
         # Processes that the flows' modules have started at import belong to no run: they are kept.
         self._kept = children_of(os.getpid())
@@ -243,7 +243,7 @@ def _find_flows(setup: Setup) -> Flows:
         return load_flows(setup.flow_resolver, setup.flows_dir)
     add_to_path(setup.wheel_paths)
     has_own = setup.flow_resolver is not None or setup.flows_dir is not None
-    own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else NoFlows()
+    own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else Flows()
     return WheelFlows(own, setup.wheel_paths)
 
 

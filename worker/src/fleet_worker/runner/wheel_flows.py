@@ -38,7 +38,7 @@ def _append(variable: str, paths: Sequence[str]) -> None:
         os.environ[variable] = os.pathsep.join([*before, *paths])
 
 
-class WheelFlows:
+class WheelFlows(Flows):
     """The worker's own flows, and those that wheels offer.
 
     A wheel is imported only when a run asks for its flow: a broken one breaks only the flows that it offers.

@@ -1,7 +1,7 @@
 """Builds flows from workflow files (flow.yaml), with only the tasks that a file defines and uses."""
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from copy import copy, deepcopy
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,12 @@ class ReferenceNotAllowed(FlowNotFound):
 
 
 class Workflows:
-    def __init__(self, callables: Callables, *, env_allow: Collection[str]) -> None:
-        self._callables = callables
-        self._env_allow = env_allow
+    def __init__(self, setup: Setup) -> None:
+        # With a flow resolver, there is no flow folder to allow.
+        folders = [Path(setup.flows_dir)] if setup.flows_dir is not None and setup.flow_resolver is None else []
+        wheels = [Path(path) for path in setup.wheel_paths or []]
+        self._callables = Callables(folders, setup.callable_allow, wheels)
+        self._env_allow = setup.env_allow
 
     def build(self, text: str, *, name: str) -> Flow:
         """Build a new flow from the text of a file. Raises FlowNotFound if this worker cannot."""
@@ -61,14 +64,6 @@ class Workflows:
             )
         if any(name.startswith("__") for name in names):
             raise ReferenceNotAllowed(f"{reference} is not allowed: names that begin with __ are private")
-
-
-def make_workflows(setup: Setup) -> Workflows:
-    """Workflows with the allow lists of the agent. With a flow resolver, there is no flow folder to allow."""
-    folders = [Path(setup.flows_dir)] if setup.flows_dir is not None and setup.flow_resolver is None else []
-    wheels = [Path(path) for path in setup.wheel_paths or []]
-    callables = Callables(folders=folders, modules=setup.callable_allow, wheels=wheels)
-    return Workflows(callables, env_allow=setup.env_allow)
 
 
 class _Tasks(dict[str, Task]):
