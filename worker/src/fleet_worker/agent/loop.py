@@ -63,10 +63,9 @@ class Agent:
         self._link = link
         self._stopping = asyncio.Event()
         self._stop_now = asyncio.Event()
-        self._signal: signal.Signals | None = None
+        self._stopped_by: signal.Signals | NotOurs | None = None
         self._held: dict[str, Execution] = {}
         self._working: set[asyncio.Task[None]] = set()
-        self._failure: NotOurs | None = None
         self._runners_ready = asyncio.Event()
         # Jobs may be pulled; not set while the worker is drained.
         self._resumed = asyncio.Event()
@@ -147,10 +146,10 @@ class Agent:
                 await self._work_until_stopping()
         finally:
             await self._pool.stop()
-        if self._failure is not None:
-            raise self._failure
-        assert self._signal is not None
-        return self._signal
+        assert self._stopped_by is not None
+        if isinstance(self._stopped_by, NotOurs):
+            raise self._stopped_by
+        return self._stopped_by
 
     async def _start_runners(self) -> bool:
         """True when the first runner is ready; False if a signal stops the worker before that."""
@@ -316,7 +315,7 @@ class Agent:
     def _give_up(self, why: NotOurs) -> None:
         """Hand back everything and stop: two workers must not share one worker id."""
         logger.error("%s", why, extra={"event": LogEvent.WORKER_ID_TAKEN})
-        self._failure = why
+        self._stopped_by = why
         self._stop_now.set()
         self._stopping.set()
 
@@ -328,7 +327,7 @@ class Agent:
         if self._stopping.is_set():
             self._stop_now.set()
         else:
-            self._signal = number
+            self._stopped_by = number
             self._stopping.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
