@@ -38,8 +38,8 @@ def test_a_stop_ends_what_goes_on_and_the_first_reason_decides(why: StopReason) 
 
 
 def test_a_worker_that_stops_during_a_claim_hands_the_run_back_once_it_is_claimed() -> None:
-    stopping = stopped(Claiming(ack_subject="ack.2"), StopReason.STOPPING)
-    assert stopping == Claiming(is_stopping=True, ack_subject="ack.2")
+    stopping = stopped(Claiming(), StopReason.STOPPING)
+    assert stopping == Claiming(is_stopping=True)
     assert claimed(stopping, HELD, TURN) == Concluding(HELD, StopReason.STOPPING)
     assert claimed(Claiming(), HELD, TURN) == WAITING
 

@@ -46,7 +46,8 @@ class Execution:
         self._state: State = Claiming()
         self.trace = RunTrace(job, services.settings.worker_id)
         self.log = RunLog(job, delivery, self.trace, services.settings.log_exception_messages)
-        # By stream sequence: a redelivery replaces the delivery before; a second job for the run is answered, too.
+        # By stream sequence, the latest last: a redelivery replaces the delivery before; a second job for the run is
+        # answered, too.
         self._deliveries = {delivery.sequence: delivery}
         self._in_progress_at = time.monotonic()
         self._keeping_alive = asyncio.Lock()
@@ -75,12 +76,10 @@ class Execution:
 
     def also_answers(self, delivery: Delivery) -> None:
         """Add a redelivery of the job in hand: it gets the same answer."""
+        self._deliveries.pop(delivery.sequence, None)
         self._deliveries[delivery.sequence] = delivery
-        match self._state:
-            case Claiming():
-                self._state = replace(self._state, ack_subject=delivery.reply)
-            case WaitingForRunner(held) | Running(held) | Killed(held) | Concluding(held):
-                held.answer_on(delivery.reply)
+        if self._held is not None:
+            self._held.answer_on(delivery.reply)
 
     def stop(self, why: StopReason) -> None:
         """Kill the runner, or stop waiting for one; what happens to the run depends on the reason."""
@@ -166,9 +165,9 @@ class Execution:
 
     async def _claim(self) -> HeldRun | NoClaim:
         services, job = self._services, self._job
-        begun = time.perf_counter()
+        begun, claimed_for = time.perf_counter(), self.deliveries[-1]
         with self.trace.claiming() as claiming:
-            lease = await services.claims.claim(job, self.deliveries[-1])
+            lease = await services.claims.claim(job, claimed_for)
             if isinstance(lease, Lease):
                 self.trace.claimed(lease.snapshot, claiming)
         if not isinstance(lease, Lease):
@@ -181,9 +180,8 @@ class Execution:
             services.metrics.queue_wait_seconds.observe(max(time.time() - delivery.stored_at, 0.0))
         held = HeldRun(services.link, services.settings, job, lease, self.trace, self.log)
         lease.on_cancel = self._cancel
-        match self._state:
-            case Claiming(ack_subject=str(ack_subject)):
-                held.answer_on(ack_subject)
+        if delivery is not claimed_for:
+            held.answer_on(delivery.reply)
         turn = Turn(services.pool, is_wanted=lambda: isinstance(self._state, WaitingForRunner))
         self._enter(states.claimed(self._state, held, turn))
         return held

@@ -34,8 +34,6 @@ class Claiming:
 
     # Hand the run back as soon as it is claimed.
     is_stopping: bool = False
-    # Of a redelivery that came meanwhile.
-    ack_subject: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ def stopped(state: State, why: StopReason) -> State:
     """The first reason decides. A claim is not broken off: NATS may have stored it already."""
     match state:
         case Claiming() if why is StopReason.STOPPING:
-            return replace(state, is_stopping=True)
+            return Claiming(is_stopping=True)
         case WaitingForRunner(held):
             return Concluding(held, why)
         case Running(held, runner):
