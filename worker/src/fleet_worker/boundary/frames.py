@@ -142,8 +142,6 @@ def encode(frame: Frame) -> bytes:
 
 
 class Decoder:
-    """Turns a stream of bytes back into frames."""
-
     def __init__(self) -> None:
         self._buffer = bytearray()
 

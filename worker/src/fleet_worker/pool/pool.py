@@ -68,7 +68,6 @@ class RunnerPool:
 
     @property
     def jobs_ahead(self) -> int:
-        """How many jobs to hold now beyond the number of runners."""
         return self._pace.jobs_ahead(runners=self.size, busy_since=self._busy_since.values(), now=time.monotonic())
 
     async def start(self) -> None:

@@ -142,7 +142,6 @@ class Registry:
             self._lose(error)
 
     async def keep(self) -> None:
-        """Write changes and heartbeats for ever."""
         while True:
             due = self._changed or time.monotonic() - self._written_at >= self._heartbeat_seconds
             # Also while it waits for its queues: the worker is alive.

@@ -141,15 +141,13 @@ class Recorder(TraceBackend):  # type: ignore[misc]
 class TaskStream(io.TextIOBase):
     """Replaces sys.stdout or sys.stderr: writes to the recorder during a run, else to the original stream."""
 
+    encoding = "utf-8"
+
     def __init__(self, name: str, original: TextIO, recorder: Callable[[], Recorder | None]) -> None:
         self._name = name
         self._original = original
         self._recorder = recorder
         self.buffer = _BinaryStream(self)
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return "utf-8"
 
     def write(self, text: str) -> int:
         recorder = self._recorder()

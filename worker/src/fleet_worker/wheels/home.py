@@ -113,7 +113,6 @@ class WheelHome:
         draft.rename(self._note)
 
     def keep_only(self, paths: Collection[str]) -> None:
-        """Remove every tree that is not among these."""
         for tree in self._trees.glob("*"):
             if str(tree) not in paths:
                 self._complete.discard(tree)

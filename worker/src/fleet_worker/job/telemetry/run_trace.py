@@ -52,7 +52,6 @@ class RunTrace:
 
     @contextmanager
     def executing(self) -> Iterator[Span]:
-        """The span of the execution by a runner."""
         with span(spans.RUN_EXECUTE, self._about) as traced:
             self._executing = traced
             try:
@@ -156,7 +155,6 @@ def publishing(letter: DeadLetter, subject: str) -> Span:
 
 
 def writing(snapshot: RunSnapshot) -> Span:
-    """The span of a snapshot write."""
     if not is_recording():
         return UNTRACED
     about = {
