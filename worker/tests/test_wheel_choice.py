@@ -1,19 +1,25 @@
 """Which wheels a worker should have: by tag, newest of each package that fits, and why others do not."""
 
+import base64
+
 import pytest
 
-from fleet_worker.wheels.choice import Candidate, Interpreter, choose
+from fleet_contracts.wheel import WHEEL_TAGS_HEADER, join_tags
+from fleet_kit.nats.objects import DIGEST_PREFIX, ObjectMeta, StoredObject
+from fleet_worker.wheels.choice import Interpreter, choose
 from fleet_worker.wheels.own_packages import first_clash, own_packages, own_roots, roots_of
 
 PYTHON = Interpreter({"cp311-cp311-linux_x86_64": 0, "cp311-abi3-linux_x86_64": 1, "py3-none-any": 2}, "3.11.7")
 PURE = "py3-none-any.whl"
 
 
-def wheel(name: str, *tags: str, nuid: str | None = None, sha256_hex: str | None = "00") -> Candidate:
-    return Candidate(name, nuid or name, sha256_hex, tags)
+def wheel(name: str, *tags: str, nuid: str | None = None, sha256_hex: str | None = "00") -> StoredObject:
+    digest = None if sha256_hex is None else DIGEST_PREFIX + base64.b64encode(bytes.fromhex(sha256_hex)).decode()
+    headers = {WHEEL_TAGS_HEADER: join_tags(tags)}
+    return StoredObject(ObjectMeta(name=name, nuid=nuid or name, digest=digest, headers=headers), 1, 1.0)
 
 
-CASES: dict[str, tuple[list[Candidate], list[str], dict[str, str]]] = {
+CASES: dict[str, tuple[list[StoredObject], list[str], dict[str, str]]] = {
     "none": ([], [], {}),
     "a wheel without tags is for everybody": ([wheel(f"a-1-{PURE}")], [f"a-1-{PURE}"], {}),
     "one tag in common is enough": ([wheel(f"a-1-{PURE}", "gpu", "cpu")], [f"a-1-{PURE}"], {}),
@@ -105,10 +111,10 @@ def test_the_rules_of_the_choice(case: str) -> None:
 
 
 def test_a_chosen_wheel_has_all_that_is_known_of_it() -> None:
-    candidate = Candidate(f"Acme_Tasks-1.0.post1-{PURE}", "n1", "ab" * 32, ["cpu", "x"])
-    (chosen,) = choose([candidate], worker_tags=["cpu"], interpreter=PYTHON, refused={}).selected
+    registered = wheel(f"Acme_Tasks-1.0.post1-{PURE}", "cpu", "x", nuid="n1", sha256_hex="ab" * 32)
+    (chosen,) = choose([registered], worker_tags=["cpu"], interpreter=PYTHON, refused={}).selected
     assert chosen.model_dump() == {
-        "name": candidate.name,
+        "name": registered.name,
         "package": "acme-tasks",
         "version": "1.0.post1",
         "nuid": "n1",

@@ -3,27 +3,18 @@
 import platform
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import sys_tags
-from packaging.utils import BuildTag, InvalidWheelFilename, NormalizedName, parse_wheel_filename
+from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
-from fleet_contracts.wheel import InstalledWheel, SkippedWheel, is_meant_for
+from fleet_contracts.wheel import WHEEL_TAGS_HEADER, InstalledWheel, SkippedWheel, is_meant_for, split_tags
+from fleet_kit.nats.objects import StoredObject
 
 # The allowed names: a name becomes the name of a file, and is shown to people.
 _FILE_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,255}\.whl")
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A wheel as the registry knows it."""
-
-    name: str
-    nuid: str
-    sha256_hex: str | None
-    tags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +57,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Release:
-    candidate: Candidate
-    package: NormalizedName
+    wheel: InstalledWheel
     version: Version
     build: BuildTag
     # The rank of its best tag; None: no tag fits.
@@ -75,7 +65,7 @@ class _Release:
 
 
 def choose(
-    candidates: Iterable[Candidate],
+    registered: Iterable[StoredObject],
     *,
     worker_tags: Sequence[str],
     interpreter: Interpreter,
@@ -86,50 +76,55 @@ def choose(
     `refused` has the reasons, by nuid, against wheels that were found unusable when they were opened.
     """
     skipped: list[SkippedWheel] = []
-    releases: dict[NormalizedName, list[_Release]] = {}
-    for candidate in candidates:
-        if not is_meant_for(worker_tags, candidate.tags):
+    releases: dict[str, list[_Release]] = {}
+    for stored in registered:
+        tags = split_tags(stored.headers.get(WHEEL_TAGS_HEADER))
+        if not is_meant_for(worker_tags, tags):
             continue
         try:
-            release = _read(candidate, interpreter)
+            release = _read(stored, tags, interpreter)
         except InvalidWheelFilename as error:
-            skipped.append(SkippedWheel(name=candidate.name[:300], reason=f"its name cannot be read: {error}"[:300]))
+            skipped.append(SkippedWheel(name=stored.name[:300], reason=f"its name cannot be read: {error}"[:300]))
             continue
-        releases.setdefault(release.package, []).append(release)
+        releases.setdefault(release.wheel.package, []).append(release)
     selected: list[InstalledWheel] = []
     for package in sorted(releases):
         for release in sorted(releases[package], key=_preference, reverse=True):
             reason = _why_not(release, interpreter, refused)
             if reason is None:
-                selected.append(_selected(release))
+                selected.append(release.wheel)
                 break
-            skipped.append(SkippedWheel(name=release.candidate.name, reason=reason))
+            skipped.append(SkippedWheel(name=release.wheel.name, reason=reason))
     return Choice(selected, sorted(skipped, key=lambda wheel: wheel.name))
 
 
-def _read(candidate: Candidate, interpreter: Interpreter) -> _Release:
-    if not _FILE_NAME.fullmatch(candidate.name):
+def _read(stored: StoredObject, meant_for: list[str], interpreter: Interpreter) -> _Release:
+    if not _FILE_NAME.fullmatch(stored.name):
         raise InvalidWheelFilename("only letters, digits and . _ + ! - are allowed")
-    package, version, build, tags = parse_wheel_filename(candidate.name)
+    package, version, build, tags = parse_wheel_filename(stored.name)
     ranks = [rank for tag in tags if (rank := interpreter.ranks.get(str(tag))) is not None]
-    return _Release(candidate, package, version, build, min(ranks, default=None))
+    wheel = InstalledWheel(
+        name=stored.name,
+        package=package,
+        version=str(version),
+        nuid=stored.nuid,
+        sha256_hex=stored.sha256_hex,
+        tags=meant_for,
+    )
+    return _Release(wheel, version, build, min(ranks, default=None))
 
 
 def _preference(release: _Release) -> tuple[Version, bool, int, BuildTag, str]:
     fits = release.rank is not None
-    return release.version, fits, -(release.rank or 0), release.build, release.candidate.nuid
+    return release.version, fits, -(release.rank or 0), release.build, release.wheel.nuid
 
 
 def _why_not(release: _Release, interpreter: Interpreter, refused: Mapping[str, str]) -> str | None:
-    candidate = release.candidate
-    if (own := interpreter.own_packages.get(release.package)) is not None:
-        return f"the worker itself is made with {release.package} {own}, which stays in use"
+    wheel = release.wheel
+    if (own := interpreter.own_packages.get(wheel.package)) is not None:
+        return f"the worker itself is made with {wheel.package} {own}, which stays in use"
     if release.rank is None:
         return f"no tag of it fits this Python, {interpreter.kind}"
-    if candidate.sha256_hex is None:
+    if wheel.sha256_hex is None:
         return "the registry has no SHA-256 of it"
-    return refused.get(candidate.nuid)
-
-
-def _selected(release: _Release) -> InstalledWheel:
-    return InstalledWheel(package=release.package, version=str(release.version), **asdict(release.candidate))
+    return refused.get(wheel.nuid)

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet_contracts.names import object_metas_subject
-from fleet_contracts.wheel import WHEEL_TAGS_HEADER, split_tags
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import latest_message
 from fleet_kit.nats.objects import ObjectStore, StoredObject
-
-from .choice import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +39,3 @@ class WheelRegistry:
         with file.open("wb") as out:
             async for piece in self._store.read(stored):
                 out.write(piece)
-
-
-def candidate_of(stored: StoredObject) -> Candidate:
-    tags = split_tags(stored.headers.get(WHEEL_TAGS_HEADER))
-    return Candidate(stored.name, stored.nuid, stored.sha256_hex, tags)

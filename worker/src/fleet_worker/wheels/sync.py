@@ -27,7 +27,7 @@ from .choice import Choice, Interpreter, choose
 from .home import WheelHome
 from .install import InstallFailed, install, why_unusable
 from .own_packages import own_packages
-from .registry import Mark, WheelRegistry, candidate_of
+from .registry import Mark, WheelRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -190,11 +190,10 @@ class SyncedWheels:
 
     async def _get_all(self) -> None:
         wheels = await self._registry.wheels()
-        candidates = [candidate_of(stored) for stored in wheels.values()]
         self._refused = {nuid: reason for nuid, reason in self._refused.items() if nuid in wheels}
         while True:
             choice = choose(
-                candidates, worker_tags=self._settings.tags, interpreter=self._interpreter, refused=self._refused
+                wheels.values(), worker_tags=self._settings.tags, interpreter=self._interpreter, refused=self._refused
             )
             missing = [wheel for wheel in choice.selected if not self._home.has(wheel)]
             if not missing:
