@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -14,34 +15,26 @@ from fleet_kit.nats.link import NatsLink
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ControlLine:
     """Every message is only a hint to read the snapshot or the registry record, which hold the actual state."""
 
-    def __init__(
-        self,
-        link: NatsLink,
-        subject: str,
-        *,
-        instance_id: str,
-        on_cancel: Callable[[str], None],
-        on_record: Callable[[], None],
-    ) -> None:
-        self._link = link
-        self._subject = subject
-        self._instance_id = instance_id
-        self._on_cancel = on_cancel
-        self._on_record = on_record
-        self.is_open = False
+    link: NatsLink
+    subject: str
+    instance_id: str
+    on_cancel: Callable[[str], None]
+    on_record: Callable[[], None]
+    is_open: bool = False
 
     async def open(self) -> None:
         """Subscribe, once: the NATS client renews the subscription after a reconnect."""
-        await self._link.client.subscribe(self._subject, cb=self._on_message)
+        await self.link.client.subscribe(self.subject, cb=self._on_message)
         self.is_open = True
 
     async def find_other_instance(self) -> str | None:
         """The instance id of another living worker that listens under this worker id. Call it before `open`."""
         try:
-            answer = await self._link.request(self._subject, Control(kind=ControlKind.PING).encode())
+            answer = await self.link.request(self.subject, Control(kind=ControlKind.PING).encode())
         except NatsUnavailable as error:
             match error.__cause__:
                 case nats.errors.NoRespondersError():
@@ -54,7 +47,7 @@ class ControlLine:
                     return None
             raise
         found = answer.data.decode(errors="replace")
-        return None if found == self._instance_id else found
+        return None if found == self.instance_id else found
 
     async def _on_message(self, msg: Msg) -> None:
         try:
@@ -65,8 +58,8 @@ class ControlLine:
         match control.kind:
             case ControlKind.PING:
                 if msg.reply:
-                    await self._link.send(msg.reply, self._instance_id.encode())
+                    await self.link.send(msg.reply, self.instance_id.encode())
             case ControlKind.RECORD:
-                self._on_record()
+                self.on_record()
             case ControlKind.CANCEL:
-                self._on_cancel(control.run_id or "")
+                self.on_cancel(control.run_id or "")
