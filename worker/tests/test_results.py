@@ -13,7 +13,7 @@ from fleet_worker.runner.results import result_of
 
 def result(flow: Flow, **params: Any) -> Any:
     context = RunContext()
-    Engine(Recorder(log_max_bytes=0)).run(flow, params, context)
+    Engine(Recorder([], log_max_bytes=0)).run(flow, params, context)
     return result_of(flow, context.task_records)
 
 

@@ -126,8 +126,7 @@ class Runner:
             return self._run_flow(run, flow)
 
     def _run_flow(self, run: Run, flow: Flow) -> Conclusion:
-        recorder = Recorder(log_max_bytes=run.log_max_bytes)
-        recorder.expect(sorted(task.name for task in flow.tasks))
+        recorder = Recorder(sorted(task.name for task in flow.tasks), log_max_bytes=run.log_max_bytes)
         context = FleetRunContext(run_id=run.run_id)
         engine = Engine(recorder)
         # Known to the engine before it starts, so that no cancel comes too early.

@@ -3,7 +3,7 @@
 import io
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
 from pyoco.trace.backend import TraceBackend
@@ -23,20 +23,16 @@ _MOST_RAISED = 20
 class Recorder(TraceBackend):  # type: ignore[misc]
     """Pyoco calls the hooks in the thread that executes the task, so output finds its task by its thread."""
 
-    def __init__(self, *, log_max_bytes: int) -> None:
+    def __init__(self, task_names: Iterable[str], *, log_max_bytes: int) -> None:
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._task_of_thread: dict[int, str] = {}
-        self._tasks: dict[str, TaskStatus] = {}
+        self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING)
         self._records: dict[str, dict[str, Any]] = {}
         self._raised: dict[str, Exception] = {}
         self._tasks_changed = False
         self._log_bytes_left = log_max_bytes
         self._log_max_bytes = log_max_bytes
-
-    def expect(self, task_names: list[str]) -> None:
-        """The tasks of the flow, before any of them starts."""
-        self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING)
 
     def on_flow_start(self, flow_name: str, run_id: str | None = None) -> None:
         pass
