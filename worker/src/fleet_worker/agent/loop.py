@@ -114,22 +114,19 @@ class Agent:
         self._puller = Puller(
             link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]
         )
-        self._wheels = (
-            SyncedWheels(
-                link, settings, wheel_home, self._pool, on_state=self._registry.wheels_synced, stopping=self._stopping
-            )
-            if wheel_home is not None
-            else None
-        )
-        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, metrics, self._wheels)
-        metrics.registry.register(AgentState(settings.slots, self._pool, self._registry, self._wheels))
         self._prerequisites = Prerequisites(link, settings)
         link.after_connect(self._prerequisites.wait_for_registry)
         link.after_connect(self._register)
         link.after_connect(self._prerequisites.wait_for_queues)
         link.after_connect(self._puller.start)
-        if self._wheels is not None:
+        self._wheels: SyncedWheels | None = None
+        if wheel_home is not None:
+            self._wheels = SyncedWheels(
+                link, settings, wheel_home, self._pool, on_state=self._registry.wheels_synced, stopping=self._stopping
+            )
             link.after_connect(self._wheels.listen)
+        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, metrics, self._wheels)
+        metrics.registry.register(AgentState(settings.slots, self._pool, self._registry, self._wheels))
 
     async def run(self) -> signal.Signals:
         """Work until SIGTERM or SIGINT, and return that signal.
@@ -141,30 +138,23 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        starting = asyncio.create_task(self._pool.start())
+        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            if await self._start_runners():
+            # A signal may stop the worker before its first runner is ready.
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+                self._runners_ready.set()
                 await self._work_until_stopping()
         finally:
+            starting.cancel()
+            stopping.cancel()
             await self._pool.stop()
         assert self._stopped_by is not None
         if isinstance(self._stopped_by, NotOurs):
             raise self._stopped_by
         return self._stopped_by
-
-    async def _start_runners(self) -> bool:
-        """True when the first runner is ready; False if a signal stops the worker before that."""
-        starting = asyncio.create_task(self._pool.start())
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                return False
-            await starting
-            self._runners_ready.set()
-            return True
-        finally:
-            starting.cancel()
-            stopping.cancel()
 
     async def _work_until_stopping(self) -> None:
         logger.info(
