@@ -43,8 +43,7 @@ class Prerequisites:
 
     async def wait_for_queues(self) -> None:
         """Wait for the queues, which runs-api makes after the worker has announced its tags. A hook of the link."""
-        ack_waits = [await self._ack_wait_of(tag) for tag in self._settings.tags]
-        self.ack_wait_seconds = min(ack_waits)
+        self.ack_wait_seconds = min([await self._ack_wait_of(tag) for tag in self._settings.tags])
 
     async def _registry(self) -> None:
         """Raises _Missing if the bucket does not exist; it need not contain our record."""

@@ -11,6 +11,8 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
 
+from ..settings import WorkerSettings
+
 logger = logging.getLogger(__name__)
 
 _MAX_BATCH_BYTES = 256 * 1024
@@ -23,10 +25,10 @@ class RunEventBatches:
     events come from our own runner.
     """
 
-    def __init__(self, link: NatsLink, subject: str, *, run_id: str, attempt: int, worker_id: str) -> None:
+    def __init__(self, link: NatsLink, settings: WorkerSettings, run_id: str, attempt: int) -> None:
         self._link = link
-        self._subject = subject
-        self._head = {"run_id": run_id, "attempt": attempt, "worker_id": worker_id}
+        self._subject = settings.events_subject(settings.worker_id, run_id)
+        self._head = {"run_id": run_id, "attempt": attempt, "worker_id": settings.worker_id}
         self._batch = 0
         self._events: list[dict[str, Any]] = []
         self._lock = asyncio.Lock()

@@ -42,13 +42,7 @@ class HeldRun:
         self._trace = trace
         self._log = log
         self._heartbeat_seconds = settings.run_heartbeat_interval_sec
-        self._events = RunEventBatches(
-            link,
-            settings.events_subject(settings.worker_id, job.run_id),
-            run_id=job.run_id,
-            attempt=lease.attempt,
-            worker_id=settings.worker_id,
-        )
+        self._events = RunEventBatches(link, settings, job.run_id, lease.attempt)
         self._events.add_run_status(RunStatus.RUNNING, at=lease.snapshot.start_time or time.time())
         # Changes of the snapshot for the next write.
         self._unwritten: dict[str, Any] = {}
