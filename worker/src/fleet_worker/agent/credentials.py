@@ -1,7 +1,6 @@
 """Gives each of several identically started workers its own worker id and NATS user, by file locks."""
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,21 +17,18 @@ def taken_from(folder: Path) -> Iterator[Path]:
     for file in files:
         try:
             # Reading is enough: the folder may be mounted read-only.
-            handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            handle = file.open("rb")
         except OSError as error:
             raise NoCredentials(
                 f"PYOCO_WORKER_CREDENTIALS_DIR: {file} cannot be read ({error.strerror}); give it to this user"
             ) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            continue
-        try:
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
             yield file
-        finally:
-            os.close(handle)
-        return
+            return
     if not files:
         raise NoCredentials(f"PYOCO_WORKER_CREDENTIALS_DIR: there is no <worker id>.nk in {folder}; make some")
     raise NoCredentials(f"PYOCO_WORKER_CREDENTIALS_DIR: all {len(files)} users in {folder} are taken; make more")

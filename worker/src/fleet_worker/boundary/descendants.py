@@ -66,23 +66,22 @@ class Orphans:
     """In the agent: children of dead runners. Does nothing in a process that has not called `adopt`."""
 
     def __init__(self) -> None:
-        self._own: set[int] | None = None
+        self._own: set[int] = set()
+        self._has_adopted = False
 
     def adopt(self) -> None:
         adopt_orphans()
-        self._own = set()
+        self._has_adopted = True
 
     def started(self, pid: int) -> None:
         """Register a child before the event loop goes on: `end` kills every child that is not registered."""
-        if self._own is not None:
-            self._own.add(pid)
+        self._own.add(pid)
 
     def ended(self, pid: int) -> None:
-        if self._own is not None:
-            self._own.discard(pid)
+        self._own.discard(pid)
 
     async def end(self) -> None:
-        if self._own is None:
+        if not self._has_adopted:
             return
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while (left := children_of(os.getpid()) - self._own) and time.monotonic() < deadline:

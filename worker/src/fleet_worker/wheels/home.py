@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from pydantic import BaseModel, ValidationError
 
@@ -62,14 +62,12 @@ class WheelHome:
                 f"wheels cannot be kept in {folder} ({error.strerror or error}); "
                 "make it writable or set PYOCO_WHEEL_SYNC_DIR to another folder"
             ) from error
-        try:
+        with lock:
             # Installed scripts contain the path of their interpreter.
             this = f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {sys.prefix}"
             taken = cls(home, interpreter or this)
             taken._look_around()
             yield taken
-        finally:
-            os.close(lock)
 
     def path_of(self, wheel: InstalledWheel) -> Path:
         """The path of a wheel's tree. It depends on the content, so the tree at a path never changes."""
@@ -137,20 +135,17 @@ class WheelHome:
             logger.warning("wheels in %s are damaged and are fetched again", self._folder)
 
 
-def _take_first_free(folder: Path) -> tuple[Path, int]:
+def _take_first_free(folder: Path) -> tuple[Path, BinaryIO]:
     for number in range(1, _MOST_HOMES + 1):
         home = folder / str(number)
         home.mkdir(parents=True, exist_ok=True)
-        lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = (home / "lock").open("wb")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(lock)
-            continue
-        except OSError:
-            os.close(lock)
-            raise
-        return home, lock
+            lock.close()
+        else:
+            return home, lock
     raise OSError(f"{_MOST_HOMES} workers use it already")
 
 
