@@ -15,18 +15,14 @@ _SHOWN_CHARACTERS = 512
 
 def result_of(flow: Flow, records: Mapping[str, TaskRecord]) -> Any:
     if flow.has_control_flow():
-        return _output_of_the_latest(records)
+        # Its tasks run one after another, and only the run shows which one is the last.
+        ended = [record for record in records.values() if record.ended_at is not None]
+        return max(ended, key=lambda record: record.ended_at).output if ended else None
     # A task may be part of other flows as well: only its dependents in this flow count.
     last = sorted(task.name for task in flow.tasks if task.dependents.isdisjoint(flow.tasks))
     if len(last) == 1:
         return records[last[0]].output
     return {name: records[name].output for name in last} or None
-
-
-def _output_of_the_latest(records: Mapping[str, TaskRecord]) -> Any:
-    """With control flow, tasks run one after another, and only the run shows which one is the last."""
-    ended = [record for record in records.values() if record.ended_at is not None]
-    return max(ended, key=lambda record: record.ended_at).output if ended else None
 
 
 def is_larger(value: Any, max_bytes: int) -> bool:

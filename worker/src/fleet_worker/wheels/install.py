@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from ..boundary.descendants import orphans
 from .choice import Interpreter
 from .own_packages import first_clash, own_roots, roots_of
 
+_METADATA = re.compile(r"[^/]*\.dist-info/METADATA")
 _MAX_METADATA_BYTES = 4 * 1024 * 1024
 _ERROR_CHARACTERS = 800
 
@@ -27,7 +29,7 @@ def why_unusable(file: Path, interpreter: Interpreter) -> str | None:
     try:
         with zipfile.ZipFile(file) as archive:
             names = archive.namelist()
-            metadata = next((name for name in names if _is_metadata(name)), None)
+            metadata = next((name for name in names if _METADATA.fullmatch(name)), None)
             if metadata is None:
                 raise InstallFailed(f"{file.name} has no METADATA")
             with archive.open(metadata) as text:
@@ -93,11 +95,6 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
 def _end_of(output: Path) -> str:
     text = " ".join(output.read_text(errors="replace").split())
     return text[-_ERROR_CHARACTERS:] or "pip said nothing"
-
-
-def _is_metadata(name: str) -> bool:
-    folder, _, file = name.partition("/")
-    return folder.endswith(".dist-info") and file == "METADATA"
 
 
 def _inside(names: list[str]) -> list[str]:
