@@ -20,7 +20,7 @@ from ..boundary.descendants import orphans
 from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Progress, Ready, Run, Setup, Stop, encode
 from ..boundary.memory import resident_bytes
 from ..boundary.runner_account import RunnerStart
-from ..boundary.wheel_set import NO_WHEELS, WheelSet
+from ..boundary.wheel_set import WheelSet
 from ..boundary.workspace import spare_folder
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class RunnerDied(Exception):
 class RunnerProcess(asyncio.Protocol):
     """One child process. `run` may be called again when the run before has returned."""
 
-    def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet = NO_WHEELS) -> None:
+    def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet) -> None:
         self._setup = setup
         self._start = start
         # The wheels that its runs can import; another set needs another process.
