@@ -214,11 +214,8 @@ def _problems() -> str:
         "|---|---|---|---|",
     ]
     for problem in Problem:
-        entry = problem.value
-        status = str(entry.http_status) if entry.http_status else "–"
-        rows.append(
-            f"| `{problem.err_id}` | {status} | {'yes' if entry.retryable else 'no'} | {cell(entry.message)} |"
-        )
+        status, retryable = problem.http_status or "–", "yes" if problem.retryable else "no"
+        rows.append(f"| `{problem.err_id}` | {status} | {retryable} | {cell(problem.message)} |")
     return "\n".join(rows) + "\n"
 
 
