@@ -12,7 +12,7 @@ from .job import Job
 from .messages import Document, MalformedMessage, is_missing
 from .retry import RetryPolicy
 from .status import RunStatus, TaskStatus
-from .wheel import WheelInUse, has_no_wheels
+from .wheel import WheelInUse
 
 # A snapshot keeps the latest attempts only; the ledger has them all.
 _ATTEMPTS_KEPT = 10
@@ -51,7 +51,7 @@ class AttemptRecord(Document):
     start_time: float | None = None
     end_time: float
     error: str | None = None
-    wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
+    wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=not_)
 
 
 class RunSnapshot(Document):
@@ -113,7 +113,7 @@ class RunSnapshot(Document):
     reopened: Count = 0
     rerun_of: str | None = None
     # Wheels from which the current or last attempt could import, besides the worker's own environment.
-    wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=has_no_wheels)
+    wheels: list[WheelInUse] = Field(default_factory=list, exclude_if=not_)
     # The trace id of the run's spans; missing: the run is not traced.
     trace_id: str | None = Field(None, exclude_if=is_missing)
     # Left out because the snapshot would be too large; the ledger has the params. Written only where it is so.
@@ -176,35 +176,33 @@ class RunSnapshot(Document):
     ) -> Self:
         """A worker claims the run: a new attempt begins. A cancel request is kept."""
         self._refuse_if_terminal("claimed")
-        return self.model_copy(
-            update={
-                "status": self.status if self.status is RunStatus.CANCELLING else RunStatus.RUNNING,
-                "attempt": max(self.attempt, self.attempt_floor or 0) + 1,
-                "attempt_floor": None,
-                "worker_id": worker_id,
-                "worker_instance_id": worker_instance_id,
-                "ack_subject": ack_subject,
-                "tasks": {},
-                "task_records": {},
-                "task_records_truncated": False,
-                "tasks_truncated": False,
-                "result_truncated": False,
-                "start_time": now,
-                "end_time": None,
-                "error": None,
-                "reason": None,
-                "retry_of_attempt": None,
-                "not_before": None,
-                "due_at": self.not_before,
-                "wheels": list(wheels),
-                "heartbeat_at": now,
-                "updated_at": now,
-            }
+        return self._with(
+            status=self.status if self.status is RunStatus.CANCELLING else RunStatus.RUNNING,
+            attempt=max(self.attempt, self.attempt_floor or 0) + 1,
+            attempt_floor=None,
+            worker_id=worker_id,
+            worker_instance_id=worker_instance_id,
+            ack_subject=ack_subject,
+            tasks={},
+            task_records={},
+            task_records_truncated=False,
+            tasks_truncated=False,
+            result_truncated=False,
+            start_time=now,
+            end_time=None,
+            error=None,
+            reason=None,
+            retry_of_attempt=None,
+            not_before=None,
+            due_at=self.not_before,
+            wheels=list(wheels),
+            heartbeat_at=now,
+            updated_at=now,
         )
 
     def skip_attempts(self, count: int) -> Self:
         """Skip the numbers of attempts that may have begun unrecorded, so that none is used again."""
-        return self.model_copy(update={"attempt_floor": max(self.attempt, self.attempt_floor or 0) + count})
+        return self._with(attempt_floor=max(self.attempt, self.attempt_floor or 0) + count)
 
     def with_lost_attempt(self, lost: Self, *, now: float) -> Self:
         """Add an attempt that this snapshot lacks, because NATS has lost the snapshot that had it.
@@ -217,11 +215,11 @@ class RunSnapshot(Document):
             return self
         [*_, over] = lost._attempts_with(AttemptOutcome.INTERRUPTED, None, now)
         known = sorted([*self.earlier_attempts, over], key=lambda record: record.attempt)
-        return self.model_copy(update={"earlier_attempts": known[-_ATTEMPTS_KEPT:], "updated_at": now})
+        return self._with(earlier_attempts=known[-_ATTEMPTS_KEPT:], updated_at=now)
 
     def with_facts_of(self, accepted: Self) -> Self:
         """Take the fields that acceptance fixed from `accepted`, which comes from the ledger."""
-        return self.model_copy(update={name: getattr(accepted, name) for name in _FACTS})
+        return self._with(**{name: getattr(accepted, name) for name in _FACTS})
 
     def with_requests_of(self, recorded: Self) -> Self:
         """Apply the requeue or the cancel that callers have asked for and that the ledger has recorded."""
@@ -270,15 +268,11 @@ class RunSnapshot(Document):
         """Retry an ended run on request, with all its retries; attempt numbers continue."""
         if not self.is_terminal:
             raise IllegalTransition(f"run {self.run_id} is {self.status} and has not ended yet")
-        outcome = {
-            RunStatus.COMPLETED: AttemptOutcome.COMPLETED,
-            RunStatus.CANCELLED: AttemptOutcome.CANCELLED,
-        }.get(self.status, AttemptOutcome.FAILED)
         return self._wait_again(
-            outcome,
+            # An attempt that ended its run has the run's outcome.
+            AttemptOutcome(self.status.lower()),
             self.error,
             now=now,
-            status=RunStatus.PENDING,
             reopened=self.reopened + 1,
             failures=0,
             interruptions=0,
@@ -295,14 +289,12 @@ class RunSnapshot(Document):
         """Request cancellation; a second request keeps the first one."""
         if self.is_terminal or self.status is RunStatus.CANCELLING:
             return self
-        return self.model_copy(
-            update={
-                "status": RunStatus.CANCELLING,
-                "cancel_requested_at": now,
-                "cancel_requested_by": by,
-                "cancel_reason": reason,
-                "updated_at": now,
-            }
+        return self._with(
+            status=RunStatus.CANCELLING,
+            cancel_requested_at=now,
+            cancel_requested_by=by,
+            cancel_reason=reason,
+            updated_at=now,
         )
 
     def finish(
@@ -320,37 +312,36 @@ class RunSnapshot(Document):
         self._refuse_if_terminal(f"finished as {status}")
         if not status.is_terminal:
             raise IllegalTransition(f"{status} is no end of a run")
-        return self.model_copy(
-            update={
-                "status": status,
-                "error": error,
-                "reason": reason,
-                "result": result,
-                "retry_of_attempt": None,
-                "failures": self.failures + (1 if reason == DeadLetterReason.EXECUTION_ERROR else 0),
-                "tasks": self.tasks if tasks is None else tasks,
-                "task_records": self.task_records if task_records is None else task_records,
-                "end_time": now,
-                "heartbeat_at": now,
-                "updated_at": now,
-                "ack_subject": None,
-            }
+        return self._with(
+            status=status,
+            error=error,
+            reason=reason,
+            result=result,
+            retry_of_attempt=None,
+            failures=self.failures + (1 if reason == DeadLetterReason.EXECUTION_ERROR else 0),
+            tasks=self.tasks if tasks is None else tasks,
+            task_records=self.task_records if task_records is None else task_records,
+            end_time=now,
+            heartbeat_at=now,
+            updated_at=now,
+            ack_subject=None,
         )
 
     def _wait_again(self, outcome: AttemptOutcome, attempt_error: str | None, *, now: float, **changes: Any) -> Self:
         status = self.status if self.status is RunStatus.CANCELLING else RunStatus.PENDING
-        return self.model_copy(
-            update={
-                "status": status,
-                "worker_id": None,
-                "worker_instance_id": None,
-                "ack_subject": None,
-                "wheels": [],
-                "updated_at": now,
-                "earlier_attempts": self._attempts_with(outcome, attempt_error, now),
-                **changes,
-            }
+        return self._with(
+            status=status,
+            worker_id=None,
+            worker_instance_id=None,
+            ack_subject=None,
+            wheels=[],
+            updated_at=now,
+            earlier_attempts=self._attempts_with(outcome, attempt_error, now),
+            **changes,
         )
+
+    def _with(self, **changes: Any) -> Self:
+        return self.model_copy(update=changes)
 
     def _attempts_with(self, outcome: AttemptOutcome, error: str | None, now: float) -> list[AttemptRecord]:
         """The earlier attempts with the current one, if there is one, as the last."""

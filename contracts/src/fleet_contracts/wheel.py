@@ -66,11 +66,6 @@ class WheelInUse(Message):
     sha256_hex: str | None = None
 
 
-def has_no_wheels(wheels: list[WheelInUse]) -> bool:
-    """For `exclude_if`: most runs use no wheels, and then the field is omitted."""
-    return not wheels
-
-
 class InstalledWheel(Document):
     """A wheel in a worker's environment. Peers describe theirs in words of their own."""
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from .messages import Document
-from .status import WorkerState
+from .status import ACTIVE_WORKER_STATES, WorkerState
 from .wheel import InstalledWheel, SkippedWheel
 
 
@@ -100,12 +100,11 @@ class WorkerRecord(Document):
 
     def effective_state(self, *, now: float, disconnect_timeout_sec: float) -> WorkerState:
         """The state at a time: a graceful stop stays; a worker without heartbeats is DISCONNECTED."""
-        if self.state is WorkerState.STOPPED_GRACEFUL:
-            return self.state
-        if now - self.last_seen_at > disconnect_timeout_sec:
+        is_silent = now - self.last_seen_at > disconnect_timeout_sec
+        if is_silent and self.state is not WorkerState.STOPPED_GRACEFUL:
             return WorkerState.DISCONNECTED
         return self.state
 
     def is_alive(self, *, now: float, disconnect_timeout_sec: float) -> bool:
         state = self.effective_state(now=now, disconnect_timeout_sec=disconnect_timeout_sec)
-        return state in (WorkerState.RUNNING, WorkerState.IDLE)
+        return state in ACTIVE_WORKER_STATES
