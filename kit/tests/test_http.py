@@ -355,7 +355,9 @@ async def test_a_starting_service_may_be_held_until_it_is_ready_or_its_time_is_u
         looks += 1
         return {"nats": "not connected yet"} if looks < 3 else {}
 
-    app = create_app(component="test", routers=[], lifespan=lifespan, readiness=readiness)
+    app = create_app(
+        component="test", routers=[], lifespan=lifespan, readiness=readiness, registry=new_registry("test")
+    )
     listen_when_ready(app, within_seconds=30)
     async with app.router.lifespan_context(app):
         assert looks == 3
@@ -363,7 +365,7 @@ async def test_a_starting_service_may_be_held_until_it_is_ready_or_its_time_is_u
     async def never() -> dict[str, str]:
         return {"nats": "not connected yet"}
 
-    app = create_app(component="test", routers=[], lifespan=lifespan, readiness=never)
+    app = create_app(component="test", routers=[], lifespan=lifespan, readiness=never, registry=new_registry("test"))
     listen_when_ready(app, within_seconds=0.1)
     async with app.router.lifespan_context(app):
         assert await never()

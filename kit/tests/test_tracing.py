@@ -14,6 +14,7 @@ from fleet_contracts.trace_context import TraceContext
 from fleet_kit.http.app import create_app, new_router
 from fleet_kit.logs.setup import LineFormatter
 from fleet_kit.settings import FleetSettings
+from fleet_kit.telemetry.metrics import new_registry
 from fleet_kit.telemetry.tracing import Kind, current, is_recording, span
 from fleet_testkit.apps import running
 from fleet_testkit.spans import RecordedSpans, ids_of, parent_id_of, recorded_spans
@@ -156,7 +157,9 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 
 def app_under_test() -> FastAPI:
-    return create_app(component="test", routers=[router], lifespan=lifespan, readiness=ready)
+    return create_app(
+        component="test", routers=[router], lifespan=lifespan, readiness=ready, registry=new_registry("test")
+    )
 
 
 async def test_a_request_is_a_span_named_by_its_route(spans: RecordedSpans) -> None:

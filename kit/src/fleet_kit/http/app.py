@@ -32,7 +32,7 @@ from ..telemetry.metrics import CONTENT_TYPE, render
 from ..telemetry.tracing import UNTRACED
 from .openapi import ERROR_RESPONSES
 from .query_parameters import known_parameters, refuse_parameters_beside, refuse_unknown_parameters
-from .request_metrics import UNCOUNTED_PATHS, RequestMetrics, is_stream
+from .request_metrics import INTERNAL_PATHS, RequestMetrics, is_stream
 from .request_spans import RequestSpans
 
 logger = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ _READY_LOOK_SECONDS = 0.05
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 # Polled several times a second during an outage: their requests are logged at DEBUG only.
 _PROBES = ("/health", "/ready")
+
+# The key of a scope that holds the meta of the request's log line.
+_LOG_META = "fleet_log_meta"
 
 # Locations of a field, besides the body.
 _PLACES = ("query", "path", "header", "cookie")
@@ -52,6 +55,7 @@ _ENTITIES = {"run_id": "run", "worker_id": "worker", "wheel_name": "wheel", "key
 # Missing dependencies of a service: the name of each, and a sentence why. Empty means ready.
 Readiness = Callable[[], Awaitable[dict[str, str]]]
 Express = Callable[[Request], Awaitable[Response]]
+OnError = Callable[[Request, Exception], Awaitable[Response]]
 # Updates gauges that need a query, before a scrape.
 Refresh = Callable[[], Awaitable[None]]
 
@@ -67,18 +71,19 @@ def create_app(
     routers: Sequence[APIRouter],
     lifespan: Lifespan[FastAPI],
     readiness: Readiness,
-    registry: CollectorRegistry | None = None,
+    registry: CollectorRegistry,
     refresh: Refresh | None = None,
     invalid_request: Problem = Problem.INVALID_REQUEST,
     express: Mapping[tuple[str, str], Express] | None = None,
     untraced: frozenset[str] = frozenset(),
-) -> FastAPI:
-    """Build a service. `registry` counts its requests and adds GET /metrics for internal scraping.
+) -> "ServiceApp":
+    """Build a service. `registry` counts its requests; GET /metrics shows it to an internal scraper.
 
     `express` maps a method and a path of the routers to a function that bypasses the framework: the same answer, for
     the few requests that come thousands of times a second. `untraced` paths have no spans.
     """
-    app = _App(
+    metrics, spans = RequestMetrics(registry, component=component), RequestSpans(untraced)
+    app = ServiceApp(
         title=f"pyoco-fleet {component}",
         lifespan=lifespan,
         docs_url=None,
@@ -86,8 +91,8 @@ def create_app(
         # The framework's own spans would duplicate ours, and trace every probe.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    app.readiness = readiness
-    all_routers = [*routers, _health_routes(readiness), *([] if registry is None else [_scraping(registry, refresh)])]
+    app.readiness, app.request_metrics, app.express = readiness, metrics, {}
+    all_routers = [*routers, _health_routes(readiness), _scraping(registry, refresh)]
     for router in all_routers:
         assert any(one.dependency is refuse_unknown_parameters for one in router.dependencies), "made by new_router"
         # `include_router` would build every route once more, for a quarter of a second of CPU time.
@@ -103,7 +108,7 @@ def create_app(
         problem = getattr(request.scope.get("endpoint"), "invalid_request", invalid_request)
         # Names only: the values belong to the caller and are not logged.
         names = list(dict.fromkeys(_field_name(f["field"]) for f in fields))
-        _note_for_log(request.scope, {"detail": problem.message, "fields": names})
+        request.scope[_LOG_META] = {"detail": problem.message, "fields": names}
         return error_response(
             request, status=problem.http_status or 422, problem=problem, message=sentence, fields=fields
         )
@@ -120,7 +125,7 @@ def create_app(
     async def on_fleet_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, FleetError)
         meta = failure_meta(error, resource=request.scope["path"])
-        _note_for_log(request.scope, meta)
+        request.scope[_LOG_META] = meta
         if error.http_status >= 500:
             ids = problem_fields(error.problem) if error.problem else {}
             # 503 is an outage: a traceback for every request would add nothing.
@@ -132,30 +137,16 @@ def create_app(
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(FleetError, on_fleet_error)
-    if registry is not None:
-        app.open_paths |= {"/metrics"}
-        app.request_metrics = RequestMetrics(registry, component=component)
-    spans = RequestSpans(untraced)
-    app.add_middleware(RequestMiddleware, metrics=app.request_metrics, spans=spans)
-    app.express = {
-        (method, path): RequestMiddleware(
-            ExpressLane(
-                path,
-                answer,
-                {FleetError: on_fleet_error, RequestValidationError: on_invalid_request},
-                parameters=_parameters_of(all_routers, method, path),
-            ),
-            metrics=app.request_metrics,
-            spans=spans,
-        )
-        for (method, path), answer in (express or {}).items()
-    }
+    app.add_middleware(RequestMiddleware, metrics=metrics, spans=spans)
+    on_errors = {FleetError: on_fleet_error, RequestValidationError: on_invalid_request}
+    for (method, path), answer in (express or {}).items():
+        lane = _express_lane(path, answer, on_errors, parameters=_parameters_of(all_routers, method, path))
+        app.express[method, path] = RequestMiddleware(lane, metrics, spans)
     return app
 
 
-def listen_when_ready(app: FastAPI, *, within_seconds: float) -> None:
+def listen_when_ready(app: "ServiceApp", *, within_seconds: float) -> None:
     """Delay listening until the service is ready or the time is over: until then another replica answers."""
-    assert isinstance(app, _App)
     begin = app.router.lifespan_context
 
     @asynccontextmanager
@@ -171,14 +162,12 @@ def listen_when_ready(app: FastAPI, *, within_seconds: float) -> None:
     app.router.lifespan_context = begin_ready
 
 
-class _App(FastAPI):
+class ServiceApp(FastAPI):
     """FastAPI with a bypass for a few busy routes: its layers cost as much as their answers."""
 
-    express: Mapping[tuple[str, str], ASGIApp] = {}
-    # Paths that need no gateway secret; their answers do not depend on the caller.
-    open_paths: frozenset[str] = frozenset(_PROBES)
-    request_metrics: RequestMetrics | None = None
     readiness: Readiness
+    request_metrics: RequestMetrics
+    express: dict[tuple[str, str], ASGIApp]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self.express.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
@@ -187,14 +176,6 @@ class _App(FastAPI):
             return
         scope["app"] = self
         await answer(scope, receive, send)
-
-
-def open_paths_of(app: FastAPI) -> frozenset[str]:
-    return app.open_paths if isinstance(app, _App) else frozenset()
-
-
-def request_metrics_of(app: FastAPI) -> RequestMetrics | None:
-    return app.request_metrics if isinstance(app, _App) else None
 
 
 class JsonResponse(JSONResponse):
@@ -232,9 +213,7 @@ def error_response(
 class RequestMiddleware:
     """Gives every request an id, returns it, counts, traces and logs the request, turns a crash into an envelope."""
 
-    def __init__(
-        self, app: ASGIApp, metrics: RequestMetrics | None = None, spans: RequestSpans | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, spans: RequestSpans | None = None) -> None:
         self._app = app
         self._metrics = metrics
         self._spans = spans
@@ -248,7 +227,7 @@ class RequestMiddleware:
         begun = time.perf_counter()
         status = 0
         streams = False
-        metrics = None if scope["path"] in UNCOUNTED_PATHS else self._metrics
+        metrics = None if scope["path"] in INTERNAL_PATHS else self._metrics
 
         async def send_with_id(message: Message) -> None:
             nonlocal status, streams
@@ -265,7 +244,7 @@ class RequestMiddleware:
             try:
                 await self._app(scope, receive, send_with_id)
             except Exception as error:
-                _note_for_log(scope, failure_meta(error))
+                scope[_LOG_META] = failure_meta(error)
                 logger.exception("unexpected failure of %s %s", scope["method"], scope["path"])
                 if status == 0:
                     body = envelope(status=500, message="internal error", request_id=request_id, retryable=False)
@@ -293,33 +272,24 @@ class RequestMiddleware:
                 )
 
 
-class ExpressLane:
+def _express_lane(
+    path: str, answer: Express, on_errors: Mapping[type[Exception], OnError], *, parameters: frozenset[str]
+) -> ASGIApp:
     """Answers one route with one function past the framework; errors are handled as in every other route."""
 
-    def __init__(
-        self,
-        path: str,
-        answer: Express,
-        on_errors: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]],
-        *,
-        parameters: frozenset[str],
-    ) -> None:
-        self._path = path
-        self._parameters = parameters
-        self._answer = answer
-        self._on_errors = on_errors
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["fleet_route"] = self._path
+    async def lane(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["fleet_route"] = path
         request = Request(scope, receive, send)
         try:
             if scope["query_string"]:
-                refuse_parameters_beside(self._parameters, request)
-            response = await self._answer(request)
-        except tuple(self._on_errors) as error:
-            handler = next(h for kind, h in self._on_errors.items() if isinstance(error, kind))
-            response = await handler(request, error)
+                refuse_parameters_beside(parameters, request)
+            response = await answer(request)
+        except tuple(on_errors) as error:
+            on_error = next(on_error for kind, on_error in on_errors.items() if isinstance(error, kind))
+            response = await on_error(request, error)
         await response(scope, receive, send)
+
+    return lane
 
 
 def _parameters_of(routers: Sequence[APIRouter], method: str, path: str) -> frozenset[str]:
@@ -350,17 +320,12 @@ def _field_name(place: str) -> str:
     return name[:_LONGEST_NAME]
 
 
-def _note_for_log(scope: Scope, meta: dict[str, Any]) -> None:
-    """Set the meta of the request's log line."""
-    scope["fleet_log_meta"] = meta
-
-
 def _failure_meta(scope: Scope, status: int) -> dict[str, Any]:
     if status < 400:
         return {}
     code = ErrorCode(code_of_status(status))
     meta = meta_of_code(code, dependency_status=str(status), resource=scope["path"])
-    return {**meta, **scope.get("fleet_log_meta", {})}
+    return {**meta, **scope.get(_LOG_META, {})}
 
 
 def _entity_id(scope: Scope) -> str:

@@ -3,7 +3,7 @@
 import hmac
 import logging
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from pydantic import SecretStr
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -11,7 +11,8 @@ from fleet_contracts.names import HEADER_FROM_GATEWAY
 
 from ..errors import NotFromGateway
 from ..logs.rate_limit import RateLimitedLog
-from .app import JsonResponse, RequestMiddleware, open_paths_of, request_id_of, request_metrics_of
+from .app import JsonResponse, RequestMiddleware, ServiceApp, request_id_of
+from .request_metrics import INTERNAL_PATHS
 
 logger = logging.getLogger(__name__)
 
@@ -25,15 +26,14 @@ class GatewayOnly:
     request is refused before anything reads them.
     """
 
-    def __init__(self, app: FastAPI, secret: SecretStr) -> None:
+    def __init__(self, app: ServiceApp, secret: SecretStr) -> None:
         self._app = app
         self._secret = secret.get_secret_value().encode()
-        self._open_paths = open_paths_of(app)
-        self._refusal: ASGIApp = RequestMiddleware(self._refuse, metrics=request_metrics_of(app))
+        self._refusal: ASGIApp = RequestMiddleware(self._refuse, app.request_metrics)
         self._refusals = RateLimitedLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] in self._open_paths or self._is_from_gateway(scope):
+        if scope["type"] == "lifespan" or scope["path"] in INTERNAL_PATHS or self._is_from_gateway(scope):
             await self._app(scope, receive, send)
         else:
             await self._refusal(scope, receive, send)

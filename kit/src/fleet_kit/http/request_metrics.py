@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import Message, Scope
 
-# Probes and scrapes are not counted as traffic.
-UNCOUNTED_PATHS = frozenset({"/health", "/ready", "/metrics"})
+# Probes and scrapes: not counted as traffic, not traced, and answered to everybody, without the gateway's secret.
+INTERNAL_PATHS = frozenset({"/health", "/ready", "/metrics"})
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _OTHER = "other"

@@ -8,7 +8,7 @@ from fleet_contracts.trace_context import TRACEPARENT, TRACESTATE, TraceContext
 from ..logs.masking import without_secrets
 from ..telemetry.setup import believes_clients
 from ..telemetry.tracing import UNTRACED, Kind, Span, is_recording, span
-from .request_metrics import METHODS, UNCOUNTED_PATHS, UNMATCHED, route_of
+from .request_metrics import INTERNAL_PATHS, METHODS, UNMATCHED, route_of
 
 _HEADERS = (TRACEPARENT.encode(), TRACESTATE.encode())
 _OTHER_METHOD = "HTTP"
@@ -18,7 +18,7 @@ class RequestSpans:
     """Starts server spans. Probes, scrapes and the paths of `untraced` have none."""
 
     def __init__(self, untraced: frozenset[str] = frozenset()) -> None:
-        self._untraced = UNCOUNTED_PATHS | untraced
+        self._untraced = INTERNAL_PATHS | untraced
         self._believes_clients = believes_clients()
 
     def begin(self, scope: Scope, request_id: str) -> Span:

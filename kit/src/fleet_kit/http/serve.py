@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import uvicorn
-from fastapi import FastAPI
 
 from fleet_contracts.log_events import SERVICE_HTTP
 
@@ -18,7 +17,7 @@ from ..logs.setup import configure_logging, failure_fields
 from ..privacy import keep_private
 from ..settings import FleetSettings, HttpSettings, SettingsError
 from ..telemetry.setup import configure_tracing
-from .app import listen_when_ready
+from .app import ServiceApp, listen_when_ready
 from .gateway_only import GatewayOnly
 from .protocol import EnvelopeProtocol
 
@@ -35,7 +34,7 @@ class _Server(uvicorn.Server):
             os.chmod(self.config.uds, 0o600)
 
 
-def run_service(component: str, settings_class: type[S], build: Callable[[S], FastAPI]) -> None:
+def run_service(component: str, settings_class: type[S], build: Callable[[S], ServiceApp]) -> None:
     """The main function of a service: settings, logging, tracing, serve, clean stop."""
     # Only the owner may read the ledger's file and uploads.
     os.umask(0o077)

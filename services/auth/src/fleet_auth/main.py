@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from fleet_kit.http.app import create_app
+from fleet_kit.http.app import ServiceApp, create_app
 from fleet_kit.http.serve import run_service
 from fleet_kit.logs.events import log_feature_flags
 from fleet_kit.nats.link import NatsLink
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 COMPONENT = "auth"
 
 
-def build(settings: Settings) -> FastAPI:
+def build(settings: Settings) -> ServiceApp:
     log_feature_flags(logger, settings, "http_auth_mode")
     link = NatsLink(settings, name=COMPONENT)
     keys = Keys(link, settings, stale_sec=settings.auth_stale_sec)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from fastapi import FastAPI
 
-from fleet_kit.http.app import create_app
+from fleet_kit.http.app import ServiceApp, create_app
 from fleet_kit.http.serve import run_service
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.link import NatsLink
@@ -203,7 +203,7 @@ class RunsService:
             self._sweeper.suspect_everything()
 
 
-def build(settings: RunsSettings) -> FastAPI:
+def build(settings: RunsSettings) -> ServiceApp:
     metrics = RunsMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
 
     @asynccontextmanager
@@ -220,7 +220,7 @@ def build(settings: RunsSettings) -> FastAPI:
         service: RunsService = app.state.service
         await service.gauges.refresh()
 
-    app: FastAPI = create_app(
+    app: ServiceApp = create_app(
         component="runs-api",
         routers=[submit_router, list_router, router, timeline_router, workflow_router, dead_letter_router],
         lifespan=lifespan,

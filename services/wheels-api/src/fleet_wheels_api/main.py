@@ -7,7 +7,7 @@ from functools import partial
 
 from fastapi import FastAPI
 
-from fleet_kit.http.app import create_app
+from fleet_kit.http.app import ServiceApp, create_app
 from fleet_kit.http.serve import run_service
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.metrics import NatsMetrics
@@ -25,7 +25,7 @@ from .sweeping import Sweeper
 COMPONENT = "wheels-api"
 
 
-def build(settings: Settings) -> FastAPI:
+def build(settings: Settings) -> ServiceApp:
     link = NatsLink(settings, name=COMPONENT)
     prometheus = new_registry(COMPONENT, revision=settings.revision)
     metrics = Metrics(prometheus)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from fleet_contracts.problems import Problem
-from fleet_kit.http.app import create_app
+from fleet_kit.http.app import ServiceApp, create_app
 from fleet_kit.http.serve import run_service
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.metrics import NatsMetrics
@@ -24,7 +24,7 @@ from .watching import Watching
 COMPONENT = "workers-api"
 
 
-def build(settings: Settings) -> FastAPI:
+def build(settings: Settings) -> ServiceApp:
     link = NatsLink(settings, name=COMPONENT)
     registry = Registry(
         link,
