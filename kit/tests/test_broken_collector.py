@@ -17,7 +17,7 @@ import json, sys, time
 import psutil
 from fleet_kit.logs.setup import configure_logging
 from fleet_kit.settings import FleetSettings
-from fleet_kit.telemetry.setup import configure_tracing
+from fleet_kit.telemetry.setup import configure_tracing, stop_tracing
 from fleet_kit.telemetry.tracing import span
 
 configure_logging(service="test", component="test", settings=FleetSettings())
@@ -36,7 +36,7 @@ before = memory().rss
 seconds = work({SPANS})
 grown = memory().rss - before
 begun = time.perf_counter()
-tracing.shutdown()
+stop_tracing(tracing)
 figures = {{"seconds": seconds, "grown_bytes": grown, "stop_seconds": time.perf_counter() - begun}}
 print(json.dumps(figures), file=sys.stderr)
 """

@@ -40,7 +40,7 @@ def resource_with(env: Mapping[str, str]) -> dict[str, str]:
     script = """
 import json
 from fleet_kit.telemetry.setup import configure_tracing
-print(json.dumps(dict(configure_tracing("test").provider.resource.attributes)))
+print(json.dumps(dict(configure_tracing("test").resource.attributes)))
 """
     answer: dict[str, str] = json.loads(in_a_process(script, NOWHERE | env).stdout)
     return answer
@@ -133,12 +133,12 @@ with span("work", begins_trace=True):
 
 def test_spans_on_a_terminal_are_lines_beside_the_log() -> None:
     script = """
-from fleet_kit.telemetry.setup import configure_tracing
+from fleet_kit.telemetry.setup import configure_tracing, stop_tracing
 from fleet_kit.telemetry.tracing import span
 tracing = configure_tracing("test")
 with span("work", {"pyoco.run.id": "r1"}, begins_trace=True):
     pass
-tracing.shutdown()
+stop_tracing(tracing)
 """
     said = in_a_process(script, {"OTEL_TRACES_EXPORTER": "console"})
     assert said.stdout == ""

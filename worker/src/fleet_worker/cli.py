@@ -22,7 +22,7 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.metrics import NatsMetrics
 from fleet_kit.settings import SettingsError
 from fleet_kit.telemetry.monitor import MonitorUnusable, monitored
-from fleet_kit.telemetry.setup import configure_tracing
+from fleet_kit.telemetry.setup import configure_tracing, stop_tracing
 
 from .agent.credentials import NoCredentials, taken_from
 from .agent.loop import Agent
@@ -100,8 +100,7 @@ def work(
             logger.critical("%s", error, extra=exception_fields(error))
             raise typer.Exit(1) from error
         finally:
-            if tracing is not None:
-                tracing.shutdown()
+            stop_tracing(tracing)
     raise typer.Exit(130 if stopped_by is signal.SIGINT else 0)
 
 

@@ -16,7 +16,7 @@ from fleet_contracts.log_events import SERVICE_HTTP
 from ..logs.setup import configure_logging, failure_fields
 from ..privacy import keep_private
 from ..settings import FleetSettings, HttpSettings, SettingsError
-from ..telemetry.setup import configure_tracing
+from ..telemetry.setup import configure_tracing, stop_tracing
 from .app import ServiceApp, listen_when_ready
 from .gateway_only import GatewayOnly
 from .protocol import EnvelopeProtocol
@@ -81,6 +81,5 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Se
     finally:
         if settings.uds:
             Path(settings.uds).unlink(missing_ok=True)
-        if tracing is not None:
-            tracing.shutdown()
+        stop_tracing(tracing)
         logger.info("%s has stopped", component)

@@ -28,24 +28,7 @@ _REPEAT_COMPLAINT_SECONDS = 60.0
 _SPOKEN = "http/protobuf"
 
 
-class Tracing:
-    """The span exporter of this process."""
-
-    def __init__(self, provider: "TracerProvider") -> None:
-        self.provider = provider
-
-    def shutdown(self) -> None:
-        """Flush the remaining spans, if that is possible quickly."""
-        record_with(None)
-        # In a thread: the library waits for the collector as long as for any other export.
-        flushing = threading.Thread(target=self.provider.shutdown, name="last-spans", daemon=True)
-        flushing.start()
-        flushing.join(_FLUSH_SECONDS)
-        if flushing.is_alive():
-            logger.warning("the last spans could not be exported within %g s and are lost", _FLUSH_SECONDS)
-
-
-def configure_tracing(component: str) -> Tracing | None:
+def configure_tracing(component: str) -> "TracerProvider | None":
     """Record and export spans if the environment names an exporter, else return None.
 
     SettingsError if the variables ask for what is not supported.
@@ -54,24 +37,33 @@ def configure_tracing(component: str) -> Tracing | None:
     if exporter is None:
         return None
     try:
-        return _begin(component, exporter)
+        # Imported here only: the import takes a good part of a process's start, and most stacks do not trace.
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        _limit_exporter_log()
+        provider = TracerProvider(resource=_resource(component), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter()))
     except ValueError as error:
         # The library reads its variables itself, and only logs most of the invalid ones.
         raise SettingsError(f"what the OTEL_* variables say cannot be used: {error}") from error
-
-
-def _begin(component: str, exporter: "Callable[[], SpanExporter]") -> Tracing:
-    # Imported here only: the import takes a good part of a process's start, and most stacks do not trace.
-    from opentelemetry import trace
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    _limit_exporter_log()
-    provider = TracerProvider(resource=_resource(component), shutdown_on_exit=False)
-    provider.add_span_processor(BatchSpanProcessor(exporter()))
     trace.set_tracer_provider(provider)
     record_with(provider.get_tracer(_NAMESPACE, release()))
-    return Tracing(provider)
+    return provider
+
+
+def stop_tracing(provider: "TracerProvider | None") -> None:
+    """Flush the remaining spans, if that is possible quickly."""
+    if provider is None:
+        return
+    record_with(None)
+    # In a thread: the library waits for the collector as long as for any other export.
+    flushing = threading.Thread(target=provider.shutdown, name="last-spans", daemon=True)
+    flushing.start()
+    flushing.join(_FLUSH_SECONDS)
+    if flushing.is_alive():
+        logger.warning("the last spans could not be exported within %g s and are lost", _FLUSH_SECONDS)
 
 
 def believes_clients() -> bool:
