@@ -5,10 +5,10 @@ from typing import get_args
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.telemetry.metrics import render
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually
@@ -37,7 +37,7 @@ def test_every_way_a_job_can_go_has_a_name_of_its_own() -> None:
     metrics = WorkerMetrics()
     for outcome in OUTCOMES:
         metrics.count(outcome)
-    seen = Scrape(render(metrics.registry).decode())
+    seen = Scrape(generate_latest(metrics.registry).decode())
     assert len(seen.label_values("pyoco_worker_jobs_total", "outcome")) == len(OUTCOMES)
 
 
@@ -48,7 +48,7 @@ def test_names_of_flows_that_nobody_found_use_up_no_names() -> None:
     for flow in ("hello", "report", "third"):
         metrics.note_run(flow, 0.1, found=True)
     metrics.note_run("hello", 0.1, found=False)
-    seen = Scrape(render(metrics.registry).decode())
+    seen = Scrape(generate_latest(metrics.registry).decode())
     duration = "pyoco_worker_run_duration_seconds_count"
     assert seen.label_values(duration, "flow") == {"hello", "report", "other"}
     assert (seen.value(duration, flow="hello"), seen.value(duration, flow="other")) == (2, 301)

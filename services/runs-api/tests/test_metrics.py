@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from fleet_contracts.job import Job
 from fleet_contracts.names import WireNames
@@ -16,7 +17,6 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.kv import Bucket
-from fleet_kit.telemetry.metrics import render
 from fleet_runs_api.main import build
 from fleet_runs_api.metrics import RunsMetrics
 from fleet_testkit.apps import running
@@ -100,7 +100,7 @@ def test_names_of_flows_make_no_more_series_than_allowed() -> None:
             heartbeat_at=3.0, updated_at=3.0, submitted_at=1.0, start_time=2.0, end_time=3.0,
         )  # fmt: skip
         metrics.note_changes([run])
-    seen = Scrape(render(metrics.registry).decode())
+    seen = Scrape(generate_latest(metrics.registry).decode())
     expected = {*(f"flow-{number}" for number in range(5)), "other"}
     for name in ("pyoco_runs_ended_total", "pyoco_run_duration_seconds_count", "pyoco_run_wait_seconds_count"):
         assert seen.label_values(name, "flow") == expected
@@ -110,7 +110,7 @@ def test_names_of_flows_make_no_more_series_than_allowed() -> None:
 def scraped_after(*ended: RunSnapshot) -> Scrape:
     metrics = RunsMetrics()
     metrics.note_changes(ended)
-    return Scrape(render(metrics.registry).decode())
+    return Scrape(generate_latest(metrics.registry).decode())
 
 
 def waiting(*, submitted_at: float = 1000.0, not_before: float | None = None) -> RunSnapshot:
@@ -163,7 +163,7 @@ def test_names_of_flows_that_never_ran_use_up_no_names() -> None:
     metrics.note_changes([held.finish(failed, now=1003.0, reason="execution_error")])
     # A known flow that some worker does not have is still that flow.
     metrics.note_changes([never_ran[0]])
-    seen = Scrape(render(metrics.registry).decode())
+    seen = Scrape(generate_latest(metrics.registry).decode())
     assert seen.label_values("pyoco_runs_ended_total", "flow") == {"other", "hello"}
     assert seen.value("pyoco_runs_ended_total", flow="hello") == 2
     assert seen.value("pyoco_runs_ended_total", flow="other") == len(never_ran)
@@ -308,7 +308,7 @@ async def test_a_scrape_looks_through_the_workers_once_and_not_for_every_tag(ser
 
 
 def test_the_gateway_shows_only_what_every_replica_reports_alike() -> None:
-    families = Scrape(render(RunsMetrics().of_fleet()).decode()).families
+    families = Scrape(generate_latest(RunsMetrics().of_fleet()).decode()).families
     assert {family.type for family in families.values()} == {"gauge"}
 
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from prometheus_client import CollectorRegistry
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
@@ -28,7 +28,6 @@ from ..errors import FleetError, code_of_status, envelope
 from ..logs.events import log_request
 from ..logs.failures import failure_meta, meta_of_code
 from ..logs.setup import elapsed_ms, exception_fields, log_context, problem_fields
-from ..telemetry.metrics import CONTENT_TYPE, render
 from ..telemetry.tracing import UNTRACED
 from .openapi import ERROR_RESPONSES
 from .query_parameters import known_parameters, refuse_parameters_beside, refuse_unknown_parameters
@@ -364,6 +363,7 @@ def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter
         if refresh is not None:
             await refresh()
         # In a thread: rendering a few thousand lines takes some milliseconds, and requests are served meanwhile.
-        return Response(await asyncio.to_thread(render, registry), media_type=CONTENT_TYPE)
+        text = await asyncio.to_thread(generate_latest, registry)
+        return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return router

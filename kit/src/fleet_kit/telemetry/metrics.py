@@ -2,13 +2,10 @@
 
 import platform
 
-from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector
 
 from ..build import release
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # The label value of all names beyond the limit.
 OTHER = "other"
@@ -27,10 +24,6 @@ def new_registry(component: str, *, revision: str = "unknown") -> CollectorRegis
     )
     build.labels(component, release(), revision, platform.python_version()).set(1)
     return registry
-
-
-def render(registry: Collector) -> bytes:
-    return generate_latest(registry)
 
 
 class BoundedNames:

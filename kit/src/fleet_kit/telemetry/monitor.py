@@ -11,9 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry
-
-from .metrics import CONTENT_TYPE, render
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +82,7 @@ def _application(
     def look(method: str, path: str) -> tuple[str, str, bytes]:
         match method, path:
             case "GET", "/metrics":
-                return "200 OK", CONTENT_TYPE, render(registry)
+                return "200 OK", CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry)
             case "GET", "/health":
                 return "200 OK", _JSON, _json({"status": "ok", "waiting_for": waiting_for()})
             case "GET", "/ready":

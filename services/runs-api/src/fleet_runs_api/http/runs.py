@@ -7,13 +7,13 @@ from typing import Annotated
 import orjson
 from fastapi import Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from fleet_kit.http.app import new_router, sse_event
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import MetricsReader, RunsReader, RunsWriter
 from fleet_kit.http.openapi import json_body
 from fleet_kit.http.query_parameters import Moment
-from fleet_kit.telemetry.metrics import CONTENT_TYPE, render
 
 from ..accept.requests import CancelRun
 from ..read.event_ids import EventId
@@ -95,4 +95,4 @@ async def read_fleet_metrics(_: MetricsReader, service: Service) -> Response:
     Its cost does not depend on the number of runs.
     """
     await service.gauges.show_fleet()
-    return Response(render(service.metrics.of_fleet()), media_type=CONTENT_TYPE)
+    return Response(generate_latest(service.metrics.of_fleet()), media_type=CONTENT_TYPE_PLAIN_0_0_4)
