@@ -161,7 +161,7 @@ async def test_output_above_what_nats_takes_is_left_out_and_marked_and_the_run_i
     assert (run.status, run.attempt, run.task_records_truncated) == (RunStatus.COMPLETED, 1, True)
     assert (run.result, run.result_truncated) == (None, True)
     assert (run.params_truncated, run.tasks_truncated) == (False, False)
-    assert len(run.encode()) <= min(max_snapshot_bytes, desk.link.max_payload)
+    assert len(run.encode()) <= min(max_snapshot_bytes, desk.link.client.max_payload)
     assert run.tasks == {"return_much": TaskStatus.SUCCEEDED}
     await desk.wait_queue_empty()
     assert await desk.dead_letters() == []

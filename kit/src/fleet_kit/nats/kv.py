@@ -119,14 +119,10 @@ class Mirror:
         self._link = link
         self._bucket = bucket
         self._on_change = on_change
-        self._values: dict[str, bytes] = {}
+        self.values: dict[str, bytes] = {}
         self._task: asyncio.Task[None] | None = None
         # Every change up to this revision has been seen.
         self.revision = 0
-
-    @property
-    def values(self) -> dict[str, bytes]:
-        return self._values
 
     async def restart(self) -> None:
         """Load the whole bucket, then watch it. Register this as a hook of the link."""
@@ -138,8 +134,8 @@ class Mirror:
         except BaseException:
             await self._end(watcher)
             raise
-        gone = self._values.keys() - fresh.keys()
-        self._values, self.revision = fresh, revision
+        gone = self.values.keys() - fresh.keys()
+        self.values, self.revision = fresh, revision
         if self._on_change is not None:
             for key in gone:
                 self._on_change(key, None)
@@ -167,7 +163,7 @@ class Mirror:
             async for entry in watcher:
                 if entry is None:
                     continue
-                value = self._apply(self._values, entry.key, entry.value, entry.operation)
+                value = self._apply(self.values, entry.key, entry.value, entry.operation)
                 self.revision = entry.revision or self.revision
                 if self._on_change is not None:
                     self._on_change(entry.key, value)

@@ -9,9 +9,8 @@ from typing import Any
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js import JetStreamContext, api
+from nats.js import api
 
 from fleet_contracts.nats_roles import inbox_prefix
 from fleet_contracts.problems import Problem
@@ -53,13 +52,14 @@ class NatsLink:
         self._settings = settings
         self._name = name
         self._api_prefixes = list(api_prefixes)
-        self._client = ReconnectingClient()
+        self.client = ReconnectingClient()
+        self.jetstream = HeartbeatJetStream(self.client, timeout=settings.nats_request_timeout_sec)
         self._hooks: list[Hook] = []
         self._prepared = asyncio.Event()
         self._down_because: str | None = "not connected yet"
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies = Replies(
-            self._client, timeout_seconds=settings.nats_request_timeout_sec, on_silence=self._leave_silent_server
+            self.client, timeout_seconds=settings.nats_request_timeout_sec, on_silence=self._leave_silent_server
         )
         self._failures = RateLimitedLog()
         self.reconnects = 0
@@ -68,17 +68,9 @@ class NatsLink:
         self._hooks.append(hook)
 
     @property
-    def client(self) -> Client:
-        return self._client
-
-    @property
-    def jetstream(self) -> JetStreamContext:
-        return HeartbeatJetStream(self._client, timeout=self._settings.nats_request_timeout_sec)
-
-    @property
     def down_because(self) -> str | None:
         """Why the link is not ready, in a few words; None when it is."""
-        if self._client.is_connected and self._prepared.is_set():
+        if self.client.is_connected and self._prepared.is_set():
             return None
         return self._down_because or "preparing streams and buckets"
 
@@ -90,10 +82,6 @@ class NatsLink:
     def full_because(self) -> str | None:
         """Why writes are refused although the link is ready: NATS has no disk space. None if they are not."""
         return "no space is left on the disk of NATS" if self._replies.fullness.is_noted else None
-
-    @property
-    def max_payload(self) -> int:
-        return self._client.max_payload
 
     def require(self) -> None:
         """Raise NatsUnavailable at once, without waiting for a timeout, when the link is known to be down."""
@@ -117,13 +105,13 @@ class NatsLink:
                 task.cancel()
             tasks = (await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_SECONDS))[1]
         self._replies.close()
-        if self._client.is_connected:
+        if self.client.is_connected:
             try:
                 async with asyncio.timeout(2):
-                    await self._client.flush()
+                    await self.client.flush()
             except OUTAGES:
                 logger.debug("could not flush before closing", exc_info=True)
-        await self._client.close()
+        await self.client.close()
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> Ack:
         """Publish to JetStream and wait for its ack."""
@@ -150,7 +138,7 @@ class NatsLink:
     ) -> None:
         """Publish without waiting for anything."""
         try:
-            await self._client.publish(subject, payload, reply=reply, headers=headers)
+            await self.client.publish(subject, payload, reply=reply, headers=headers)
         except OUTAGES as error:
             raise self.unavailable(error) from error
 
@@ -216,7 +204,7 @@ class NatsLink:
         servers = [url.strip() for url in settings.nats_url.split(",")]
         random.shuffle(servers)
         # With max_reconnect_attempts=-1 the first connect, too, is retried until it succeeds.
-        await self._client.connect(
+        await self.client.connect(
             servers=servers,
             dont_randomize=True,
             name=self._name,
@@ -245,7 +233,7 @@ class NatsLink:
         round_ = self.reconnects
         delay = 0.05
         begun = time.monotonic()
-        while self._client.is_connected and round_ == self.reconnects:
+        while self.client.is_connected and round_ == self.reconnects:
             try:
                 for hook in self._hooks:
                     await hook()
@@ -267,16 +255,17 @@ class NatsLink:
         self._spawn(self._move_on("JetStream takes nothing at this server"))
 
     async def _move_on(self, reason: str) -> None:
-        if self._client.is_connected and len(self._client.servers) > 1:
+        if self.client.is_connected and len(self.client.servers) > 1:
             logger.warning("trying another NATS server: %s", reason, extra={"meta": {"server": self._server()}})
             self._down_because = reason
-            await self._client.leave_server(reason)
+            await self.client.leave_server(reason)
 
     async def _on_error(self, error: Exception) -> None:
         if (subject := denied_subject(error)) is not None:
             self.deny(subject)
-        self._note_outage(error)
         text = explained(error)
+        if not self.client.is_connected:
+            self._down_because = text
         logger.log(
             self._failures.level(text),
             "NATS reported an error: %s",
@@ -287,7 +276,7 @@ class NatsLink:
 
     async def _on_disconnected(self) -> None:
         self._prepared.clear()
-        if not self._client.is_closed:
+        if not self.client.is_closed:
             self._down_because = self._down_because or "connection lost"
             logger.warning("disconnected from NATS", extra=problem_fields(Problem.NATS_UNAVAILABLE))
         self._replies.fail(self._down_because or "connection closed", on_disconnect=True)
@@ -306,15 +295,11 @@ class NatsLink:
 
     def deny(self, subject: str) -> None:
         """Fail all that waits for an answer to this subject, given in lower case: the server has denied it."""
-        self._client.deny(subject)
+        self.client.deny(subject)
         self._replies.deny(subject)
 
-    def _note_outage(self, error: Exception) -> None:
-        if not self._client.is_connected:
-            self._down_because = explained(error)
-
     def _server(self) -> str:
-        url = self._client.connected_url
+        url = self.client.connected_url
         return url.netloc.rpartition("@")[2] if url else ""
 
     def _spawn(self, work: Any) -> None:

@@ -226,7 +226,7 @@ class ObjectWriter(ObjectStore):
 
     async def _send(self, nuid: str, source: AsyncIterable[bytes], in_flight: deque[asyncio.Future[Ack]]) -> Draft:
         subject = object_chunks_subject(self.bucket, nuid)
-        chunk_bytes = min(CHUNK_BYTES, self._link.max_payload)
+        chunk_bytes = min(CHUNK_BYTES, self._link.client.max_payload)
         digest = hashlib.sha256()
         size = chunks = 0
         async for chunk in _cut(source, chunk_bytes):

@@ -43,7 +43,7 @@ class Snapshots(Documents[RunSnapshot]):
     def encode(self, value: RunSnapshot) -> bytes:
         data = value.encode()
         # NATS refuses larger messages, whatever the setting says.
-        most = self._link.max_payload - _HEADER_ROOM_BYTES
+        most = self._link.client.max_payload - _HEADER_ROOM_BYTES
         limit = min(self._max_bytes, most)
         if len(data) <= limit:
             return data

@@ -250,8 +250,8 @@ class Submission(Part):
     def _refuse_if_too_large(self, job: Job, job_bytes: int) -> None:
         # The workflow's text has a limit of its own and never goes into the snapshot.
         input_bytes = job_bytes - (len(to_json(job.workflow_yaml)) if job.workflow_yaml is not None else 0)
-        most = min(self._settings.max_run_snapshot_bytes, self._link.max_payload) - _HEADROOM_BYTES
-        if input_bytes > most or job_bytes > self._link.max_payload - _HEADROOM_BYTES:
+        most = min(self._settings.max_run_snapshot_bytes, self._link.client.max_payload) - _HEADROOM_BYTES
+        if input_bytes > most or job_bytes > self._link.client.max_payload - _HEADROOM_BYTES:
             raise SubmissionTooLarge(
                 f"the run's input has {input_bytes} bytes, at most {most} are allowed; "
                 "keep big data elsewhere and pass a reference to it",
