@@ -81,7 +81,7 @@ class NatsLink:
     @property
     def full_because(self) -> str | None:
         """Why writes are refused although the link is ready: NATS has no disk space. None if they are not."""
-        return "no space is left on the disk of NATS" if self._replies.fullness.is_noted else None
+        return "no space is left on the disk of NATS" if self._replies.is_storage_full else None
 
     def require(self) -> None:
         """Raise NatsUnavailable at once, without waiting for a timeout, when the link is known to be down."""
@@ -284,7 +284,6 @@ class NatsLink:
     async def _on_reconnected(self) -> None:
         self.reconnects += 1
         self._down_because = None
-        self._replies.silence.end()
         logger.info("reconnected to NATS", extra={"meta": {"server": self._server()}})
         self._spawn(self._prepare())
 

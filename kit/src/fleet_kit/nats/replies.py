@@ -7,6 +7,7 @@ Figures are in ADR 13.
 
 import asyncio
 import itertools
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +18,12 @@ from nats.aio.msg import Msg
 
 from ..errors import NatsUnavailable
 from .client import NotPermitted
-from .outages import NoSpaceLeft, StorageFull, WriteSilence
+from .outages import NoSpaceLeft
 from .timeouts import RequestTimeouts
 
 _WRONG_LAST_SEQUENCE = (10071, 10164)
+# How long a full disk is reported after a refused write, unless a later write succeeds.
+_FULL_SECONDS = 30.0
 
 
 class WrongRevision(Exception):
@@ -81,9 +84,16 @@ class Replies:
         self._tokens = itertools.count()
         self._ack_prefix = ""
         self._answer_prefix = ""
+        self._timeout_seconds = timeout_seconds
         self._timeouts = RequestTimeouts(timeout_seconds, self._time_out)
-        self.silence = WriteSilence(timeout_seconds)
-        self.fullness = StorageFull()
+        # Since when JetStream has answered no write at all, not even with a refusal.
+        self._silent_since: float | None = None
+        self._full_until = float("-inf")
+
+    @property
+    def is_storage_full(self) -> bool:
+        """Whether JetStream refused the latest write because its disk is full."""
+        return time.monotonic() < self._full_until
 
     async def listen(self) -> None:
         self._ack_prefix = await self._subscribe(self._on_ack)
@@ -128,6 +138,7 @@ class Replies:
 
     def fail(self, reason: str, *, on_disconnect: bool = False) -> None:
         """Fail all pending messages; a disconnect leaves the requests that outlive it."""
+        self._silent_since = None
         requests = (r for r in self._requests.values() if not (on_disconnect and r.outlives_connection))
         for pending in (*self._publishes.values(), *requests):
             pending.fail(NatsUnavailable(f"NATS is unavailable ({reason}); try again when it is back"))
@@ -150,10 +161,11 @@ class Replies:
             self._note_silence(since=asyncio.get_running_loop().time())
             publish.future.set_exception(NatsUnavailable("NATS is unavailable (no stream takes this subject)"))
             return
-        self.silence.end()
+        self._silent_since = None
         answer: dict[str, Any] = orjson.loads(msg.data)
         error = answer.get("error")
-        self.fullness.note(is_full=error is not None and NoSpaceLeft.is_meant_by(error))
+        is_full = error is not None and NoSpaceLeft.is_meant_by(error)
+        self._full_until = time.monotonic() + _FULL_SECONDS if is_full else float("-inf")
         if error is not None:
             publish.future.set_exception(_refusal(error))
         else:
@@ -177,7 +189,10 @@ class Replies:
             request.fail(TimeoutError())
 
     def _note_silence(self, *, since: float) -> None:
-        if self.silence.note(since=since, now=asyncio.get_running_loop().time()):
+        """Note an unanswered write. If none was answered for too long, our server may be the cause."""
+        self._silent_since = since if self._silent_since is None else min(self._silent_since, since)
+        if asyncio.get_running_loop().time() - self._silent_since >= self._timeout_seconds:
+            self._silent_since = None
             self._on_silence()
 
 
