@@ -1,11 +1,10 @@
 """Backup and restore of whole streams by JetStream's own API: messages, sequences, times, settings."""
 
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import orjson
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import Error
 from nats.js.errors import NotFoundError
 
@@ -26,42 +25,45 @@ class CopyFailed(NatsUnavailable):
     """A stream could not be copied."""
 
 
-class StreamCopy:
-    """A snapshot of one stream at one moment: its description, then its content piece by piece."""
+async def copy_stream(link: NatsLink, stream: str) -> AsyncIterator[Description | bytes]:
+    """A snapshot of one stream: first its settings and state, then the pieces that a restore sends back.
 
-    def __init__(self, link: NatsLink, stream: str) -> None:
-        self._client: Client = link.client
-        self._stream = stream
-
-    async def pieces(self) -> AsyncIterator[Description | bytes]:
-        """Yields settings and state first, then the pieces that a restore sends back. Consumers are not included."""
-        inbox = self._client.new_inbox()
-        arriving = await self._client.subscribe(inbox, pending_bytes_limit=-1)
-        try:
-            wanted = {"deliver_subject": inbox, "no_consumers": True, "chunk_size": _CHUNK_BYTES}
-            answer = await _ask(
-                self._client, f"{_API}.SNAPSHOT.{self._stream}", {**wanted, "window_size": _WINDOW_BYTES}
-            )
-            yield {"config": answer["config"], "state": answer["state"]}
-            while True:
-                chunk = await arriving.next_msg(timeout=_SILENCE_SECONDS)
-                if not chunk.data:
-                    _refuse_early_end(chunk, self._stream)
-                    return
-                yield chunk.data
-                if chunk.reply:
-                    await self._client.publish(chunk.reply, b"")
-        except Error as error:
-            raise CopyFailed(f"NATS did not send all of {self._stream} ({error!r}); try again") from error
-        finally:
-            await arriving.unsubscribe()
+    Consumers are not included.
+    """
+    client = link.client
+    inbox = client.new_inbox()
+    arriving = await client.subscribe(inbox, pending_bytes_limit=-1)
+    try:
+        answer = await _ask(
+            client,
+            f"{_API}.SNAPSHOT.{stream}",
+            {
+                "deliver_subject": inbox,
+                "no_consumers": True,
+                "chunk_size": _CHUNK_BYTES,
+                "window_size": _WINDOW_BYTES,
+            },
+        )
+        yield {"config": answer["config"], "state": answer["state"]}
+        while (chunk := await arriving.next_msg(timeout=_SILENCE_SECONDS)).data:
+            yield chunk.data
+            if chunk.reply:
+                await client.publish(chunk.reply, b"")
+        headers = chunk.headers or {}
+        if (status := headers.get("Status", _END)) != _END:
+            reason = headers.get("Description", status)
+            raise CopyFailed(f"NATS stopped in the middle of {stream} ({reason}); try again")
+    except Error as error:
+        raise CopyFailed(f"NATS did not send all of {stream} ({error!r}); try again") from error
+    finally:
+        await arriving.unsubscribe()
 
 
 class StreamRestore:
     """Restores a stream from a copy. The stream appears only when all of it has been sent."""
 
     def __init__(self, link: NatsLink, description: Description) -> None:
-        self._client: Client = link.client
+        self._client = link.client
         self._description = description
         self.stream: str = description["config"]["name"]
         self._subject = ""
@@ -103,13 +105,5 @@ async def _send(client: Client, subject: str, content: bytes) -> Description:
         raise CopyFailed(f"NATS does not answer on {subject} ({error!r}); try again") from error
     reply: Description = orjson.loads(answer.data) if answer.data else {}
     if "error" in reply:
-        raise CopyFailed(f"NATS refuses: {cast('dict[str, Any]', reply['error']).get('description')}")
+        raise CopyFailed(f"NATS refuses: {reply['error'].get('description')}")
     return reply
-
-
-def _refuse_early_end(last: Msg, stream: str) -> None:
-    """Raise CopyFailed if the last message has another status than the regular end."""
-    status = (last.headers or {}).get("Status", _END)
-    if status != _END:
-        reason = (last.headers or {}).get("Description", status)
-        raise CopyFailed(f"NATS stopped in the middle of {stream} ({reason}); try again")

@@ -11,7 +11,7 @@ import orjson
 
 from fleet_contracts.names import WireNames, kv_stream, object_stream
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.stream_copies import Description, StreamCopy, StreamRestore, existing_streams
+from fleet_kit.nats.stream_copies import Description, StreamRestore, copy_stream, existing_streams
 
 _FORMAT = 1
 _CONTENTS = "backup.json"
@@ -61,7 +61,7 @@ async def restore(link: NatsLink, source: IO[bytes], *, replicas: int | None) ->
 
 async def _copy(link: NatsLink, stream: str, archive: tarfile.TarFile) -> Copied:
     number = size = messages = 0
-    async for piece in StreamCopy(link, stream).pieces():
+    async for piece in copy_stream(link, stream):
         if isinstance(piece, dict):
             messages = piece["state"]["messages"]
             await asyncio.to_thread(_add, archive, f"{stream}/{_DESCRIPTION}", orjson.dumps(piece))
