@@ -5,7 +5,7 @@ import hashlib
 import io
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 
 import pytest
 from nats.js import JetStreamContext
@@ -44,6 +44,13 @@ async def pieces(data: bytes, size: int = 50_000) -> AsyncIterator[bytes]:
         yield data[start : start + size]
 
 
+async def write(
+    store: ObjectWriter, name: str, source: AsyncIterable[bytes], *, headers: dict[str, str] | None = None
+) -> StoredObject:
+    async with store.draft(source) as draft:
+        return await store.name(draft, name, headers=headers or {})
+
+
 async def content(store: ObjectStore, stored: StoredObject, start: int = 0, stop: int | None = None) -> bytes:
     return b"".join([piece async for piece in store.read(stored, start=start, stop=stop)])
 
@@ -68,7 +75,7 @@ async def chunk_counts(js: JetStreamContext) -> dict[str, int]:
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 20 * CHUNK + 17])
 async def test_an_object_is_read_as_it_was_written(store: ObjectWriter, size: int) -> None:
     data = os.urandom(size)
-    written = await store.write("a thing/ü", pieces(data), headers={"x-color": "red"})
+    written = await write(store, "a thing/ü", pieces(data), headers={"x-color": "red"})
     found = await store.find("a thing/ü")
     assert found is not None
     assert (found.name, found.nuid, found.size, found.sequence) == (
@@ -84,7 +91,7 @@ async def test_an_object_is_read_as_it_was_written(store: ObjectWriter, size: in
 
 async def test_our_objects_are_read_by_other_clients(store: ObjectWriter, link: NatsLink) -> None:
     data = os.urandom(3 * CHUNK + 5)
-    written = await store.write("thing", pieces(data), headers={"x-color": "red"})
+    written = await write(store, "thing", pieces(data), headers={"x-color": "red"})
     theirs = await link.jetstream.object_store(BUCKET)
     buffer = io.BytesIO()
     result = await theirs.get("thing", writeinto=buffer)
@@ -92,7 +99,7 @@ async def test_our_objects_are_read_by_other_clients(store: ObjectWriter, link: 
     assert (result.info.nuid, result.info.size, result.info.chunks) == (written.nuid, len(data), 4)
     assert result.info.headers == {"x-color": "red"}
     assert [info.name for info in await theirs.list(ignore_deletes=True)] == ["thing"]
-    await store.delete(written)
+    await store.delete(written, headers={})
     with pytest.raises(ObjectNotFoundError):
         await theirs.get("thing")
 
@@ -122,11 +129,11 @@ async def test_headers_that_are_lists_are_understood(store: ObjectWriter, link: 
 async def test_the_list_has_every_living_object_and_the_sequence_of_the_last_change(store: ObjectWriter) -> None:
     assert (await store.list()).sequence == 0
     for number in range(600):
-        await store.write(f"thing-{number}", pieces(b"x"))
-    replaced = await store.write("thing-3", pieces(b"new"))
+        await write(store, f"thing-{number}", pieces(b"x"))
+    replaced = await write(store, "thing-3", pieces(b"new"))
     five = await store.find("thing-5")
     assert five is not None
-    assert await store.delete(five)
+    assert await store.delete(five, headers={})
     listing = await store.list()
     assert len(listing.objects) == 599
     assert {stored.name for stored in listing.objects} == {f"thing-{n}" for n in range(600) if n != 5}
@@ -138,7 +145,7 @@ async def test_the_list_has_every_living_object_and_the_sequence_of_the_last_cha
 async def test_what_is_no_object_is_passed_over_and_still_counts_as_a_change(
     store: ObjectWriter, link: NatsLink
 ) -> None:
-    await store.write("thing", pieces(b"x"))
+    await write(store, "thing", pieces(b"x"))
     ack = await link.publish(f"$O.{BUCKET}.M.bm9uc2Vuc2U=", b"nonsense")
     listing = await store.list()
     assert [stored.name for stored in listing.objects] == ["thing"]
@@ -147,21 +154,21 @@ async def test_what_is_no_object_is_passed_over_and_still_counts_as_a_change(
 
 
 async def test_the_old_chunks_of_a_replaced_or_deleted_object_are_gone(store: ObjectWriter, link: NatsLink) -> None:
-    await store.write("thing", pieces(os.urandom(3 * CHUNK)))
-    second = await store.write("thing", pieces(os.urandom(2 * CHUNK)))
+    await write(store, "thing", pieces(os.urandom(3 * CHUNK)))
+    second = await write(store, "thing", pieces(os.urandom(2 * CHUNK)))
     assert await chunk_counts(link.jetstream) == {second.nuid: 2}
-    assert await store.delete(second)
+    assert await store.delete(second, headers={})
     assert await chunk_counts(link.jetstream) == {}
     assert await store.find("thing") is None
     # A name may come back.
-    third = await store.write("thing", pieces(b"third"))
+    third = await write(store, "thing", pieces(b"third"))
     assert await content(store, third) == b"third"
 
 
 async def test_an_object_that_changed_since_it_was_found_is_not_deleted(store: ObjectWriter) -> None:
-    first = await store.write("thing", pieces(b"first"))
-    second = await store.write("thing", pieces(b"second"))
-    assert not await store.delete(first)
+    first = await write(store, "thing", pieces(b"first"))
+    second = await write(store, "thing", pieces(b"second"))
+    assert not await store.delete(first, headers={})
     assert await content(store, second) == b"second"
 
 
@@ -174,7 +181,7 @@ async def test_a_part_of_an_object_is_read_from_between_the_chunks_of_others(
 ) -> None:
     data, other = os.urandom(12 * CHUNK), os.urandom(12 * CHUNK)
     async with store.draft(pieces(os.urandom(CHUNK))):
-        stored, _ = await asyncio.gather(store.write("thing", pieces(data)), store.write("other", pieces(other)))
+        stored, _ = await asyncio.gather(write(store, "thing", pieces(data)), write(store, "other", pieces(other)))
     assert await content(store, stored, start, stop) == data[start:stop]
 
 
@@ -182,7 +189,7 @@ async def test_the_end_of_a_large_object_is_reached_without_reading_all_of_it(
     store: ObjectWriter, link: NatsLink
 ) -> None:
     data = os.urandom(100 * CHUNK)
-    stored = await store.write("thing", pieces(data))
+    stored = await write(store, "thing", pieces(data))
     before = link.client.stats["in_bytes"]
     assert await content(store, stored, len(data) - 10) == data[-10:]
     assert link.client.stats["in_bytes"] - before < 5 * CHUNK
@@ -201,7 +208,7 @@ async def test_a_source_that_fails_leaves_nothing_behind(store: ObjectWriter, li
         raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
-        await store.write("thing", failing())
+        await write(store, "thing", failing())
     assert await chunk_counts(link.jetstream) == {}
     assert (await store.list()).sequence == 0
 
@@ -217,7 +224,7 @@ async def test_a_writer_that_is_cancelled_leaves_nothing_behind(
             yield os.urandom(CHUNK)
             await asyncio.sleep(0)
 
-    writing = asyncio.create_task(store.write("thing", endless()))
+    writing = asyncio.create_task(write(store, "thing", endless()))
 
     async def some_chunks() -> bool:
         return sum((await chunk_counts(link.jetstream)).values()) > 20
@@ -231,14 +238,14 @@ async def test_a_writer_that_is_cancelled_leaves_nothing_behind(
 
 
 async def test_only_one_of_many_writers_that_saw_the_same_list_wins(store: ObjectWriter, link: NatsLink) -> None:
-    await store.write("thing", pieces(b"x"))
+    await write(store, "thing", pieces(b"x"))
     listing = await store.list()
 
-    async def write(number: int) -> StoredObject:
+    async def enter(number: int) -> StoredObject:
         async with store.draft(pieces(b"y" * CHUNK)) as draft:
-            return await store.name(draft, f"thing-{number}", after=listing.sequence)
+            return await store.name(draft, f"thing-{number}", headers={}, after=listing.sequence)
 
-    outcomes = await asyncio.gather(*(write(number) for number in range(10)), return_exceptions=True)
+    outcomes = await asyncio.gather(*(enter(number) for number in range(10)), return_exceptions=True)
     winners = [outcome for outcome in outcomes if isinstance(outcome, StoredObject)]
     assert len(winners) == 1
     assert sum(isinstance(outcome, WrongRevision) for outcome in outcomes) == 9
@@ -248,18 +255,18 @@ async def test_only_one_of_many_writers_that_saw_the_same_list_wins(store: Objec
 
 async def test_the_first_object_of_a_store_may_be_expected_to_be_the_first(store: ObjectWriter) -> None:
     async with store.draft(pieces(b"x")) as draft:
-        await store.name(draft, "thing", after=0)
+        await store.name(draft, "thing", headers={}, after=0)
     async with store.draft(pieces(b"y")) as draft:
         with pytest.raises(WrongRevision):
-            await store.name(draft, "other", after=0)
+            await store.name(draft, "other", headers={}, after=0)
         # The draft is still good for another try.
-        await store.name(draft, "other", after=(await store.list()).sequence)
+        await store.name(draft, "other", headers={}, after=(await store.list()).sequence)
     assert len((await store.list()).objects) == 2
 
 
 async def test_a_damaged_object_is_never_read_to_its_end(store: ObjectWriter, link: NatsLink) -> None:
     data = os.urandom(3 * CHUNK)
-    stored = await store.write("thing", pieces(data))
+    stored = await write(store, "thing", pieces(data))
     await link.publish(f"$O.{BUCKET}.C.{stored.nuid}", b"more")
     read, _ = await broken_off(store.read(stored))
     assert len(read) < len(data)
@@ -268,7 +275,7 @@ async def test_a_damaged_object_is_never_read_to_its_end(store: ObjectWriter, li
 async def test_an_object_whose_bytes_differ_from_its_digest_is_never_read_to_its_end(
     store: ObjectWriter, link: NatsLink
 ) -> None:
-    stored = await store.write("thing", pieces(os.urandom(CHUNK)))
+    stored = await write(store, "thing", pieces(os.urandom(CHUNK)))
     await store.purge(stored.nuid)
     await link.publish(f"$O.{BUCKET}.C.{stored.nuid}", os.urandom(CHUNK))
     read, why = await broken_off(store.read(stored))
@@ -278,10 +285,10 @@ async def test_an_object_whose_bytes_differ_from_its_digest_is_never_read_to_its
 
 async def test_an_object_that_vanishes_while_it_is_read_is_not_read_to_its_end(store: ObjectWriter) -> None:
     data = os.urandom(64 * CHUNK)
-    stored = await store.write("thing", pieces(data))
+    stored = await write(store, "thing", pieces(data))
     reading = store.read(stored)
     first = await anext(reading)
-    await store.delete(stored)
+    await store.delete(stored, headers={})
     rest, why = await broken_off(reading)
     assert len(first + rest) < len(data)
     assert "ends after" in why
@@ -307,7 +314,7 @@ async def test_an_object_whose_naming_was_never_answered_is_taken_back(
     store = PausesBeforeNaming(link, BUCKET, nats_server)
     try:
         with pytest.raises(NatsUnavailable):
-            await store.write("thing", pieces(os.urandom(2 * CHUNK)))
+            await write(store, "thing", pieces(os.urandom(2 * CHUNK)))
     finally:
         store.resume()
     # The server had the message in its socket, and takes it now.
@@ -319,7 +326,11 @@ async def test_an_object_whose_naming_was_never_answered_is_taken_back(
             return []
 
     assert await eventually(objects, within=20) == ["thing"]
-    await store.clear_leftovers()
+
+    async def no_headers(_: StoredObject) -> dict[str, str]:
+        return {}
+
+    await store.clear_leftovers(no_headers)
     assert await objects() == []
     assert await chunk_counts(link.jetstream) == {}
 
@@ -332,7 +343,7 @@ async def leave_orphan(link: NatsLink) -> None:
 
 async def test_orphan_chunks_are_swept_and_nothing_else(link: NatsLink) -> None:
     store = ObjectWriter(link, BUCKET, draft_seconds=0.1)
-    kept = await store.write("thing", pieces(os.urandom(2 * CHUNK)))
+    kept = await write(store, "thing", pieces(os.urandom(2 * CHUNK)))
     await leave_orphan(link)
 
     async def is_swept() -> bool:
@@ -354,13 +365,13 @@ async def test_a_draft_that_might_be_swept_gets_no_name_any_more(link: NatsLink)
     async with store.draft(pieces(os.urandom(CHUNK))) as draft:
         await eventually(lambda: time.monotonic() - draft.stored_at > 0.02)
         with pytest.raises(DraftTooOld):
-            await store.name(draft, "thing")
+            await store.name(draft, "thing", headers={})
     assert (await store.list()).objects == []
     assert await chunk_counts(link.jetstream) == {}
 
 
 async def test_a_deleted_objects_name_may_keep_other_headers(store: ObjectWriter) -> None:
-    stored = await store.write("thing", pieces(b"x"), headers={"x-color": "red"})
+    stored = await write(store, "thing", pieces(b"x"), headers={"x-color": "red"})
     await store.delete(stored, headers={"x-deleted-by": "me"})
     [deleted] = (await store.list()).deleted
     assert deleted.headers == {"x-deleted-by": "me"}
@@ -384,7 +395,7 @@ async def test_a_slow_writer_is_not_disturbed_by_another_process_that_sweeps(lin
 
     sweeper = asyncio.create_task(sweep())
     try:
-        stored = await slow.write("thing", slowly())
+        stored = await write(slow, "thing", slowly())
     finally:
         over.set()
     assert await sweeper == 0

@@ -30,7 +30,7 @@ from fleet_contracts.names import (
 from ..errors import NatsUnavailable
 from .link import Ack, NatsLink, WriteRefused, WrongRevision
 from .messages import last_message, unix_seconds
-from .objects import CHUNK_BYTES, DIGEST_PREFIX, ObjectMeta, ObjectStore, StoredObject
+from .objects import CHUNK_BYTES, DIGEST_PREFIX, ObjectStore, StoredObject
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +84,6 @@ class ObjectWriter(ObjectStore):
         self._nuids = NUID()
         self._leftovers: dict[str, _Leftover] = {}
 
-    async def write(
-        self, name: str, source: AsyncIterable[bytes], *, headers: Mapping[str, str] | None = None
-    ) -> StoredObject:
-        """Store an object; it replaces the one of the same name."""
-        async with self.draft(source) as draft:
-            return await self.name(draft, name, headers=headers)
-
     @asynccontextmanager
     async def draft(self, source: AsyncIterable[bytes]) -> AsyncIterator[Draft]:
         """Store the bytes; they are purged at the end of the block unless `name` made an object of them."""
@@ -111,9 +104,9 @@ class ObjectWriter(ObjectStore):
                 await asyncio.shield(asyncio.create_task(clearing))
 
     async def name(
-        self, draft: Draft, name: str, *, headers: Mapping[str, str] | None = None, after: int | None = None
+        self, draft: Draft, name: str, *, headers: Mapping[str, str], after: int | None = None
     ) -> StoredObject:
-        """Make an object of a draft.
+        """Make an object of a draft; it replaces the one of the same name.
 
         With `after`, the sequence of a `Listing`, only if no object of the store has changed since: otherwise
         WrongRevision, and the draft may be tried again. Without JetStream's ack it is unknown whether the object
@@ -122,7 +115,7 @@ class ObjectWriter(ObjectStore):
         before = await self.find(name)
         if time.monotonic() - draft.stored_at > self._draft_seconds:
             raise DraftTooOld()
-        meta = ObjectMeta(
+        stored = StoredObject(
             name=name,
             bucket=self.bucket,
             nuid=draft.nuid,
@@ -130,7 +123,7 @@ class ObjectWriter(ObjectStore):
             chunks=draft.chunks,
             digest=DIGEST_PREFIX + base64.urlsafe_b64encode(draft.sha256).decode(),
             mtime=datetime.now(UTC).isoformat(),
-            headers=dict(headers or {}),
+            headers=dict(headers),
             options={"max_chunk_size": draft.chunk_bytes},
         )
         condition = {}
@@ -141,7 +134,7 @@ class ObjectWriter(ObjectStore):
             }
         draft.named = True
         try:
-            ack = await self._publish_meta(meta, condition)
+            ack = await self._publish_meta(stored, condition)
         except (WrongRevision, WriteRefused):
             draft.named = False
             raise
@@ -150,16 +143,12 @@ class ObjectWriter(ObjectStore):
             raise
         if before is not None and before.nuid != draft.nuid:
             await self._throw_away(before.nuid)
-        return StoredObject(meta, ack.sequence, time.time())
+        return stored.model_copy(update={"sequence": ack.sequence, "modified": time.time()})
 
-    async def delete(self, stored: StoredObject, *, headers: Mapping[str, str] | None = None) -> bool:
-        """Delete an object as it was found; False if it has changed since.
-
-        The name stays known as deleted, with `headers` if they are given, and those of the object otherwise.
-        """
-        tombstone = stored.meta.model_copy(
-            update={"deleted": True, "size": 0, "chunks": 0, "digest": "", "mtime": ""}
-            | ({} if headers is None else {"headers": dict(headers)})
+    async def delete(self, stored: StoredObject, *, headers: Mapping[str, str]) -> bool:
+        """Delete an object as it was found; False if it has changed since. The name stays, with `headers`."""
+        tombstone = stored.model_copy(
+            update={"deleted": True, "size": 0, "chunks": 0, "digest": "", "mtime": "", "headers": dict(headers)}
         )
         try:
             await self._publish_meta(tombstone, {NATS_EXPECTED_LAST_SUBJECT_SEQUENCE: str(stored.sequence)})
@@ -172,12 +161,12 @@ class ObjectWriter(ObjectStore):
     def has_leftovers(self) -> bool:
         return bool(self._leftovers)
 
-    async def clear_leftovers(self, withdrawal: Withdrawal | None = None) -> None:
+    async def clear_leftovers(self, withdrawal: Withdrawal) -> None:
         """Withdraw what failed writes have left behind. Call it periodically."""
         for nuid, leftover in list(self._leftovers.items()):
             stored = await self.find(leftover.name) if leftover.name else None
             if stored is not None and stored.nuid == nuid:
-                headers = {} if withdrawal is None else await withdrawal(stored)
+                headers = await withdrawal(stored)
                 if not await self.delete(stored, headers=headers):
                     continue
             await self.purge(nuid)
@@ -245,10 +234,10 @@ class ObjectWriter(ObjectStore):
         await asyncio.shield(in_flight[0])
         in_flight.popleft()
 
-    async def _publish_meta(self, meta: ObjectMeta, condition: Mapping[str, str]) -> Ack:
-        subject = object_meta_subject(self.bucket, meta.name)
+    async def _publish_meta(self, stored: StoredObject, condition: Mapping[str, str]) -> Ack:
+        subject = object_meta_subject(self.bucket, stored.name)
         # None is left out: other clients accept some fields only as a string or a number.
-        payload = meta.model_dump_json(exclude_none=True).encode()
+        payload = stored.model_dump_json(exclude_none=True).encode()
         return await self._link.publish(subject, payload, {NATS_ROLLUP: "sub", **condition})
 
     async def _throw_away(

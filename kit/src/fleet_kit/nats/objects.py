@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from fleet_contracts.messages import Document, MalformedMessage
 from fleet_contracts.names import object_chunks_subject, object_meta_subject, object_metas_subject, object_stream
@@ -42,8 +42,8 @@ def _first_values(headers: Any) -> Any:
     return {name: value[0] if isinstance(value, list) and value else value for name, value in headers.items()}
 
 
-class ObjectMeta(Document):
-    """The meta message of an object, as the object store's format defines it."""
+class StoredObject(Document):
+    """The meta message of an object, as the object store's format defines it, and where it was found."""
 
     name: str
     bucket: str = ""
@@ -55,6 +55,10 @@ class ObjectMeta(Document):
     deleted: bool | None = None
     headers: Annotated[dict[str, str], BeforeValidator(_first_values)] = {}
     options: dict[str, Any] | None = None
+    # The stream sequence of the message; it rises with every change of the object.
+    sequence: int = Field(0, exclude=True)
+    # When JetStream stored the message, in unix seconds.
+    modified: float = Field(0.0, exclude=True)
 
     @property
     def sha256_hex(self) -> str | None:
@@ -68,43 +72,10 @@ class ObjectMeta(Document):
             return None
 
     @property
-    def is_link(self) -> bool:
-        return bool((self.options or {}).get("link"))
-
-    @property
     def chunk_bytes(self) -> int:
         """The size of every chunk but the last; 0 if the meta does not name it."""
         size = (self.options or {}).get("max_chunk_size")
         return size if isinstance(size, int) and size > 0 else 0
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    meta: ObjectMeta
-    # The stream sequence of its meta message; it rises with every change of the object.
-    sequence: int
-    # When JetStream stored that message, in unix seconds.
-    modified: float
-
-    @property
-    def name(self) -> str:
-        return self.meta.name
-
-    @property
-    def nuid(self) -> str:
-        return self.meta.nuid
-
-    @property
-    def size(self) -> int:
-        return self.meta.size
-
-    @property
-    def sha256_hex(self) -> str | None:
-        return self.meta.sha256_hex
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return self.meta.headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +107,17 @@ class ObjectStore:
             found |= {message.subject: stored for message in page if (stored := _stored_object(message)) is not None}
         by_age = sorted(found.values(), key=lambda stored: stored.sequence)
         return Listing(
-            objects=[stored for stored in by_age if not stored.meta.deleted],
-            deleted=[stored for stored in by_age if stored.meta.deleted],
+            objects=[stored for stored in by_age if not stored.deleted],
+            deleted=[stored for stored in by_age if stored.deleted],
             sequence=sequence,
         )
 
     async def find(self, name: str, *, linearizable: bool = False) -> StoredObject | None:
         """The object of that name, unless it is deleted."""
-        stored = await self.look_up(name, linearizable=linearizable)
-        return None if stored is None or stored.meta.deleted else stored
-
-    async def look_up(self, name: str, *, linearizable: bool = False) -> StoredObject | None:
-        """The object of that name, even if it is deleted."""
         subject = object_meta_subject(self.bucket, name)
         message = await last_message(self._link, self.stream, subject, linearizable=linearizable)
-        return None if message is None else _stored_object(message)
+        stored = None if message is None else _stored_object(message)
+        return None if stored is None or stored.deleted else stored
 
     async def read(self, stored: StoredObject, *, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
         """The bytes from `start` up to `stop`, piece by piece; ObjectDamaged if they are not all there.
@@ -158,53 +125,54 @@ class ObjectStore:
         The last piece is held back until size and digest (of a whole object) are verified, so a read that completes
         is correct.
         """
-        meta = stored.meta
-        stop = meta.size if stop is None else min(stop, meta.size)
-        if start >= stop and meta.size > 0:
+        stop = stored.size if stop is None else min(stop, stored.size)
+        if start >= stop and stored.size > 0:
             return
-        whole = hashlib.sha256() if start == 0 and stop == meta.size else None
-        index, after = await self._place_of(meta, start // meta.chunk_bytes if meta.chunk_bytes else 0)
-        position = index * meta.chunk_bytes
+        whole = hashlib.sha256() if start == 0 and stop == stored.size else None
+        index, after = await self._place_of(stored, start // stored.chunk_bytes if stored.chunk_bytes else 0)
+        position = index * stored.chunk_bytes
         held = b""
-        subject = object_chunks_subject(self.bucket, meta.nuid)
+        subject = object_chunks_subject(self.bucket, stored.nuid)
         while position < stop:
             page = await messages_of(self._link, self.stream, subject, after=after, max_bytes=_PAGE_BYTES)
             if not page:
-                raise ObjectDamaged(f"the object {meta.name} ends after {position} of {meta.size} bytes", at=position)
+                raise ObjectDamaged(
+                    f"the object {stored.name} ends after {position} of {stored.size} bytes", at=position
+                )
             after = page[-1].sequence
             for chunk in page:
                 if whole is not None:
                     whole.update(chunk.data)
                 piece = chunk.data[max(start - position, 0) : max(stop - position, 0)]
                 position += len(chunk.data)
-                if index > 0 and position < meta.size and len(chunk.data) != meta.chunk_bytes:
-                    raise ObjectDamaged(f"the object {meta.name} has chunks of several sizes; read it as a whole")
+                if index > 0 and position < stored.size and len(chunk.data) != stored.chunk_bytes:
+                    raise ObjectDamaged(f"the object {stored.name} has chunks of several sizes; read it as a whole")
                 if piece:
                     if held:
                         yield held
                     held = piece
-        if stop == meta.size and position != meta.size:
-            raise ObjectDamaged(f"the object {meta.name} has {position} bytes instead of {meta.size}")
-        if whole is not None and meta.sha256_hex is not None and whole.hexdigest() != meta.sha256_hex:
-            raise ObjectDamaged(f"the object {meta.name} is damaged: its digest is not the one that was stored")
+        if stop == stored.size and position != stored.size:
+            raise ObjectDamaged(f"the object {stored.name} has {position} bytes instead of {stored.size}")
+        if whole is not None and stored.sha256_hex is not None and whole.hexdigest() != stored.sha256_hex:
+            raise ObjectDamaged(f"the object {stored.name} is damaged: its digest is not the one that was stored")
         if held:
             yield held
 
-    async def _place_of(self, meta: ObjectMeta, wanted: int) -> tuple[int, int]:
+    async def _place_of(self, stored: StoredObject, wanted: int) -> tuple[int, int]:
         """The position of the wanted chunk or of one before it: its index, and the sequence before it.
 
         The chunks of an object are stored in order, with those of others in between. The server returns how many
         chunks follow the one it found, hence its index; the position of the wanted one is estimated from that.
         """
-        if wanted <= 0 or meta.chunks != -(-meta.size // meta.chunk_bytes):
+        if wanted <= 0 or stored.chunks != -(-stored.size // stored.chunk_bytes):
             return 0, 0
-        subject = object_chunks_subject(self.bucket, meta.nuid)
+        subject = object_chunks_subject(self.bucket, stored.nuid)
         best = (0, 0)
         after = 0
         for _ in range(_GUESSES):
             found = await messages_of(self._link, self.stream, subject, after=after, limit=1)
             following = found[0].headers.get("Nats-Num-Pending") if found else None
-            if following is None or (index := meta.chunks - 1 - int(following)) > wanted:
+            if following is None or (index := stored.chunks - 1 - int(following)) > wanted:
                 break
             best = (index, found[0].sequence - 1)
             if index == wanted:
@@ -216,10 +184,10 @@ class ObjectStore:
 def _stored_object(message: StoredMessage) -> StoredObject | None:
     """The object of a meta message; None for a link to another object or an unreadable message."""
     try:
-        meta = ObjectMeta.decode(message.data)
+        stored = StoredObject.decode(message.data)
     except MalformedMessage as error:
         logger.warning("an object's meta at %s is not readable: %s", message.subject, error)
         return None
-    if meta.is_link:
+    if (stored.options or {}).get("link"):
         return None
-    return StoredObject(meta, message.sequence, message.stored_at)
+    return stored.model_copy(update={"sequence": message.sequence, "modified": message.stored_at})
