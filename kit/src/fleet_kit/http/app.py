@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import re
 import time
 import uuid
@@ -151,9 +150,9 @@ def listen_when_ready(app: "ServiceApp", *, within_seconds: float) -> None:
     @asynccontextmanager
     async def begin_ready(started: FastAPI) -> AsyncIterator[None]:
         async with begin(started):
-            looks = math.ceil(within_seconds / _READY_LOOK_SECONDS)
-            for _ in range(looks):
-                if not await app.readiness():
+            deadline = time.monotonic() + within_seconds
+            while await app.readiness():
+                if time.monotonic() > deadline:
                     break
                 await asyncio.sleep(_READY_LOOK_SECONDS)
             yield

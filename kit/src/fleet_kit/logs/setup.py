@@ -142,7 +142,9 @@ class LineFormatter(logging.Formatter):
             given.pop("exc_traceback", None)
         line.update({name: value for name, value in given.items() if value is not None})
         if error is not None:
-            line.update(self._exception(error))
+            line.update(exception_fields(error))
+            if self._include_traceback:
+                line["exc_traceback"] = "".join(traceback.format_exception(error))
         return line
 
     def _component_named(self, logger_name: str) -> str:
@@ -154,12 +156,6 @@ class LineFormatter(logging.Formatter):
     def _timestamp(self, created: float) -> str:
         moment = datetime.fromtimestamp(created, UTC)
         return (moment if self._utc else moment.astimezone()).isoformat(timespec="milliseconds")
-
-    def _exception(self, error: BaseException) -> dict[str, str]:
-        fields = exception_fields(error)
-        if self._include_traceback:
-            fields["exc_traceback"] = "".join(traceback.format_exception(error))
-        return fields
 
 
 class _BestEffortHandler(logging.StreamHandler[Any]):
