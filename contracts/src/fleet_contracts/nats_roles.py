@@ -170,11 +170,7 @@ SERVICE_ROLES: Mapping[str, Callable[[WireNames], Permissions]] = {
 def accounts_config(services: Iterable[NatsUser], workers: Iterable[NatsUser]) -> str:
     """The `accounts` of a NATS server: public keys only, nothing in it is secret."""
     workers = list(workers)
-    imports = [
-        f"{{ service: {{ account: {_account(user)}, subject: {_quoted(subject)} }} }}"
-        for user in workers
-        for subject in user.permissions.answer
-    ]
+    imports = [_import("service", _account(user), subject) for user in workers for subject in user.permissions.answer]
     fleet = _block(
         FLEET_ACCOUNT,
         "jetstream: enabled",
@@ -185,12 +181,12 @@ def accounts_config(services: Iterable[NatsUser], workers: Iterable[NatsUser]) -
     return f"accounts {{\n{fleet}{''.join(map(_worker_account, workers))}}}\n"
 
 
-def cluster_config(password: str, hosts: Iterable[str], *, port: int = 6222) -> str:
+def cluster_config(password: str, hosts: Iterable[str]) -> str:
     """The part of a server's `cluster` block that admits only the other servers. The password is a secret."""
     if not _CLUSTER_PASSWORD.fullmatch(password):
         raise ValueError("the password of a NATS cluster must have 16 to 256 letters, digits, - and _")
-    routes = ", ".join(_quoted(f"nats://cluster:{password}@{host}:{port}") for host in hosts)
-    return f"authorization {{ user: cluster, password: {_quoted(password)} }}\nroutes: [{routes}]\n"
+    routes = [f"nats://cluster:{password}@{host}:6222" for host in hosts]
+    return f"authorization {{ user: cluster, password: {json.dumps(password)} }}\nroutes: {json.dumps(routes)}\n"
 
 
 def open_config() -> str:
@@ -204,10 +200,13 @@ def _worker_account(user: NatsUser) -> str:
     permissions = user.permissions
     may_publish = (*map(_in_worker_account, permissions.publish), *permissions.answer)
     imports = [
-        *(_service_import(subject) for subject in permissions.publish),
-        *(_stream_import(subject) for subject in permissions.subscribe),
+        *(
+            _import("service", FLEET_ACCOUNT, subject, to=_in_worker_account(subject))
+            for subject in permissions.publish
+        ),
+        *(_import("stream", FLEET_ACCOUNT, subject) for subject in permissions.subscribe),
     ]
-    exports = [f"{{ service: {_quoted(subject)}, accounts: [{FLEET_ACCOUNT}] }}" for subject in permissions.answer]
+    exports = [f"{{ service: {json.dumps(subject)}, accounts: [{FLEET_ACCOUNT}] }}" for subject in permissions.answer]
     return _block(
         _account(user),
         _lines("users", [_user(user, may_publish=may_publish)]),
@@ -240,7 +239,7 @@ def _exports(workers: Iterable[NatsUser]) -> list[str]:
         for subject in user.permissions.subscribe:
             wanted.setdefault(("stream", subject), []).append(_account(user))
     return [
-        f"{{ {kind}: {_quoted(subject)}, accounts: [{', '.join(accounts)}]{_answers_of(subject)} }}"
+        f"{{ {kind}: {json.dumps(subject)}, accounts: [{', '.join(accounts)}]{_answers_of(subject)} }}"
         for (kind, subject), accounts in wanted.items()
     ]
 
@@ -252,14 +251,10 @@ def _answers_of(subject: str) -> str:
     return ""
 
 
-def _service_import(subject: str) -> str:
-    local = _in_worker_account(subject)
-    to = f", to: {_quoted(local)}" if local != subject else ""
-    return f"{{ service: {{ account: {FLEET_ACCOUNT}, subject: {_quoted(subject)} }}{to} }}"
-
-
-def _stream_import(subject: str) -> str:
-    return f"{{ stream: {{ account: {FLEET_ACCOUNT}, subject: {_quoted(subject)} }} }}"
+def _import(kind: str, account: str, subject: str, *, to: str | None = None) -> str:
+    """`to`: the subject in the importing account, if it is another one there."""
+    renamed = f", to: {json.dumps(to)}" if to not in (None, subject) else ""
+    return f"{{ {kind}: {{ account: {account}, subject: {json.dumps(subject)} }}{renamed} }}"
 
 
 def _in_worker_account(subject: str) -> str:
@@ -280,12 +275,8 @@ def _lines(name: str, entries: list[str]) -> str:
     return f"{name}: [\n" + "".join(f"      {entry}\n" for entry in entries) + "    ]" if entries else ""
 
 
-def _quoted(subject: str) -> str:
-    return json.dumps(subject)
-
-
 def _list(subjects: Iterable[str]) -> str:
-    return "[" + ", ".join(_quoted(subject) for subject in dict.fromkeys(subjects)) + "]"
+    return json.dumps([*dict.fromkeys(subjects)])
 
 
 def _checked(tags: Iterable[str]) -> list[str]:

@@ -250,8 +250,6 @@ class RequestMiddleware:
             finally:
                 if metrics is not None:
                     metrics.answered(scope, status, time.perf_counter() - begun, streamed=streams)
-                    if streams:
-                        metrics.stream_closed(scope)
                 if self._spans is not None:
                     self._spans.answered(traced, scope, status)
             level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG

@@ -40,14 +40,13 @@ class RequestMetrics:
         method = scope["method"] if scope["method"] in METHODS else _OTHER
         labels = (self._component, method, route_of(scope))
         self._requests.labels(*labels, str(status)).inc()
-        if not streamed:
+        if streamed:
+            self._streams.labels(self._component, route_of(scope)).dec()
+        else:
             self._seconds.labels(*labels).observe(seconds)
 
     def stream_opened(self, scope: Scope) -> None:
         self._streams.labels(self._component, route_of(scope)).inc()
-
-    def stream_closed(self, scope: Scope) -> None:
-        self._streams.labels(self._component, route_of(scope)).dec()
 
 
 def route_of(scope: Scope) -> str:

@@ -74,7 +74,6 @@ class Span:
         self._span.add_link(_span_context(to), _known(attributes))
 
     def fail(self, error_type: str, message: str | None = None) -> None:
-        """Mark the span as failed."""
         self._span.set_attribute(ERROR_TYPE, error_type)
         self._span.set_status(Status(StatusCode.ERROR, message[:_LONGEST_MESSAGE] if message else None))
 
