@@ -42,9 +42,6 @@ def inbox_prefix(public_key: str) -> str:
     return f"_INBOX.{public_key}"
 
 
-# The roles -----------------------------------------------------------------------------------------
-
-
 def runs_api(names: WireNames) -> Permissions:
     """Creates the streams, the runs bucket and the queues of all tags; queues jobs, watches runs, ends them."""
     work, dlq, events = names.work_stream, names.dlq_stream, names.events_stream
@@ -162,9 +159,6 @@ SERVICE_ROLES: Mapping[str, Callable[[WireNames], Permissions]] = {
     "auth": auth,
     "operator": operator,
 }
-
-
-# The configuration ---------------------------------------------------------------------------------
 
 
 def accounts_config(services: Iterable[NatsUser], workers: Iterable[NatsUser]) -> str:
@@ -285,9 +279,6 @@ def _checked(tags: Iterable[str]) -> list[str]:
         if not is_tag(tag):
             raise ValueError(f"{tag!r} is no tag: use letters, digits, - and _, 64 at most")
     return found
-
-
-# What is done with a stream ------------------------------------------------------------------------
 
 
 def _made(*streams: str) -> tuple[str, ...]:
