@@ -6,7 +6,7 @@ import logging
 from nats.js import JetStreamContext, api
 from nats.js.errors import APIError, NotFoundError
 
-from fleet_contracts.names import object_chunks_subject, object_metas_subject, object_stream
+from fleet_contracts.names import kv_stream, kv_subject, object_chunks_subject, object_metas_subject, object_stream
 
 from ..errors import NatsUnavailable
 
@@ -80,18 +80,14 @@ async def ensure_bucket(
     info = await ensure_stream(
         js,
         api.StreamConfig(
-            name=f"KV_{bucket}",
-            subjects=[f"$KV.{bucket}.>"],
+            name=kv_stream(bucket),
+            subjects=[kv_subject(bucket, ">")],
             max_msgs_per_subject=history,
             max_age=ttl_sec,
             discard=api.DiscardPolicy.NEW,
             allow_rollup_hdrs=False,
             allow_direct=True,
             deny_delete=True,
-            duplicate_window=min(120.0, ttl_sec) if ttl_sec else 120.0,
-            max_msgs=-1,
-            max_bytes=-1,
-            max_consumers=-1,
         ),
         replicas=replicas,
         owned=owned,
@@ -112,7 +108,6 @@ async def ensure_object_store(js: JetStreamContext, bucket: str, *, replicas: in
             discard=api.DiscardPolicy.NEW,
             allow_rollup_hdrs=True,
             allow_direct=True,
-            max_bytes=-1,
         ),
         replicas=replicas,
     )
