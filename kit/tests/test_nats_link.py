@@ -87,7 +87,7 @@ async def test_a_bucket_without_direct_gets_is_read_all_the_same(nats_server: Na
 async def test_a_link_outlives_its_server_and_prepares_a_wiped_one_again(nats_server: NatsServer) -> None:
     async with NatsLink(settings(nats_server), name="test") as link:
         link.after_connect(lambda: ensure_bucket(link.jetstream, "things"))
-        mirror = Mirror(link, "things")
+        mirror = Mirror(link, "things", on_change=lambda key, value: None)
         link.after_connect(mirror.restart)
         async with asyncio.timeout(30):
             await link.wait_ready()

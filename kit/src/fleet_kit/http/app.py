@@ -90,7 +90,7 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.readiness, app.request_metrics, app.express = readiness, metrics, {}
-    all_routers = [*routers, _health_routes(readiness), _scraping(registry, refresh)]
+    all_routers = [*routers, _internal_routes(readiness, registry, refresh)]
     for router in all_routers:
         assert any(one.dependency is refuse_unknown_parameters for one in router.dependencies), "made by new_router"
         # `include_router` would build every route once more, for a quarter of a second of CPU time.
@@ -331,7 +331,7 @@ def _entity_id(scope: Scope) -> str:
     return ""
 
 
-def _health_routes(readiness: Readiness) -> APIRouter:
+def _internal_routes(readiness: Readiness, registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter:
     router = new_router()
 
     @router.get("/health")
@@ -347,12 +347,6 @@ def _health_routes(readiness: Readiness) -> APIRouter:
             {"status": "waiting" if missing else "ready", "waiting_for": missing},
             status_code=503 if missing else 200,
         )
-
-    return router
-
-
-def _scraping(registry: CollectorRegistry, refresh: Refresh | None) -> APIRouter:
-    router = new_router()
 
     @router.get("/metrics")
     async def metrics() -> Response:

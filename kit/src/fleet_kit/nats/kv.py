@@ -113,9 +113,7 @@ class Bucket:
 class Mirror:
     """A small bucket in memory, kept by a watch that is renewed after every reconnect, so it cannot go silent."""
 
-    def __init__(
-        self, link: NatsLink, bucket: str, *, on_change: Callable[[str, bytes | None], None] | None = None
-    ) -> None:
+    def __init__(self, link: NatsLink, bucket: str, *, on_change: Callable[[str, bytes | None], None]) -> None:
         self._link = link
         self._bucket = bucket
         self._on_change = on_change
@@ -136,11 +134,10 @@ class Mirror:
             raise
         gone = self.values.keys() - fresh.keys()
         self.values, self.revision = fresh, revision
-        if self._on_change is not None:
-            for key in gone:
-                self._on_change(key, None)
-            for key, value in fresh.items():
-                self._on_change(key, value)
+        for key in gone:
+            self._on_change(key, None)
+        for key, value in fresh.items():
+            self._on_change(key, value)
         self._task = asyncio.create_task(self._follow(watcher))
 
     async def _load(self, watcher: KeyValue.KeyWatcher) -> tuple[dict[str, bytes], int]:
@@ -148,7 +145,7 @@ class Mirror:
         values: dict[str, bytes] = {}
         revision = 0
         while (entry := await watcher.updates(timeout=_LOAD_TIMEOUT_SECONDS)) is not None:  # type: ignore[no-untyped-call]
-            self._apply(values, entry.key, entry.value, entry.operation)
+            self._apply(values, entry)
             revision = max(revision, entry.revision or 0)
         return values, revision
 
@@ -163,10 +160,9 @@ class Mirror:
             async for entry in watcher:
                 if entry is None:
                     continue
-                value = self._apply(self.values, entry.key, entry.value, entry.operation)
+                value = self._apply(self.values, entry)
                 self.revision = entry.revision or self.revision
-                if self._on_change is not None:
-                    self._on_change(entry.key, value)
+                self._on_change(entry.key, value)
         except (nats.errors.Error, nats.js.errors.Error):
             logger.warning("the watch of %s broke off", self._bucket, exc_info=True)
         finally:
@@ -179,9 +175,9 @@ class Mirror:
             logger.debug("the watch of %s was already gone", self._bucket)
 
     @staticmethod
-    def _apply(values: dict[str, bytes], key: str, value: bytes | None, operation: str | None) -> bytes | None:
-        if operation in _GONE or value is None:
-            values.pop(key, None)
+    def _apply(values: dict[str, bytes], entry: KeyValue.Entry) -> bytes | None:
+        if entry.operation in _GONE or entry.value is None:
+            values.pop(entry.key, None)
             return None
-        values[key] = value
-        return value
+        values[entry.key] = entry.value
+        return entry.value

@@ -25,12 +25,12 @@ def main() -> int:
 
 
 def _answer(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_SECONDS) as connection:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_SECONDS) as connection,
+        connection.makefile("rb") as answer,
+    ):
         connection.sendall(_REQUEST)
-        pieces = []
-        while piece := connection.recv(65536):
-            pieces.append(piece)
-        return b"".join(pieces)
+        return answer.read()
 
 
 if __name__ == "__main__":
