@@ -43,19 +43,16 @@ RUNNING = PENDING.claim(
     ack_subject="$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.1.1.1760000000500000000.0",
     now=1760000001.0,
 ).model_copy(update={"tasks": {"greet": TaskStatus.RUNNING}})
-COMPLETED = RUNNING.finish(
-    RunStatus.COMPLETED,
-    now=1760000002.0,
-    tasks={"greet": TaskStatus.SUCCEEDED},
-    task_records={"greet": {"state": "SUCCEEDED", "started_at": 1760000001.1, "ended_at": 1760000001.9}},
+RECORDS = {"greet": {"state": "SUCCEEDED", "started_at": 1760000001.1, "ended_at": 1760000001.9}}
+COMPLETED = RUNNING.finish(RunStatus.COMPLETED, now=1760000002.0).model_copy(
+    update={"tasks": {"greet": TaskStatus.SUCCEEDED}, "task_records": RECORDS}
 )
 FAILED = RUNNING.finish(
     RunStatus.FAILED,
     now=1760000002.0,
     error="ValueError: no name",
     reason=DeadLetterReason.EXECUTION_ERROR.value,
-    tasks={"greet": TaskStatus.FAILED},
-)
+).model_copy(update={"tasks": {"greet": TaskStatus.FAILED}})
 TRUNCATED = FAILED.model_copy(
     update={
         "params": {},

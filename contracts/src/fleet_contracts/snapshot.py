@@ -304,8 +304,6 @@ class RunSnapshot(Document):
         now: float,
         error: str | None = None,
         reason: str | None = None,
-        tasks: dict[str, TaskStatus] | None = None,
-        task_records: dict[str, Any] | None = None,
         result: Any = None,
     ) -> Self:
         """End the run for good; only `reopen` can make it wait again."""
@@ -319,8 +317,6 @@ class RunSnapshot(Document):
             result=result,
             retry_of_attempt=None,
             failures=self.failures + (1 if reason == DeadLetterReason.EXECUTION_ERROR else 0),
-            tasks=self.tasks if tasks is None else tasks,
-            task_records=self.task_records if task_records is None else task_records,
             end_time=now,
             heartbeat_at=now,
             updated_at=now,

@@ -48,8 +48,8 @@ async def until(service: RunsUnderTest, holds: Callable[[Scrape], bool], what: s
 
 async def finish(service: RunsUnderTest, run_id: str, status: RunStatus = RunStatus.COMPLETED) -> None:
     await service.claim(run_id)
-    tasks = {"greet": TaskStatus.SUCCEEDED}
-    await service.change(run_id, lambda s: s.finish(status, now=time.time(), tasks=tasks))
+    tasks = {"tasks": {"greet": TaskStatus.SUCCEEDED}}
+    await service.change(run_id, lambda s: s.finish(status, now=time.time()).model_copy(update=tasks))
 
 
 async def refuse_jobs(service: RunsUnderTest) -> None:
@@ -173,7 +173,9 @@ def test_names_of_flows_that_never_ran_use_up_no_names() -> None:
     "end",
     [
         lambda run: run.finish(RunStatus.COMPLETED, now=1003.0),
-        lambda run: run.finish(RunStatus.CANCELLED, now=1003.0, tasks={"greet": TaskStatus.CANCELLED}),
+        lambda run: run.model_copy(update={"tasks": {"greet": TaskStatus.CANCELLED}}).finish(
+            RunStatus.CANCELLED, now=1003.0
+        ),
         lambda run: run.finish(RunStatus.FAILED, now=1003.0, reason="execution_error"),
     ],
 )

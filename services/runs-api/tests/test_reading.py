@@ -17,15 +17,8 @@ REQUIRED = {"run_id", "flow_name", "status", "params", "tasks", "heartbeat_at", 
 
 async def finish(service: RunsUnderTest, run_id: str) -> None:
     await service.claim(run_id)
-    await service.change(
-        run_id,
-        lambda s: s.finish(
-            RunStatus.COMPLETED,
-            now=time.time(),
-            tasks={"greet": TaskStatus.SUCCEEDED},
-            task_records={"greet": {"output": "hello"}},
-        ),
-    )
+    reported = {"tasks": {"greet": TaskStatus.SUCCEEDED}, "task_records": {"greet": {"output": "hello"}}}
+    await service.change(run_id, lambda s: s.model_copy(update=reported).finish(RunStatus.COMPLETED, now=time.time()))
     await eventually(
         lambda: service.rows(f"SELECT 1 FROM runs WHERE run_id = '{run_id}' AND status = 'COMPLETED'"),
         what="the ledger knowing the end",
