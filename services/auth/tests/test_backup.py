@@ -37,7 +37,7 @@ async def fill(server: NatsServer) -> None:
     js = client.jetstream()
     await make_all(js, NAMES, tags=["default"])
     await ensure_object_store(js, NAMES.wheel_object_store_bucket)
-    await ensure_bucket(js, NAMES.wheel_history_kv_bucket, history=64)
+    await js.create_key_value(bucket=NAMES.wheel_history_kv_bucket, history=64)
     await ensure_bucket(js, NAMES.auth_kv_bucket)
     keys = await js.key_value(NAMES.auth_kv_bucket)
     for number in range(30):

@@ -68,7 +68,6 @@ async def ensure_bucket(
     js: JetStreamContext,
     bucket: str,
     *,
-    history: int = 1,
     ttl_sec: float | None = None,
     replicas: int = 1,
     owned: bool = True,
@@ -82,7 +81,7 @@ async def ensure_bucket(
         api.StreamConfig(
             name=kv_stream(bucket),
             subjects=[kv_subject(bucket, ">")],
-            max_msgs_per_subject=history,
+            max_msgs_per_subject=1,
             max_age=ttl_sec,
             discard=api.DiscardPolicy.NEW,
             allow_rollup_hdrs=False,
