@@ -8,11 +8,11 @@ from nats.js import JetStreamContext, api
 
 from fleet_contracts.names import NATS_ROLLUP, ConsumerDefaults, WireNames, kv_subject
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
 from fleet_kit.nats.stream_limits import DlqLimits, EventsLimits
 from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work_consumer_config, work_stream_config
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_links import ready_link
 from fleet_testkit.nats_server import NatsServer
 

@@ -23,10 +23,10 @@ from fleet_contracts.names import ConsumerDefaults
 from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_runs_api.ledger.database import Database
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.chaos.scripted_worker import ScriptedWorker, short_claim_delays
 from fleet_testkit.chaos.snapshot_history import SnapshotHistory, broken_rules
 from fleet_testkit.nats_resources import make_queues

@@ -23,8 +23,8 @@ from fleet_contracts.names import ConsumerDefaults
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.log_check import check_log_lines
 from fleet_testkit.nats_resources import make_all
 from fleet_testkit.nats_server import NatsServer

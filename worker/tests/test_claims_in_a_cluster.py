@@ -10,9 +10,9 @@ from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.resources import ensure_bucket
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_cluster import NatsCluster, linked
 from fleet_testkit.waiting import eventually
 from fleet_worker.job.claims import Claims

@@ -12,11 +12,11 @@ from fleet_auth.main import build
 from fleet_auth.records import KeyRecord, hash_key
 from fleet_auth.settings import Settings
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.apps import running, until_ready
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

@@ -12,9 +12,9 @@ from pydantic import SecretStr
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES
 from fleet_contracts.scopes import ALL_SCOPES
-from fleet_kit.nats.kv import Bucket
 from fleet_testkit.api_keys import secret_of
 from fleet_testkit.apps import ANONYMOUS
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 
 from .conftest import KEY, OPERATOR, auth, key_record, until_status, verify

@@ -9,8 +9,8 @@ from nats.js import api
 
 from fleet_auth.main import build
 from fleet_auth.settings import Settings
-from fleet_kit.nats.kv import Bucket
 from fleet_testkit.apps import running
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

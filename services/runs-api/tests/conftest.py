@@ -18,7 +18,6 @@ from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stored_message
 from fleet_runs_api.accept.acceptance import Acceptance
@@ -28,6 +27,7 @@ from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.waiting import eventually

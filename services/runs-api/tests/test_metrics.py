@@ -16,10 +16,10 @@ from fleet_contracts.names import WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
 from fleet_runs_api.main import build
 from fleet_runs_api.metrics import RunsMetrics
 from fleet_testkit.apps import running
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually

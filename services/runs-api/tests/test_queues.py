@@ -10,8 +10,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo
 
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
 from fleet_runs_api.dispatch import queues
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

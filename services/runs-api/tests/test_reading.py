@@ -7,7 +7,7 @@ import pytest
 from fleet_contracts.names import HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus, TaskStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.waiting import eventually
 
 from .conftest import RunsUnderTest

@@ -12,11 +12,11 @@ from fleet_contracts.job import Job
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import HeartbeatJetStream, NatsLink
 from fleet_kit.nats.resources import ensure_bucket, ensure_consumer
 from fleet_kit.nats.streams import work_consumer_config
 from fleet_runs_api.settings import RunsSettings
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually

@@ -16,7 +16,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.wheel import WheelInUse
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
+from fleet_kit.nats import kv
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.nats.resources import ensure_consumer
@@ -28,6 +28,7 @@ from fleet_runs_api.fold.recording import Observation
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.transaction import Transaction
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually, wait_until
@@ -559,17 +560,17 @@ async def test_a_run_that_is_reopened_while_kv_lets_go_of_it_keeps_its_new_snaps
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     erased = asyncio.Event()
-    erase = Bucket.erase
+    erase = kv.Bucket.erase
 
-    async def reopen_first(runs: Bucket, key: str, *, up_to: int) -> None:
-        monkeypatch.setattr(Bucket, "erase", erase)
+    async def reopen_first(runs: kv.Bucket, key: str, *, up_to: int) -> None:
+        monkeypatch.setattr(kv.Bucket, "erase", erase)
         wanted = Reopening(key, "anonymous", time.time(), time.time(), "somebody")
         reopened = await service.app.state.service._commits.write(reopening.reopen, wanted)
         await service.app.state.service._relay._runs.announce(reopened)
         await erase(runs, key, up_to=up_to)
         erased.set()
 
-    monkeypatch.setattr(Bucket, "erase", reopen_first)
+    monkeypatch.setattr(kv.Bucket, "erase", reopen_first)
     async with runs_running(runs_settings(nats_server, tmp_path, runs_kv_retention_sec=0.1)) as service:
         run_id = await service.submit()
         await service.claim(run_id)

@@ -14,7 +14,6 @@ from fleet_contracts.names import HEADER_TENANT_ID, WireNames
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.resources import ensure_stream
 from fleet_kit.nats.stream_limits import EventsLimits
@@ -22,6 +21,7 @@ from fleet_kit.nats.streams import events_stream_config
 from fleet_runs_api.read.timeline.timeline import TimelineReader
 from fleet_runs_api.read.views import Writer
 from fleet_testkit.apps import ServiceProcess
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_links import ready_link
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot

@@ -14,9 +14,9 @@ import pytest
 from fleet_contracts.names import HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_testkit.apps import ServiceProcess
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.snapshots import change_snapshot, read_snapshot
 from fleet_testkit.sse import Feed

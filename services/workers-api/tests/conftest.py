@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 from fleet_workers_api.main import build

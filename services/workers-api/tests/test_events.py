@@ -14,8 +14,8 @@ import pytest
 
 from fleet_contracts.names import HEADER_API_KEY_ID
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.sse import Event, Feed
 from fleet_testkit.waiting import eventually

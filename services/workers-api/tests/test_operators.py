@@ -11,8 +11,8 @@ from nats.aio.msg import Msg
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.names import HEADER_SCOPES
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

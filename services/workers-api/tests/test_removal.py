@@ -11,9 +11,9 @@ import pytest
 
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 from fleet_workers_api.main import build

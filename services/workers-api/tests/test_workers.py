@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_testkit.apps import ANONYMOUS, running, until_ready
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually

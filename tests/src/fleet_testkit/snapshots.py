@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import WrongRevision
+
+from .buckets import Bucket
 
 
 async def read_snapshot(runs: Bucket, run_id: str) -> RunSnapshot:

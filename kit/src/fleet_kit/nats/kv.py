@@ -13,7 +13,7 @@ from nats.js.kv import KeyValue
 from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_key, kv_stream, kv_subject
 
 from ..errors import NatsUnavailable
-from .link import Ack, NatsLink, WrongRevision
+from .link import Ack, NatsLink
 from .messages import last_message
 
 logger = logging.getLogger(__name__)
@@ -39,35 +39,18 @@ class Bucket:
         self.name = name
         self._link = link
 
-    async def get(self, key: str, *, linearizable: bool = False) -> Entry | None:
-        entry, _ = await self.look_up(key, linearizable=linearizable)
-        return entry
-
-    async def create(self, key: str, value: bytes) -> int:
-        """Write a key that must not exist; a deleted key counts as missing."""
-        try:
-            return await self.update(key, value, revision=0)
-        except WrongRevision:
-            entry, marker_revision = await self.look_up(key)
-            if entry is not None or marker_revision == 0:
-                raise
-            return await self.update(key, value, revision=marker_revision)
-
     async def update(self, key: str, value: bytes, *, revision: int) -> int:
-        """Write a key whose latest revision is the one given; WrongRevision if it is not."""
+        """Write a key whose latest revision, a delete marker's included, is this (0: none); else WrongRevision."""
         return (await (await self.update_nowait(key, value, revision=revision))).sequence
 
     async def update_nowait(self, key: str, value: bytes, *, revision: int) -> asyncio.Future[Ack]:
         headers = {NATS_EXPECTED_LAST_SUBJECT_SEQUENCE: str(revision)}
         return await self._link.publish_nowait(kv_subject(self.name, key), value, headers)
 
-    async def put(self, key: str, value: bytes) -> int:
-        return (await self._link.publish(kv_subject(self.name, key), value)).sequence
-
     async def delete(self, key: str, *, revision: int | None = None) -> None:
         """Delete a key by a marker; WrongRevision if a revision is given and it is not the latest.
 
-        A marker and no purge: rollup headers are forbidden (resources.py), and a late `create` must find a revision.
+        A marker and no purge: rollup headers are forbidden (resources.py), and a late write must find a revision.
         """
         headers = {"KV-Operation": "DEL"}
         if revision is not None:

@@ -56,7 +56,7 @@ async def issue(keys: Keys, wish: Wish, *, created_by: str | None = None) -> Iss
     )
     with service_call(logger, "auth", "issue_key", entity_id=f"key:{key_id}") as call:
         call["tenant_id"] = wish.tenant_id
-        await keys.bucket.create(key_id, record.encode())
+        await Documents(keys.bucket, KeyRecord).write(key_id, record, revision=0)
     keys.note(record)
     return IssuedKey(api_key, record)
 

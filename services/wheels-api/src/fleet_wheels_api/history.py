@@ -39,7 +39,7 @@ class History:
     async def record(self, event: WheelEvent) -> None:
         """Record an event. Idempotent: a repeated call with the same event id writes nothing."""
         try:
-            await self._bucket.create(event.event_id, event.encode())
+            await self._bucket.update(event.event_id, event.encode(), revision=0)
         except WrongRevision:
             logger.debug("the event %s is recorded already", event.event_id)
 
