@@ -23,7 +23,6 @@ _FACTS = {
     "workflow_yaml_bytes", "submitted_at", "retry", "rerun_of", "trace_id",
 }  # fmt: skip
 
-
 # A count of attempts, failures and the like, limited by the ledger's integer column.
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 

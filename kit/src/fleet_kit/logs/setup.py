@@ -90,8 +90,7 @@ class LineFormatter(logging.Formatter):
         self._render = render
         self._service = service
         self._component = component
-        self._utc = settings.log_utc
-        self._include_traceback = settings.log_include_traceback
+        self._settings = settings
         # Default fields of every line of this process.
         self._about = about or {}
 
@@ -138,12 +137,12 @@ class LineFormatter(logging.Formatter):
         }
         if (trace := current()) is not None:
             line["trace_id"], line["span_id"] = trace.trace_id, trace.span_id
-        if not self._include_traceback:
+        if not self._settings.log_include_traceback:
             given.pop("exc_traceback", None)
         line.update({name: value for name, value in given.items() if value is not None})
         if error is not None:
             line.update(exception_fields(error))
-            if self._include_traceback:
+            if self._settings.log_include_traceback:
                 line["exc_traceback"] = "".join(traceback.format_exception(error))
         return line
 
@@ -155,7 +154,7 @@ class LineFormatter(logging.Formatter):
 
     def _timestamp(self, created: float) -> str:
         moment = datetime.fromtimestamp(created, UTC)
-        return (moment if self._utc else moment.astimezone()).isoformat(timespec="milliseconds")
+        return (moment if self._settings.log_utc else moment.astimezone()).isoformat(timespec="milliseconds")
 
 
 class _BestEffortHandler(logging.StreamHandler[Any]):

@@ -65,12 +65,7 @@ def _explained(error: APIError, stream: str, replicas: int) -> Exception:
 
 
 async def ensure_bucket(
-    js: JetStreamContext,
-    bucket: str,
-    *,
-    ttl_sec: float | None = None,
-    replicas: int = 1,
-    owned: bool = True,
+    js: JetStreamContext, bucket: str, *, ttl_sec: float | None = None, replicas: int = 1, owned: bool = True
 ) -> api.StreamInfo:
     """Like `ensure_stream`, for a KV bucket; on an existing one the owner also forbids rollup headers.
 
