@@ -68,15 +68,6 @@ class FleetError(Exception):
         named = [str(fault["field"]).partition(".")[0] for fault in self.meta.get("fields", ())]
         return list(dict.fromkeys(named or self.wrong_fields))
 
-    def envelope(self, request_id: str | None) -> dict[str, Any]:
-        return envelope(
-            status=self.http_status,
-            message=self.message,
-            request_id=request_id,
-            problem=self.problem,
-            **self.meta,
-        )
-
 
 class NatsUnavailable(FleetError):
     """NATS is unavailable; try again when it is back."""

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
@@ -130,7 +131,7 @@ def create_app(
             is_news = error.http_status != 503
             extra = {**ids, **({} if is_news else exception_fields(error)), "meta": {**error.meta, **meta}}
             logger.error("%s", error.message, exc_info=error if is_news else None, extra=extra)
-        return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
+        return fleet_error_response(request, error)
 
     app.add_exception_handler(RequestValidationError, on_invalid_request)
     app.add_exception_handler(HTTPException, on_http_error)
@@ -206,6 +207,12 @@ def error_response(
 ) -> JsonResponse:
     body = envelope(status=status, message=message, request_id=request_id_of(request), problem=problem, **meta)
     return JsonResponse(body, status_code=status)
+
+
+def fleet_error_response(request: Request, error: FleetError) -> JsonResponse:
+    return error_response(
+        request, status=error.http_status, message=error.message, problem=error.problem, **error.meta
+    )
 
 
 class RequestMiddleware:
@@ -300,13 +307,8 @@ def _methods_of(routers: Sequence[APIRouter], path: str) -> list[str]:
 
 
 def _request_id(scope: Scope) -> str:
-    wanted = HEADER_REQUEST_ID.lower().encode()
-    for name, value in scope["headers"]:
-        if name == wanted:
-            text = str(value, "latin-1")
-            if _REQUEST_ID.match(text):
-                return text
-    return uuid.uuid4().hex
+    given = Headers(scope=scope).get(HEADER_REQUEST_ID, "")
+    return given if _REQUEST_ID.match(given) else uuid.uuid4().hex
 
 
 def _field_name(place: str) -> str:

@@ -11,7 +11,7 @@ from fleet_contracts.names import HEADER_FROM_GATEWAY
 
 from ..errors import NotFromGateway
 from ..logs.rate_limit import RateLimitedLog
-from .app import JsonResponse, RequestMiddleware, ServiceApp, request_id_of
+from .app import RequestMiddleware, ServiceApp, fleet_error_response
 from .request_metrics import INTERNAL_PATHS
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,4 @@ class GatewayOnly:
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         sentence = "refused a request that did not come through the gateway; if it did, their secrets differ"
         logger.log(self._refusals.level(sentence), sentence)
-        error = NotFromGateway()
-        response = JsonResponse(error.envelope(request_id_of(Request(scope))), status_code=error.http_status)
-        await response(scope, receive, send)
+        await fleet_error_response(Request(scope), NotFromGateway())(scope, receive, send)

@@ -3,11 +3,12 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.types import Message, Scope
 
+from ..telemetry.metrics import OTHER
+
 # Probes and scrapes: not counted as traffic, not traced, and answered to everybody, without the gateway's secret.
 INTERNAL_PATHS = frozenset({"/health", "/ready", "/metrics"})
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_OTHER = "other"
 UNMATCHED = "unmatched"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -37,7 +38,7 @@ class RequestMetrics:
 
     def answered(self, scope: Scope, status: int, seconds: float, *, streamed: bool) -> None:
         # Clients may send any method: the values of a label are bounded.
-        method = scope["method"] if scope["method"] in METHODS else _OTHER
+        method = scope["method"] if scope["method"] in METHODS else OTHER
         labels = (self._component, method, route_of(scope))
         self._requests.labels(*labels, str(status)).inc()
         if streamed:

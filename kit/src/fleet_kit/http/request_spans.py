@@ -1,5 +1,6 @@
 """A server span for each request, inside the caller's trace if the request carries a trace context."""
 
+from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from fleet_contracts import spans
@@ -10,7 +11,6 @@ from ..telemetry.setup import believes_clients
 from ..telemetry.tracing import UNTRACED, Kind, Span, is_recording, span
 from .request_metrics import INTERNAL_PATHS, METHODS, UNMATCHED, route_of
 
-_HEADERS = (TRACEPARENT.encode(), TRACESTATE.encode())
 _OTHER_METHOD = "HTTP"
 
 
@@ -54,13 +54,7 @@ def _named(method: str) -> str:
 
 
 def _context_in(scope: Scope) -> TraceContext | None:
-    found: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        if name in _HEADERS:
-            # A repeated tracestate is one list. A repeated traceparent is ambiguous; joined, it is invalid and
-            # ignored.
-            found[name] = found[name] + b"," + value if name in found else value
-    if not found:
-        return None
-    parent, state = (str(found[name], "latin-1") if name in found else None for name in _HEADERS)
+    headers = Headers(scope=scope)
+    # A repeated tracestate is one list. A repeated traceparent is ambiguous; joined, it is invalid and ignored.
+    parent, state = (",".join(headers.getlist(name)) or None for name in (TRACEPARENT, TRACESTATE))
     return TraceContext.parse(parent, state)

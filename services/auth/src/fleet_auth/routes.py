@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from fleet_contracts.names import HEADER_API_KEY_ID, HEADER_SCOPES, HEADER_TENANT_ID
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.http.app import JsonResponse, new_router, request_id_of
+from fleet_kit.http.app import fleet_error_response, new_router
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import Admin, Identity
 from fleet_kit.http.openapi import json_body
@@ -41,7 +41,7 @@ def verify_routes(authenticate: Authenticate, metrics: AuthMetrics, *, api_key_h
         except NatsUnavailable as error:
             metrics.count(Verdict.UNDECIDED)
             # The connection logs the outage once; a traceback for every request would only fill the disk.
-            return JsonResponse(error.envelope(request_id_of(request)), status_code=error.http_status)
+            return fleet_error_response(request, error)
         metrics.count(Verdict.ADMITTED)
         return Response(
             status_code=204,
