@@ -198,14 +198,11 @@ def answers_invalid_requests_with(problem: Problem) -> Callable[[Callable[..., A
     return mark
 
 
-def request_id_of(request: Request) -> str | None:
-    return request.scope.get("fleet_request_id")
-
-
 def error_response(
     request: Request, *, status: int, message: str, problem: Problem | None = None, **meta: Any
 ) -> JsonResponse:
-    body = envelope(status=status, message=message, request_id=request_id_of(request), problem=problem, **meta)
+    request_id = request.scope.get("fleet_request_id")
+    body = envelope(status=status, message=message, request_id=request_id, problem=problem, **meta)
     return JsonResponse(body, status_code=status)
 
 
