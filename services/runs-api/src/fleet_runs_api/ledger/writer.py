@@ -35,6 +35,7 @@ _COMMIT_DELAY_SECONDS = 0.001
 _DEFER_SECONDS = 0.02
 _MANY_DEFERRED = 64
 _ATTEMPTS = 3
+_GIVE_WAY_SECONDS = 0.02
 # How long the writes of a group are tried one by one, after a lock of another process has failed them together.
 _APART_SECONDS = 15.0
 # PostgreSQL's SQLSTATEs of a deadlock, a serialization failure and a lock timeout.
@@ -214,6 +215,9 @@ class GroupCommit:
                 if not _is_worth_another_try(error) or attempt == attempts:
                     raise
                 logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
+                if _gave_way(error):
+                    # Else it could take its first lock again before the other transaction wakes up, and so once more.
+                    time.sleep(_GIVE_WAY_SECONDS)
             except IntegrityError:
                 # An earlier try, whose answer was lost, may have been committed while this one was under way.
                 if attempt == attempts or not any(waiting.unsure for waiting in group):
