@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.snapshot import RunSnapshot
@@ -25,20 +24,11 @@ logger = logging.getLogger(__name__)
 
 
 class Cancellation(Part):
-    def __init__(
-        self,
-        shared: Resources,
-        *,
-        views: RunViews,
-        relay: Relay,
-        jobs: QueuedJobs,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, shared: Resources, *, views: RunViews, relay: Relay, jobs: QueuedJobs) -> None:
         super().__init__(shared)
         self._views = views
         self._relay = relay
         self._jobs = jobs
-        self._clock = clock
         self._ending: set[asyncio.Task[None]] = set()
 
     async def cancel(self, run_id: str, caller: Identity, *, reason: str | None) -> RunSnapshot:
@@ -57,7 +47,7 @@ class Cancellation(Part):
         found = await self._views.find(run_id, tenant_id=caller.tenant_id)
         if found.is_terminal:
             return found
-        now = self._clock()
+        now = time.time()
         request = CancelRequest(
             run_id,
             caller.tenant_id,
@@ -105,7 +95,7 @@ class Cancellation(Part):
         run_id = stored.value.run_id
 
         def end(there: RunSnapshot | None) -> RunSnapshot | None:
-            return None if there is None else there.end_cancelled(now=self._clock())
+            return None if there is None else there.end_cancelled(now=time.time())
 
         try:
             ended = await self._runs.change(run_id, end, known=stored, lenient=True)
