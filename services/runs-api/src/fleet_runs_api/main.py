@@ -42,6 +42,7 @@ from .ledger.writer import GroupCommit
 from .live.run_store import RunStore
 from .live.workers import FleetView
 from .metrics import RunsMetrics
+from .read.cursor import CursorSigner
 from .read.gauges import FleetGauges
 from .read.lists.listing import Listing
 from .read.timeline.following import Following
@@ -99,12 +100,15 @@ class RunsService:
         accepted = AcceptedRuns(self._database)
         self.submission = Submission(shared, accepted=accepted, relay=self._relay, disk=self._disk)
         self.views = RunViews(shared, accepted=accepted, workers=self._fleet, is_unclaimed=unclaimed.has)
-        self.listing = Listing(shared, views=self.views, workers=self._fleet, is_unclaimed=unclaimed.has)
+        self._cursors = CursorSigner()
+        self.listing = Listing(
+            shared, cursors=self._cursors, views=self.views, workers=self._fleet, is_unclaimed=unclaimed.has
+        )
         self.watching = Watching(shared, views=self.views)
         self.timeline = Timeline(shared, views=self.views)
         self.following = Following(shared, timeline=self.timeline, watching=self.watching)
         self.cancellation = Cancellation(shared, views=self.views, relay=self._relay, jobs=jobs)
-        self.dead_letters = DeadLetters(shared, relay=self._relay)
+        self.dead_letters = DeadLetters(shared, cursors=self._cursors, relay=self._relay)
         self.gauges = FleetGauges(shared, workers=self._fleet)
         NatsMetrics(self.link, metrics.registry, component="runs-api")
         metrics.watchers.set_function(lambda: self.watching.watcher_count)
@@ -169,9 +173,7 @@ class RunsService:
         while self._ledger_missing is not None:
             try:
                 await asyncio.to_thread(self._database.migrate)
-                secret = await self._cursor_secret()
-                self.listing.sign_with(secret)
-                self.dead_letters.sign_with(secret)
+                self._cursors.secret = (await self._cursor_secret()).encode()
                 self._commits.start()
                 if self._database.is_sqlite:
                     # No other process writes this file, so the outbox rows were left by a process that has ended.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import astuple, dataclass, field
 
 import orjson
@@ -17,7 +17,7 @@ from fleet_kit.logs.events import service_call
 from fleet_kit.logs.setup import failure_fields
 
 from ..dispatch.relay import Relay
-from ..errors import DeadLetterNotFound, InvalidCursor, LedgerUnavailable, LetterNotRequeued
+from ..errors import DeadLetterNotFound, LetterNotRequeued
 from ..read.cursor import CursorSigner, Walk
 from ..resources import Part, Resources
 from . import reads as dead_letter_reads
@@ -52,14 +52,10 @@ class BulkDeletion:
 
 
 class DeadLetters(Part):
-    def __init__(self, shared: Resources, *, relay: Relay, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, shared: Resources, *, cursors: CursorSigner, relay: Relay) -> None:
         super().__init__(shared)
+        self._cursors = cursors
         self._relay = relay
-        self._clock = clock
-        self._signer: CursorSigner | None = None
-
-    def sign_with(self, secret: str) -> None:
-        self._signer = CursorSigner(secret.encode())
 
     async def newest(
         self, wanted: LetterFilter, *, limit: int, cursor: str | None
@@ -87,7 +83,7 @@ class DeadLetters(Part):
         """Give the run of the letter a new attempt and close all its open letters; returns the run and their ids."""
         with service_call(logger, "runs", "requeue", entity_id=f"letter:{letter_id}"):
             self._link.require()
-            now = self._clock()
+            now = time.time()
             done = await self._requeue(Requeueing([letter_id], caller.tenant_id, _name_of(caller), now, due_at=now))
             for refused in done.refused:
                 if refused.why is WhyNot.NOT_FOUND:
@@ -114,7 +110,7 @@ class DeadLetters(Part):
         with service_call(logger, "runs", "requeue_letters") as logged:
             self._link.require()
             position = self._position(cursor, scope)
-            now = self._clock()
+            now = time.time()
             spacing = 1 / rate_per_sec
             due_at = max(now, start_at or 0.0)
             async for page in self._walk(wanted, limit=limit, position=position):
@@ -181,18 +177,12 @@ class DeadLetters(Part):
 
     def _position(self, cursor: str | None, scope: bytes) -> int | None:
         """The id of the last letter that was read."""
-        if self._signer is None:
-            raise LedgerUnavailable(reason="the ledger is not open yet")
-        if not cursor:
-            return None
-        position = self._signer.decode(cursor, scope=scope)
-        if not isinstance(position, Walk):
-            raise InvalidCursor()
-        return position.before_seq
+        position = self._cursors.decode(cursor, scope=scope)
+        assert position is None or isinstance(position, Walk)  # the scope is that of a list of letters
+        return None if position is None else position.before_seq
 
     def _cursor(self, position: int | None, scope: bytes) -> str | None:
-        assert self._signer is not None
-        return None if position is None else self._signer.encode(Walk(position), scope=scope)
+        return None if position is None else self._cursors.encode(Walk(position), scope=scope)
 
     async def _requeue(self, wanted: Requeueing) -> Requeued:
         done = await self._commits.write(dead_letter_writes.requeue, wanted)

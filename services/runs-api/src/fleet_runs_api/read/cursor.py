@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 
 import orjson
 
-from ..errors import InvalidCursor
+from ..errors import InvalidCursor, LedgerUnavailable
 
 _VERSION = b"\x02"
 _SIGNATURE_BYTES = 16
@@ -44,16 +44,23 @@ _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 class CursorSigner:
     """Signs and checks cursors. All replicas share the secret, so each accepts the cursors of the others."""
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
+    def __init__(self, secret: bytes | None = None) -> None:
+        # None: the ledger, which may keep the secret, is not open yet.
+        self.secret = secret
 
     def encode(self, position: Position, *, scope: bytes) -> str:
         """`scope` is the tenant and the filters of the cursor; it is signed but not contained."""
         body = _VERSION + orjson.dumps([_LETTERS[type(position)], *astuple(position)])
         return base64.urlsafe_b64encode(self._signature(body, scope) + body).rstrip(b"=").decode()
 
-    def decode(self, text: str, *, scope: bytes) -> Position:
-        """The position in a cursor; InvalidCursor if `encode` did not make it for the same scope."""
+    def decode(self, text: str | None, *, scope: bytes) -> Position | None:
+        """The position in a cursor, None without one; InvalidCursor if `encode` did not make it for the same scope.
+
+        LedgerUnavailable, also without a cursor, if there is no secret yet.
+        """
+        self._require_secret()
+        if not text:
+            return None
         try:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -66,4 +73,9 @@ class CursorSigner:
 
     def _signature(self, body: bytes, scope: bytes) -> bytes:
         signed = hashlib.sha256(scope).digest() + body
-        return hmac.digest(self._secret, signed, "sha256")[:_SIGNATURE_BYTES]
+        return hmac.digest(self._require_secret(), signed, "sha256")[:_SIGNATURE_BYTES]
+
+    def _require_secret(self) -> bytes:
+        if self.secret is None:
+            raise LedgerUnavailable(reason="the ledger is not open yet")
+        return self.secret

@@ -9,7 +9,7 @@ import orjson
 from pydantic import TypeAdapter
 from sqlalchemy import Connection
 
-from ...errors import InvalidCursor, InvalidListQuery, LedgerUnavailable
+from ...errors import InvalidCursor, InvalidListQuery
 from ...ledger.documents import snapshot_of
 from ...ledger.rows import RunRow
 from ...live.workers import FleetView
@@ -55,31 +55,34 @@ class Page:
 
 
 class Listing(Part):
-    def __init__(self, shared: Resources, *, views: RunViews, workers: FleetView, is_unclaimed: IsUnclaimed) -> None:
+    def __init__(
+        self,
+        shared: Resources,
+        *,
+        cursors: CursorSigner,
+        views: RunViews,
+        workers: FleetView,
+        is_unclaimed: IsUnclaimed,
+    ) -> None:
         super().__init__(shared)
+        self._cursors = cursors
         self._views = views
         self._workers = workers
         self._is_unclaimed = is_unclaimed
-        self._signer: CursorSigner | None = None
-
-    def sign_with(self, secret: str) -> None:
-        self._signer = CursorSigner(secret.encode())
 
     async def page(self, query: ListQuery) -> Page:
         wanted = query.wanted
         if wanted.since is not None and wanted.until is not None and wanted.since > wanted.until:
             raise InvalidListQuery("since is later than until; exchange them")
-        if self._signer is None:
-            raise LedgerUnavailable(reason="the ledger is not open yet")
         scope = _scope(wanted)
-        start = self._signer.decode(query.cursor, scope=scope) if query.cursor else None
+        start = self._cursors.decode(query.cursor, scope=scope)
         if not _goes_with(start, query.updated_after):
             raise InvalidCursor()
 
         page = Page()
         rows, following = await self._database.look(lambda connection: self._read(connection, query, start, page))
         page.items = self._rendered(rows)
-        page.next_cursor = self._signer.encode(following, scope=scope) if following else None
+        page.next_cursor = self._cursors.encode(following, scope=scope) if following else None
         return page
 
     def _read(
