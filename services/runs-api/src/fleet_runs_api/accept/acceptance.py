@@ -17,7 +17,7 @@ from ..ledger.rows import KIND_COLUMNS, Kind
 from ..ledger.tables import documents as _documents
 from ..ledger.tables import outbox as _outbox
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction
+from ..ledger.transaction import Transaction, one_by_one
 from .idempotency import Earlier, KeyUse, forget_key, take_key
 
 
@@ -120,34 +120,32 @@ def _taken_earlier(transaction: Transaction, wanted: Acceptance) -> Earlier | No
     return None if transaction.may_be_committed and before.run_ids == wanted.key.run_ids else before
 
 
-def withdraw(transaction: Transaction, withdrawals: Sequence[Withdrawal]) -> Sequence[bool]:
-    """Withdraw runs whose job was never sent. False: the job may have been sent, so the run stays accepted.
+@one_by_one
+def withdraw(transaction: Transaction, withdrawal: Withdrawal) -> bool:
+    """Withdraw a run whose job was never sent. False: the job may have been sent, so the run stays accepted.
 
     The outbox row of the first dispatch decides: the relay takes it, in a transaction of its own, before it sends
     the job. The relay removes a snapshot that may have reached JetStream; without a job no worker executes it.
     """
-    results = []
-    for withdrawal in withdrawals:
-        run_id = withdrawal.run_id
-        waiting = select(_runs.c.run_id).where(_runs.c.run_id == run_id, _runs.c.status == RunStatus.PENDING)
-        untaken = transaction.execute(
-            delete(_outbox)
-            .where(_outbox.c.run_id.in_(waiting), _outbox.c.kind == DISPATCH, _outbox.c.due_since.is_(None))
-            .returning(_outbox.c.id)
-        ).first()
-        # No such run: an earlier try withdrew it, and the answer of that commit was lost.
-        results.append(untaken is not None or not _those_of(transaction, [run_id]))
-        if untaken is None:
-            continue
-        [(status, *kind)] = transaction.rows(
-            delete(_runs).where(_runs.c.run_id == run_id).returning(_runs.c.status, *KIND_COLUMNS)
-        )
-        transaction.execute(delete(_documents).where(_documents.c.run_id == run_id))
-        transaction.execute(insert(_outbox).values(kind=WITHDRAW, run_id=run_id, dispatch=1, due_at=withdrawal.now))
-        if withdrawal.key is not None:
-            forget_key(transaction, withdrawal.key)
-        transaction.counts.add(Kind(*kind), status, -1)
-    return results
+    run_id = withdrawal.run_id
+    waiting = select(_runs.c.run_id).where(_runs.c.run_id == run_id, _runs.c.status == RunStatus.PENDING)
+    untaken = transaction.execute(
+        delete(_outbox)
+        .where(_outbox.c.run_id.in_(waiting), _outbox.c.kind == DISPATCH, _outbox.c.due_since.is_(None))
+        .returning(_outbox.c.id)
+    ).first()
+    if untaken is None:
+        # True without a run: an earlier try withdrew it, and the answer of that commit was lost.
+        return not _those_of(transaction, [run_id])
+    [(status, *kind)] = transaction.rows(
+        delete(_runs).where(_runs.c.run_id == run_id).returning(_runs.c.status, *KIND_COLUMNS)
+    )
+    transaction.execute(delete(_documents).where(_documents.c.run_id == run_id))
+    transaction.execute(insert(_outbox).values(kind=WITHDRAW, run_id=run_id, dispatch=1, due_at=withdrawal.now))
+    if withdrawal.key is not None:
+        forget_key(transaction, withdrawal.key)
+    transaction.counts.add(Kind(*kind), status, -1)
+    return True
 
 
 def _those_of(transaction: Transaction, run_ids: Sequence[str]) -> set[str]:

@@ -1,7 +1,6 @@
 """SQL that records requests to cancel runs, in batches for the group commit."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import insert, update
@@ -13,7 +12,7 @@ from ..ledger.documents import KEEP_SNAPSHOT, snapshot_of
 from ..ledger.outbox import CANCEL
 from ..ledger.tables import outbox as _outbox
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction
+from ..ledger.transaction import Transaction, in_order_of_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +27,12 @@ class CancelRequest:
     carry_at: float
 
 
-def request_cancel(transaction: Transaction, wanted: Sequence[CancelRequest]) -> Sequence[RunSnapshot | None]:
-    """Record requests to cancel. Returns each run as the ledger now has it, None if there is no such run.
+@in_order_of_runs
+def request_cancel(transaction: Transaction, item: CancelRequest) -> RunSnapshot | None:
+    """Record a request to cancel. Returns the run as the ledger now has it, None if there is no such run.
 
     A run that has ended does not change, and of two requests the first one counts.
     """
-    return transaction.each_in_order(_request_cancel, wanted)
-
-
-def _request_cancel(transaction: Transaction, item: CancelRequest) -> RunSnapshot | None:
     row = reads.locked_run(transaction, item.run_id, tenant_id=item.tenant_id)
     if row is None:
         return None

@@ -1,7 +1,6 @@
 """SQL that sets failed runs back to PENDING, in batches for the group commit."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet_contracts.snapshot import RunSnapshot
@@ -11,7 +10,7 @@ from ..fold.history import Decided, DecisionKind, note_attempts, note_decisions
 from ..ledger.documents import KEEP_SNAPSHOT, snapshot_of
 from ..ledger.outbox import queue_again
 from ..ledger.reads import locked_run
-from ..ledger.transaction import Transaction
+from ..ledger.transaction import Transaction, in_order_of_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +31,9 @@ class NotReopened:
     status: RunStatus | None
 
 
-def reopen(transaction: Transaction, wanted: Sequence[Reopening]) -> Sequence[RunSnapshot | NotReopened]:
-    """Set failed runs back to PENDING. Returns the snapshot to announce for each run, or why there is none."""
-    return transaction.each_in_order(_reopen, wanted)
-
-
-def _reopen(transaction: Transaction, item: Reopening) -> RunSnapshot | NotReopened:
+@in_order_of_runs
+def reopen(transaction: Transaction, item: Reopening) -> RunSnapshot | NotReopened:
+    """Set a failed run back to PENDING. Returns the snapshot to announce, or why there is none."""
     row = locked_run(transaction, item.run_id, tenant_id=item.tenant_id)
     if row is None:
         return NotReopened(None)

@@ -15,7 +15,7 @@ from ..ledger.letter_groups import GroupKey
 from ..ledger.tables import dead_letters as _letters
 from ..ledger.tables import runs as _runs
 from ..ledger.texts import fitting
-from ..ledger.transaction import Transaction
+from ..ledger.transaction import Transaction, one_by_one
 from . import reopening
 from .letter import LONGEST_ERROR, Letter, LetterState, Moved, Unfounded, error_type_of, fingerprint_of
 from .reopening import NotReopened, Reopening
@@ -122,50 +122,43 @@ def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved
     ]
 
 
-def requeue(transaction: Transaction, wanted: Sequence[Requeueing]) -> Sequence[Requeued]:
-    return [_requeue(transaction, item) for item in wanted]
-
-
-def remove(transaction: Transaction, wanted: Sequence[Deletion]) -> Sequence[Sequence[Moved]]:
+@one_by_one
+def remove(transaction: Transaction, item: Deletion) -> list[Moved]:
     """Mark letters as deleted; returns those that were not deleted before."""
-    results = []
-    for item in wanted:
-        chosen = and_(_letters.c.id.in_(item.letter_ids), _letters.c.tenant_id == item.tenant_id)
-        gone = _close(transaction, chosen, state=LetterState.DELETED.value, error=None)
-        requeued = transaction.rows(
-            update(_letters)
-            .where(chosen, _letters.c.state == LetterState.REQUEUED)
-            .values(state=LetterState.DELETED.value, error=None)
-            .returning(*_MOVED)
-        )
-        results.append(gone + [Moved(*row) for row in requeued])
-    return results
+    chosen = and_(_letters.c.id.in_(item.letter_ids), _letters.c.tenant_id == item.tenant_id)
+    gone = _close(transaction, chosen, state=LetterState.DELETED.value, error=None)
+    requeued = transaction.rows(
+        update(_letters)
+        .where(chosen, _letters.c.state == LetterState.REQUEUED)
+        .values(state=LetterState.DELETED.value, error=None)
+        .returning(*_MOVED)
+    )
+    return gone + [Moved(*row) for row in requeued]
 
 
-def forget(transaction: Transaction, wanted: Sequence[TooOld]) -> Sequence[int]:
+@one_by_one
+def forget(transaction: Transaction, item: TooOld) -> int:
     """Delete the rows of old letters, a page at a time; returns how many."""
-    results = []
-    for item in wanted:
-        gone = 0
-        for state in LetterState:
-            before = item.open_before if state is LetterState.OPEN else item.closed_before
-            if before is None:
-                continue
-            old = (
-                select(_letters.c.id)
-                .where(_letters.c.state == state, _letters.c.at < before)
-                .order_by(_letters.c.at)
-                .limit(item.limit - gone)
-            )
-            rows = transaction.rows(delete(_letters).where(_letters.c.id.in_(old)).returning(*_GROUP))
-            if state is LetterState.OPEN:
-                transaction.letter_groups.left(GroupKey(*row) for row in rows)
-            gone += len(rows)
-        results.append(gone)
-    return results
+    gone = 0
+    for state in LetterState:
+        before = item.open_before if state is LetterState.OPEN else item.closed_before
+        if before is None:
+            continue
+        old = (
+            select(_letters.c.id)
+            .where(_letters.c.state == state, _letters.c.at < before)
+            .order_by(_letters.c.at)
+            .limit(item.limit - gone)
+        )
+        rows = transaction.rows(delete(_letters).where(_letters.c.id.in_(old)).returning(*_GROUP))
+        if state is LetterState.OPEN:
+            transaction.letter_groups.left(GroupKey(*row) for row in rows)
+        gone += len(rows)
+    return gone
 
 
-def _requeue(transaction: Transaction, item: Requeueing) -> Requeued:
+@one_by_one
+def requeue(transaction: Transaction, item: Requeueing) -> Requeued:
     """Requeue the runs and close all their open letters, in one transaction."""
     refused = []
     # If a run has several letters, the first one represents them all.

@@ -41,15 +41,10 @@ _WHEELS = TypeAdapter(list[WheelInUse])
 _INSERT_DECISION = Inserting(_decisions, ("run_id", "at", "kind", "attempt", "reason"))
 
 
-def decide(transaction: Transaction, decided: Sequence[Decided]) -> Sequence[None]:
-    """`note_decisions` as a batch of the group commit."""
-    note_decisions(transaction, decided)
-    return [None] * len(decided)
-
-
-def note_decisions(transaction: Transaction, decided: Sequence[Decided]) -> None:
+def note_decisions(transaction: Transaction, decided: Sequence[Decided]) -> Sequence[None]:
     rows = [(d.run_id, d.at, d.kind.value, d.attempt, fitting(d.reason, _LONGEST_TEXT)) for d in decided]
     transaction.write(_INSERT_DECISION, rows)
+    return [None] * len(decided)
 
 
 def note_attempts(transaction: Transaction, snapshot: RunSnapshot) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, insert, select, update
 from .prepared import Deleting, Inserting, Updating
 from .tables import outbox as _outbox
 from .tables import runs as _runs
-from .transaction import Transaction
+from .transaction import Transaction, one_by_one
 
 DISPATCH = "dispatch"
 WITHDRAW = "withdraw"
@@ -42,25 +42,23 @@ class PutOff:
     due_at: float
 
 
-def take_due(transaction: Transaction, wanted: Sequence[TakeDue]) -> Sequence[Sequence[int]]:
+@one_by_one
+def take_due(transaction: Transaction, item: TakeDue) -> list[int]:
     """Take outbox rows that are due. No other process takes them before `until`, when unsent ones are due again."""
-    taken = []
-    for item in wanted:
-        due = (
-            select(_outbox.c.id)
-            .where(_outbox.c.due_at <= item.now)
-            .order_by(_outbox.c.due_at)
-            .limit(item.limit)
-            .with_for_update(skip_locked=True)
-        )
-        rows = transaction.execute(
-            update(_outbox)
-            .where(_outbox.c.id.in_(due))
-            .values(due_at=item.until, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
-            .returning(_outbox.c.id)
-        )
-        taken.append(sorted(row.id for row in rows))
-    return taken
+    due = (
+        select(_outbox.c.id)
+        .where(_outbox.c.due_at <= item.now)
+        .order_by(_outbox.c.due_at)
+        .limit(item.limit)
+        .with_for_update(skip_locked=True)
+    )
+    rows = transaction.execute(
+        update(_outbox)
+        .where(_outbox.c.id.in_(due))
+        .values(due_at=item.until, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
+        .returning(_outbox.c.id)
+    )
+    return sorted(row.id for row in rows)
 
 
 def mark_sent(transaction: Transaction, sent: Sequence[Sent]) -> Sequence[None]:
@@ -71,16 +69,15 @@ def mark_sent(transaction: Transaction, sent: Sequence[Sent]) -> Sequence[None]:
     return [None] * len(sent)
 
 
-def put_off(transaction: Transaction, wanted: Sequence[PutOff]) -> Sequence[None]:
-    """Change when rows are due; from now on they count as taken."""
-    for item in wanted:
-        same = (_outbox.c.run_id == item.run_id, _outbox.c.kind == item.kind, _outbox.c.dispatch == item.dispatch)
-        transaction.execute(
-            update(_outbox)
-            .where(*same)
-            .values(due_at=item.due_at, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
-        )
-    return [None] * len(wanted)
+@one_by_one
+def put_off(transaction: Transaction, item: PutOff) -> None:
+    """Change when a row is due; from now on it counts as taken."""
+    same = (_outbox.c.run_id == item.run_id, _outbox.c.kind == item.kind, _outbox.c.dispatch == item.dispatch)
+    transaction.execute(
+        update(_outbox)
+        .where(*same)
+        .values(due_at=item.due_at, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
+    )
 
 
 def clear_withdrawn(transaction: Transaction, run_ids: Sequence[str]) -> Sequence[None]:
@@ -95,12 +92,11 @@ def clear_cancelled(transaction: Transaction, run_ids: Sequence[str]) -> Sequenc
     return [None] * len(run_ids)
 
 
-def hasten_outbox(transaction: Transaction, moments: Sequence[float]) -> Sequence[None]:
+@one_by_one
+def hasten_outbox(transaction: Transaction, now: float) -> None:
     """Make rows due now unless their run is scheduled: the process that was to send them has ended."""
     scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
-    now = max(moments)
     transaction.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
-    return [None] * len(moments)
 
 
 def queue_again(transaction: Transaction, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Table
@@ -19,7 +20,8 @@ class _OfRun(Protocol):
     def run_id(self) -> str: ...
 
 
-I = TypeVar("I", bound=_OfRun)  # noqa: E741
+I = TypeVar("I")  # noqa: E741
+OfRun = TypeVar("OfRun", bound=_OfRun)
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -87,12 +89,6 @@ class Transaction:
         """An INSERT that skips rows that are there already."""
         return self.insert(table).on_conflict_do_nothing()
 
-    def each_in_order(self, write: Callable[["Transaction", I], R], items: Sequence[I]) -> list[R]:
-        """Write items in the order of their runs, so that two processes do not deadlock; the results are in order."""
-        places = sorted(range(len(items)), key=lambda place: items[place].run_id)
-        results = {place: write(self, items[place]) for place in places}
-        return [results[place] for place in range(len(items))]
-
     def settle(self) -> None:
         """Write the counts; to be called last, before the commit.
 
@@ -103,3 +99,25 @@ class Transaction:
             self.execute(statement)
         self.write(ADD, self.counts.by_tenant())
         self.write(ADD_BY_FLOW, self.counts.by_flow())
+
+
+def one_by_one(write: Callable[[Transaction, I], R]) -> Callable[[Transaction, Sequence[I]], list[R]]:
+    """Make a batch for the group commit of a function that writes one item."""
+
+    @wraps(write)
+    def batch(transaction: Transaction, items: Sequence[I]) -> list[R]:
+        return [write(transaction, item) for item in items]
+
+    return batch
+
+
+def in_order_of_runs(write: Callable[[Transaction, OfRun], R]) -> Callable[[Transaction, Sequence[OfRun]], list[R]]:
+    """The same, but items are written in the order of their runs, so that two processes do not deadlock."""
+
+    @wraps(write)
+    def batch(transaction: Transaction, items: Sequence[OfRun]) -> list[R]:
+        places = sorted(range(len(items)), key=lambda place: items[place].run_id)
+        results = {place: write(transaction, items[place]) for place in places}
+        return [results[place] for place in range(len(items))]
+
+    return batch

@@ -186,7 +186,7 @@ class Expiry(Part):
         decided = Decided(ended.run_id, time.time(), DecisionKind.EXPIRE, ended.attempt, error)
         if ended.status is RunStatus.FAILED:
             await self._send_letter(ended, reason, error)
-        await self._commits.write(history.decide, decided)
+        await self._commits.write(history.note_decisions, decided)
 
     async def _send_letter(self, ended: RunSnapshot, reason: DeadLetterReason, error: str) -> None:
         letter = DeadLetter(

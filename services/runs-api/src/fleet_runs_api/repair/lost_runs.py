@@ -11,7 +11,7 @@ from ..ledger.outbox import queue_again
 from ..ledger.prepared import Updating
 from ..ledger.reads import run_with_documents
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction
+from ..ledger.transaction import Transaction, one_by_one
 
 _NOTE_CHECKED = Updating(_runs, ("checked_at",), keys=("run_id",))
 
@@ -29,12 +29,9 @@ class Redispatch:
     unheard_attempts: int = 0
 
 
-def redispatch(transaction: Transaction, wanted: Sequence[Redispatch]) -> Sequence[bool]:
-    """Queue runs again that JetStream has lost. False: another process did so already, or the run has ended."""
-    return [_redispatch(transaction, item) for item in wanted]
-
-
-def _redispatch(transaction: Transaction, item: Redispatch) -> bool:
+@one_by_one
+def redispatch(transaction: Transaction, item: Redispatch) -> bool:
+    """Queue a run again that JetStream has lost. False: another process did so already, or the run has ended."""
     same = (_runs.c.run_id == item.run_id, _runs.c.dispatch == item.expected_dispatch, _runs.c.finished_at.is_(None))
     found = transaction.execute(select(_runs.c.attempt).where(*same).with_for_update()).first()
     if found is None:
@@ -54,10 +51,9 @@ def note_checked(transaction: Transaction, checks: Sequence[tuple[str, float]]) 
     return [None] * len(checks)
 
 
-def forget_revision(transaction: Transaction, known: Sequence[tuple[str, int]]) -> Sequence[None]:
-    """Reset the revisions of these runs, so that the next snapshot is folded in; not if one was folded in since."""
-    for run_id, revision in known:
-        transaction.execute(
-            update(_runs).where(_runs.c.run_id == run_id, _runs.c.revision == revision).values(revision=0)
-        )
-    return [None] * len(known)
+@one_by_one
+def forget_revision(transaction: Transaction, known: tuple[str, int]) -> None:
+    """Reset the revision of a run, so that the next snapshot is folded in; not if one was folded in since."""
+    run_id, revision = known
+    same = (_runs.c.run_id == run_id, _runs.c.revision == revision)
+    transaction.execute(update(_runs).where(*same).values(revision=0))

@@ -10,20 +10,19 @@ from ..ledger.tables import decisions as _decisions
 from ..ledger.tables import documents as _documents
 from ..ledger.tables import idempotency_keys as _keys
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction
+from ..ledger.transaction import Transaction, one_by_one
 
 
-def mark_released(transaction: Transaction, groups: Sequence[Sequence[str]]) -> Sequence[None]:
+@one_by_one
+def mark_released(transaction: Transaction, run_ids: Sequence[str]) -> None:
     """Record that the snapshots of these ended runs were removed from KV."""
-    run_ids = [run_id for group in groups for run_id in group]
     ended = _runs.c.finished_at.is_not(None)
     transaction.execute(update(_runs).where(_runs.c.run_id.in_(run_ids), ended).values(kv_released=1))
-    return [None] * len(groups)
 
 
-def purge(transaction: Transaction, groups: Sequence[Sequence[str]]) -> Sequence[None]:
+@one_by_one
+def purge(transaction: Transaction, run_ids: Sequence[str]) -> None:
     """Delete these ended runs with their documents, attempts and decisions."""
-    run_ids = sorted({run_id for group in groups for run_id in group})
     gone = transaction.rows(
         delete(_runs)
         .where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
@@ -33,10 +32,9 @@ def purge(transaction: Transaction, groups: Sequence[Sequence[str]]) -> Sequence
         transaction.execute(delete(table).where(table.c.run_id.in_([run_id for run_id, *_ in gone])))
     for _, status, *kind in gone:
         transaction.counts.add(Kind(*kind), status, -1)
-    return [None] * len(groups)
 
 
-def forget_old_keys(transaction: Transaction, moments: Sequence[float]) -> Sequence[None]:
+@one_by_one
+def forget_old_keys(transaction: Transaction, before: float) -> None:
     """Delete idempotency keys that are older than this, so that they can be used again."""
-    transaction.execute(delete(_keys).where(_keys.c.created_at < max(moments)))
-    return [None] * len(moments)
+    transaction.execute(delete(_keys).where(_keys.c.created_at < before))
