@@ -5,7 +5,6 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,32 +52,21 @@ class _Waiting(Generic[I, R]):
     unsure: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _WakeUp:
-    """Wakes the thread, because a deferrable item was added at this time."""
-
-    at: float
-
-
 class GroupCommit:
     """Collects the items that arrive while a commit is under way, and writes them together in the next one."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        on_commit: Callable[[int, float], None] = lambda *_: None,
-    ) -> None:
+    def __init__(self, engine: Engine, *, on_commit: Callable[[int, float], None] = lambda *_: None) -> None:
         """`on_commit` is called after each transaction with its number of writes and its duration in seconds."""
         self._on_commit = on_commit
         self._engine = engine
-        self._queue: queue.SimpleQueue[_Waiting[Any, Any] | _WakeUp | None] = queue.SimpleQueue()
+        # Items that callers wait for, lists of deferred ones, and None at the end.
+        self._queue: queue.SimpleQueue[_Waiting[Any, Any] | list[_Waiting[Any, Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger-writer", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = False
         self._connection: Connection | None = None
-        self._deferred: deque[_Waiting[Any, Any]] = deque()
-        self._deferred_until = 0.0
+        self._deferred: list[_Waiting[Any, Any]] = []
+        self._deferred_timer: asyncio.TimerHandle | None = None
         self._was_crowded = False
         # When the current transaction began.
         self._begun_at: float | None = None
@@ -91,6 +79,7 @@ class GroupCommit:
     async def stop(self) -> None:
         """Write all waiting items, then end the thread."""
         if self._thread.is_alive():
+            self._queue_deferred()
             self._queue.put(None)
             await asyncio.to_thread(self._thread.join)
 
@@ -104,14 +93,21 @@ class GroupCommit:
             raise LedgerUnavailable(reason="the ledger is not open yet")
         future: asyncio.Future[R] = self._loop.create_future()
         waiting = _Waiting(batch, item, future)
-        if deferrable:
-            self._deferred.append(waiting)
-            # Only the first one, and the one that makes them many, wake the thread.
-            if len(self._deferred) in (1, _MANY_DEFERRED):
-                self._queue.put(_WakeUp(time.monotonic()))
-        else:
+        if not deferrable:
             self._queue.put(waiting)
+            return future
+        self._deferred.append(waiting)
+        if len(self._deferred) == 1:
+            self._deferred_timer = self._loop.call_later(_DEFER_SECONDS, self._queue_deferred)
+        elif len(self._deferred) == _MANY_DEFERRED:
+            self._queue_deferred()
         return future
+
+    def _queue_deferred(self) -> None:
+        if self._deferred_timer is not None:
+            self._deferred_timer.cancel()
+        self._queue.put(self._deferred)
+        self._deferred = []
 
     def settled_until(self) -> float:
         """A time up to which all writes of this process are committed and can be read.
@@ -124,8 +120,8 @@ class GroupCommit:
 
     def _work(self) -> None:
         try:
-            while (groups := self._gather()) or not self._ended:
-                for group in groups:
+            while not self._ended:
+                for group in self._gather():
                     self._commit(group)
                     assert self._loop is not None
                     if not self._loop.is_closed():
@@ -134,47 +130,32 @@ class GroupCommit:
             self._disconnect()
 
     def _gather(self) -> list[list[_Waiting[Any, Any]]]:
-        """The items to write now: all that callers wait for, and deferred ones if they are due or many.
+        """Wait for an item, and take all that are queued.
 
         On SQLite they share a transaction. On PostgreSQL deferred items have their own: both kinds lock rows of runs,
         each in order, and in one transaction two processes might deadlock.
         """
         group: list[_Waiting[Any, Any]] = []
-        while not group and not self._ended and not self._deferred_are_due():
-            self._take(group, wait=True)
+        deferred: list[_Waiting[Any, Any]] = []
+        while not group and not deferred and not self._ended:
+            self._take(group, deferred)
         if group and self._was_crowded:
             time.sleep(_COMMIT_DELAY_SECONDS)
-        while len(group) < _MOST_PER_COMMIT and self._take(group, wait=False):
-            pass
+        while len(group) < _MOST_PER_COMMIT and not self._ended and not self._queue.empty():
+            self._take(group, deferred)
         self._was_crowded = len(group) >= _CROWD
-        deferred: list[_Waiting[Any, Any]] = []
-        if self._ended or self._deferred_are_due():
-            deferred = [self._deferred.popleft() for _ in range(len(self._deferred))]
         groups = [group + deferred] if self._engine.dialect.name == "sqlite" else [group, deferred]
         return [group for group in groups if group]
 
-    def _deferred_are_due(self) -> bool:
-        count = len(self._deferred)
-        return count >= _MANY_DEFERRED or (count > 0 and time.monotonic() >= self._deferred_until)
-
-    def _take(self, group: list[_Waiting[Any, Any]], *, wait: bool) -> bool:
-        """Take the next item from the queue, if there is one."""
-        try:
-            if not wait:
-                waiting = self._queue.get_nowait()
-            elif self._deferred:
-                waiting = self._queue.get(timeout=max(self._deferred_until - time.monotonic(), 0.0))
-            else:
-                waiting = self._queue.get()
-        except queue.Empty:
-            return False
-        if waiting is None:
-            self._ended = True
-        elif isinstance(waiting, _WakeUp):
-            self._deferred_until = waiting.at + _DEFER_SECONDS
-        else:
-            group.append(waiting)
-        return True
+    def _take(self, group: list[_Waiting[Any, Any]], deferred: list[_Waiting[Any, Any]]) -> None:
+        """Take the next item from the queue, or wait for it."""
+        match self._queue.get():
+            case None:
+                self._ended = True
+            case list() as items:
+                deferred.extend(items)
+            case item:
+                group.append(item)
 
     def _commit(self, group: list[_Waiting[Any, Any]], *, attempts: int = _ATTEMPTS) -> None:
         try:
