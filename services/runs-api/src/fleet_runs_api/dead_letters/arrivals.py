@@ -70,24 +70,25 @@ class DeadLetterIngest(Part):
         # Separate writes that share a commit: a letter that the database refuses then fails alone.
         writes = [self._commits.write_soon(dead_letter_writes.enter, letter) for letter in letters]
         outcomes = await asyncio.gather(*writes, return_exceptions=True)
-        for msg, outcome in zip(messages, outcomes, strict=True):
-            if isinstance(outcome, Moved):
-                with _in_trace_of(msg):
-                    outcome.log(LetterMove.ENTERED)
-                self._metrics.count_letter(outcome.reason)
-            elif isinstance(outcome, Unfounded):
-                with _in_trace_of(msg):
-                    logger.warning(
-                        "a dead letter on %s is left out: the run it names has not failed there",
-                        msg.subject,
-                        extra={"meta": {"stream_sequence": stream_sequence_of(msg)}},
-                    )
+        failure: BaseException | None = None
         for msg, letter, outcome in zip(messages, letters, outcomes, strict=True):
-            if isinstance(outcome, DataError | IntegrityError):
-                with _in_trace_of(msg):
-                    logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)
-            elif isinstance(outcome, BaseException):
-                raise outcome
+            with Span(TraceContext.of_headers(msg.headers)):
+                match outcome:
+                    case Moved():
+                        outcome.log(LetterMove.ENTERED)
+                        self._metrics.count_letter(outcome.reason)
+                    case Unfounded():
+                        logger.warning(
+                            "a dead letter on %s is left out: the run it names has not failed there",
+                            msg.subject,
+                            extra={"meta": {"stream_sequence": stream_sequence_of(msg)}},
+                        )
+                    case DataError() | IntegrityError():
+                        logger.error("the ledger cannot hold a dead letter: %s", letter.message_id, exc_info=outcome)
+                    case BaseException():
+                        failure = outcome
+        if failure is not None:
+            raise failure
         if is_recording():
             for msg, letter in zip(messages, letters, strict=True):
                 _trace(msg, letter, begun_at)
@@ -133,11 +134,6 @@ class DeadLetterIngest(Part):
         # A full page means that there may be more, so the next round continues.
         if await self._commits.write(dead_letter_writes.forget, wanted) < _FORGET_PAGE:
             self._forgotten_at = time.monotonic()
-
-
-def _in_trace_of(msg: Msg) -> Span:
-    """A context for log lines about a letter: they belong to the trace of its run."""
-    return Span(TraceContext.of_headers(msg.headers))
 
 
 def _trace(msg: Msg, letter: Letter, begun_at: float) -> None:
