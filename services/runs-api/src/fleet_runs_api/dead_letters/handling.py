@@ -4,13 +4,14 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 
 import orjson
 
 from fleet_contracts.log_events import LetterMove
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http.identity import Identity
 from fleet_kit.logs.events import service_call
@@ -34,21 +35,28 @@ _LONGEST_SECONDS = 5.0
 _MOST_COUNTED = 10_000
 
 
-@dataclass(slots=True)
-class BulkRequeue:
-    """The result of one request, and the cursor for the next one."""
-
-    requeued: int = 0
-    refused: list[Refused] = field(default_factory=list)
-    last_due_at: float | None = None
-    remaining: int = 0
-    next_cursor: str | None = None
+@dataclass(frozen=True, slots=True)
+class LetterSkipped:
+    id: int
+    reason: str
+    detail: str
+    run_status: RunStatus | None
 
 
-@dataclass(slots=True)
-class BulkDeletion:
-    deleted: int = 0
-    next_cursor: str | None = None
+@dataclass(frozen=True, slots=True)
+class LettersRequeued:
+    requeued: int
+    skipped: list[LetterSkipped]
+    remaining: int
+    last_due_at: float | None
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LettersDeleted:
+    deleted: int
+    more: bool
+    next_cursor: str | None
 
 
 class DeadLetters(Part):
@@ -103,10 +111,12 @@ class DeadLetters(Part):
         limit: int,
         start_at: float | None,
         cursor: str | None,
-    ) -> BulkRequeue:
+    ) -> LettersRequeued:
         """Requeue the runs of up to `limit` letters, the oldest first, at `rate_per_sec`."""
         scope = _scope("oldest", wanted)
-        report = BulkRequeue()
+        requeued = remaining = 0
+        skipped: list[LetterSkipped] = []
+        last_due_at: float | None = None
         with service_call(logger, "runs", "requeue_letters") as logged:
             self._link.require()
             position = self._position(cursor, scope)
@@ -121,18 +131,21 @@ class DeadLetters(Part):
                 done = await self._requeue(
                     Requeueing(ids, caller.tenant_id, _name_of(caller), now, due_at=due_at, spacing_seconds=spacing)
                 )
-                report.requeued += len(done.runs)
-                # A letter that was deleted since the page was read is not reported.
-                report.refused += [refused for refused in done.refused if refused.why is not WhyNot.NOT_FOUND]
+                requeued += len(done.runs)
+                skipped += [
+                    LetterSkipped(refused.letter_id, refused.why.value, why_not(refused), refused.run_status)
+                    for refused in done.refused
+                    # A letter that was deleted since the page was read is not reported.
+                    if refused.why is not WhyNot.NOT_FOUND
+                ]
                 if done.last_due_at is not None:
-                    report.last_due_at = done.last_due_at
+                    last_due_at = done.last_due_at
                     due_at = done.last_due_at + spacing
-            report.next_cursor = self._cursor(position, scope)
             if position is not None:
                 left = dead_letter_reads.count_left(wanted, position=position, most=_MOST_COUNTED)
-                [report.remaining] = await self._database.fetch(left)
-            logged["letters"] = report.requeued
-        return report
+                [remaining] = await self._database.fetch(left)
+            logged["letters"] = requeued
+        return LettersRequeued(requeued, skipped, remaining, last_due_at, self._cursor(position, scope))
 
     async def delete(self, letter_id: int, caller: Identity) -> None:
         with service_call(logger, "runs", "delete_letter", entity_id=f"letter:{letter_id}"):
@@ -141,19 +154,18 @@ class DeadLetters(Part):
 
     async def delete_all(
         self, wanted: LetterFilter, caller: Identity, *, limit: int, cursor: str | None
-    ) -> BulkDeletion:
+    ) -> LettersDeleted:
         """Delete up to `limit` letters, the oldest first."""
         scope = _scope("oldest", wanted)
         position = self._position(cursor, scope)
-        report = BulkDeletion()
+        deleted = 0
         with service_call(logger, "runs", "delete_letters") as logged:
             async for page in self._walk(wanted, limit=limit, position=position):
                 position = page.next_position
                 if page.rows:
-                    report.deleted += await self._remove([row.id for row in page.rows], caller)
-            logged["letters"] = report.deleted
-        report.next_cursor = self._cursor(position, scope)
-        return report
+                    deleted += await self._remove([row.id for row in page.rows], caller)
+            logged["letters"] = deleted
+        return LettersDeleted(deleted, more=position is not None, next_cursor=self._cursor(position, scope))
 
     async def _walk(self, wanted: LetterFilter, *, limit: int, position: int | None) -> AsyncIterator[LetterPage]:
         """Pages with up to `limit` letters in all, until there are no more or the time is up."""

@@ -88,30 +88,9 @@ class LetterRequeued(BaseModel):
     letters: list[int]
 
 
-class LetterSkipped(BaseModel):
-    id: int
-    reason: str
-    detail: str
-    run_status: RunStatus | None
-
-
-class LettersRequeued(BaseModel):
-    requeued: int
-    skipped: list[LetterSkipped]
-    remaining: int
-    last_due_at: float | None
-    next_cursor: str | None
-
-
 class LetterDeleted(BaseModel):
     id: int
     deleted: bool
-
-
-class LettersDeleted(BaseModel):
-    deleted: int
-    more: bool
-    next_cursor: str | None
 
 
 def _require_criteria(chosen: Criteria, everything: bool) -> None:

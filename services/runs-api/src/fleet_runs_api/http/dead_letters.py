@@ -11,7 +11,7 @@ from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import RunsReader, RunsWriter
 from fleet_kit.http.openapi import json_body
 
-from ..dead_letters.handling import why_not
+from ..dead_letters.handling import LettersDeleted, LettersRequeued
 from ..dead_letters.letter import LetterState
 from ..dead_letters.reads import LetterFilter, LetterInFull
 from ..errors import DeadLetterNotFound
@@ -23,9 +23,6 @@ from .dead_letter_schemas import (
     LetterList,
     LetterQuery,
     LetterRequeued,
-    LettersDeleted,
-    LetterSkipped,
-    LettersRequeued,
     RequeueLetters,
     StateFilter,
 )
@@ -61,8 +58,7 @@ async def delete_letters(
 ) -> LettersDeleted:
     """Delete many letters; without any criterion `all` must be true."""
     wanted = _filter(query, caller.tenant_id, query.state)
-    done = await service.dead_letters.delete_all(wanted, caller, limit=query.limit, cursor=query.cursor)
-    return LettersDeleted(deleted=done.deleted, more=done.next_cursor is not None, next_cursor=done.next_cursor)
+    return await service.dead_letters.delete_all(wanted, caller, limit=query.limit, cursor=query.cursor)
 
 
 @router.get("/dlq/groups", response_model=GroupList)
@@ -78,31 +74,17 @@ async def list_groups(
     )
 
 
-@router.post(
-    "/dlq/requeue",
-    response_model=LettersRequeued,
-    openapi_extra=json_body(RequeueLetters),
-)
+@router.post("/dlq/requeue", response_model=LettersRequeued, openapi_extra=json_body(RequeueLetters))
 async def requeue_letters(request: Request, caller: RunsWriter, service: Service) -> LettersRequeued:
     """New attempts for the runs of many letters, the oldest first, at a rate that the fleet can take."""
     body = await read(RequeueLetters, request)
-    done = await service.dead_letters.requeue_all(
+    return await service.dead_letters.requeue_all(
         _filter(body.filter, caller.tenant_id, "open"),
         caller,
         rate_per_sec=body.rate_per_sec,
         limit=body.limit,
         start_at=body.start_at,
         cursor=body.cursor,
-    )
-    return LettersRequeued(
-        requeued=done.requeued,
-        skipped=[
-            LetterSkipped(id=no.letter_id, reason=no.why.value, detail=why_not(no), run_status=no.run_status)
-            for no in done.refused
-        ],
-        remaining=done.remaining,
-        last_due_at=done.last_due_at,
-        next_cursor=done.next_cursor,
     )
 
 
