@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import nats.errors
 import nats.js.errors
+from nats.js import api
 
 from fleet_contracts.names import is_tag
 from fleet_kit.logs.rate_limit import RateLimitedLog
@@ -23,6 +24,17 @@ _FIRST_RETRY_SECONDS = 0.25
 _LONGEST_RETRY_SECONDS = 5.0
 # How often all queues are checked, because one may have been removed.
 _LOOK_AGAIN_SECONDS = 30.0
+
+
+async def queue_of(link: NatsLink, settings: RunsSettings, tag: str) -> api.ConsumerInfo | None:
+    """The state of a tag's queue; None if no worker has ever served the tag."""
+    try:
+        info: api.ConsumerInfo = await link.jetstream.consumer_info(settings.work_stream, settings.work_durable(tag))
+    except nats.js.errors.NotFoundError:
+        return None
+    except (nats.errors.Error, nats.js.errors.Error) as error:
+        raise link.unavailable(error) from error
+    return info
 
 
 class Queues:

@@ -15,6 +15,7 @@ from fleet_kit.errors import FleetError
 from fleet_kit.nats.messages import messages_of
 from fleet_kit.telemetry.metrics import OTHER
 
+from ..dispatch.queues import queue_of
 from ..ledger import reads
 from ..live.workers import NOBODY, FleetView
 from ..resources import Part, Resources
@@ -137,11 +138,8 @@ class FleetGauges(Part):
     async def _look_at(self, tag: str, jobs: int, *, held: int) -> tuple[int, int, float]:
         """Of one tag: waiting jobs, jobs that workers hold, and the age in seconds of the oldest waiting job."""
         names = self._settings
-        try:
-            queue = await self._link.jetstream.consumer_info(names.work_stream, names.work_durable(tag))
-        except nats.js.errors.NotFoundError:
-            taken, delivered = 0, 0  # no worker has ever served it
-        else:
+        taken = delivered = 0
+        if (queue := await queue_of(self._link, names, tag)) is not None:
             # JetStream counts a job that was handed back as unacknowledged until it is redelivered.
             taken = min(queue.num_ack_pending or 0, held)
             delivered = queue.delivered.stream_seq if queue.delivered is not None and taken else 0

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import nats.errors
-import nats.js.errors
 import orjson
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -21,11 +19,13 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import DEAD_LETTER_ID, dead_letter_id
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
+from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.telemetry.tracing import Kind, span
 
 from ..dispatch.queued_jobs import QueuedJobs
+from ..dispatch.queues import queue_of
 from ..fold import history
 from ..fold.history import Decided, DecisionKind
 from ..fold.rules import is_possible
@@ -87,16 +87,12 @@ class Expiry(Part):
         worker got its job.
         """
         try:
-            info = await self._link.jetstream.consumer_info(
-                self._settings.work_stream, self._settings.work_durable(run.tag)
-            )
-        except nats.js.errors.NotFoundError:
-            return False  # no worker has ever served this tag
-        except (nats.errors.Error, nats.js.errors.Error) as error:
+            info = await queue_of(self._link, self._settings, run.tag)
+        except NatsUnavailable as error:
             # The job exists. A queue that does not answer must not delay the runs of other tags.
-            self._failures.log(
-                logger, f"the queue of tag {run.tag} is looked at later", self._link.unavailable(error)
-            )
+            self._failures.log(logger, f"the queue of tag {run.tag} is looked at later", error)
+            return False
+        if info is None:
             return False
         handed_out = info.delivered.stream_seq if info.delivered else 0
         if info.num_ack_pending or not run.job_sequence or run.job_sequence > handed_out:

@@ -5,16 +5,12 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-import nats.errors
-import nats.js.errors
-from nats.js import api
-
 from fleet_contracts.names import ack_subject
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 
-from ..dispatch.queues import Queues
+from ..dispatch.queues import Queues, queue_of
 from ..ledger import reads
 from ..ledger.rows import QueuedRun
 from ..live.workers import FleetView
@@ -47,13 +43,7 @@ class Unclaimed(Part):
     A worker that is only slow loses nothing, since the claim decides which worker executes the run.
     """
 
-    def __init__(
-        self,
-        shared: Resources,
-        *,
-        queues: Queues,
-        workers: FleetView,
-    ) -> None:
+    def __init__(self, shared: Resources, *, queues: Queues, workers: FleetView) -> None:
         super().__init__(shared)
         self._queues = queues
         self._workers = workers
@@ -80,8 +70,7 @@ class Unclaimed(Part):
 
     async def _look_at(self, tag: str) -> None:
         waiting = await self._database.fetch(reads.queued_runs(tag, time.time(), limit=_PAGE))
-        durable = self._settings.work_durable(tag)
-        info = await self._consumer_info(durable) if waiting else None
+        info = await queue_of(self._link, self._settings, tag) if waiting else None
         before = self._delivered.pop(tag, {})
         if info is None or not info.num_ack_pending or info.delivered is None:
             return
@@ -103,24 +92,16 @@ class Unclaimed(Part):
         for run, known in due:
             known.times += 1
             known.next_at = now + self._settings.run_lost_after_sec * 2.0**known.times
-            await self._give_back(run, durable, info.delivered.consumer_seq, times=known.times)
+            await self._give_back(run, tag, info.delivered.consumer_seq, times=known.times)
 
-    async def _consumer_info(self, durable: str) -> api.ConsumerInfo | None:
-        try:
-            info: api.ConsumerInfo = await self._link.jetstream.consumer_info(self._settings.work_stream, durable)
-        except nats.js.errors.NotFoundError:
-            return None
-        except (nats.errors.Error, nats.js.errors.Error) as error:
-            raise self._link.unavailable(error) from error
-        return info
-
-    async def _give_back(self, run: QueuedRun, durable: str, consumer_sequence: int, *, times: int) -> None:
+    async def _give_back(self, run: QueuedRun, tag: str, consumer_sequence: int, *, times: int) -> None:
         """Nak a delivery if the run waits in KV, too: the ledger may lag behind."""
         stored = await self._runs.read(run.run_id, linearizable=True, lenient=True)
         if stored is None or stored.value.status is not RunStatus.PENDING or stored.value.is_held:
             return
         with await repairing(self._database, run.run_id, REASON):
             # JetStream accepts the answer for any unacknowledged delivery, whichever one the subject names.
+            durable = self._settings.work_durable(tag)
             subject = ack_subject(self._settings.work_stream, durable, run.job_sequence, consumer_sequence)
             await self._link.send(subject, b"-NAK")
             self._metrics.repairs.labels(REASON).inc()
