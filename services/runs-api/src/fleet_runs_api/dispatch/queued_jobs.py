@@ -2,7 +2,6 @@
 
 import logging
 
-import nats.js.errors
 import orjson
 
 from fleet_contracts.names import NATS_MSG_ID
@@ -76,7 +75,7 @@ class QueuedJobs(Part):
     async def remove(self, sequence: int) -> None:
         try:
             await self._link.jetstream.delete_msg(self._settings.work_stream, sequence)
-        except (*OUTAGES, nats.js.errors.Error):
+        except OUTAGES:
             logger.debug("job %d could not be removed", sequence, exc_info=True)
 
 

@@ -5,13 +5,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 
-import nats.errors
 import nats.js.errors
 from nats.js import api
 
 from fleet_contracts.names import is_tag
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.outages import OUTAGES
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_kit.nats.streams import work_consumer_config
 from fleet_kit.waiting import is_set_within
@@ -32,7 +32,7 @@ async def queue_of(link: NatsLink, settings: RunsSettings, tag: str) -> api.Cons
         info: api.ConsumerInfo = await link.jetstream.consumer_info(settings.work_stream, settings.work_durable(tag))
     except nats.js.errors.NotFoundError:
         return None
-    except (nats.errors.Error, nats.js.errors.Error) as error:
+    except OUTAGES as error:
         raise link.unavailable(error) from error
     return info
 
@@ -106,7 +106,7 @@ class Queues:
             config = work_consumer_config(self._settings, self._settings, tag)
             try:
                 await ensure_consumer(self._link.jetstream, self._settings.work_stream, config)
-            except (nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError) as error:
+            except OUTAGES as error:
                 all_made = False
                 self._complain(tag, str(error) or type(error).__name__)
             else:

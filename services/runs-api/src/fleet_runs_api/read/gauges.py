@@ -6,13 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-import nats.errors
-import nats.js.errors
-
 from fleet_contracts.names import kv_stream, kv_subject
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError
 from fleet_kit.nats.messages import messages_of
+from fleet_kit.nats.outages import OUTAGES
 from fleet_kit.telemetry.metrics import OTHER
 
 from ..dispatch.queues import queue_of
@@ -29,7 +27,7 @@ _PATIENCE_SECONDS = 3.0
 _MOST_TAGS = 100
 # Counting stops here, as the help text of these gauges says.
 _MOST_COUNTED = 10_000
-_AWAY = (FleetError, nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError)
+_AWAY = (FleetError, *OUTAGES)
 
 
 class FleetGauges(Part):

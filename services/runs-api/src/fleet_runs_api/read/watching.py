@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import nats.errors
-import nats.js.errors
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext, api
 
@@ -191,7 +190,7 @@ class Watching(Part):
                 deliver_policy=api.DeliverPolicy.NEW,
                 cb=partial(self._on_change, store),
             )
-        except (nats.errors.Error, nats.js.errors.Error) as error:
+        except nats.errors.Error as error:
             raise self._link.unavailable(error) from error
         self._store = store
 
@@ -200,7 +199,7 @@ class Watching(Part):
         if subscription is not None:
             try:
                 await subscription.unsubscribe()
-            except (nats.errors.Error, nats.js.errors.Error):
+            except nats.errors.Error:
                 logger.debug("the consumer of the watchers was already gone", exc_info=True)
 
     async def _on_change(self, store: str, msg: Msg) -> None:
