@@ -142,7 +142,7 @@ class Submission(Part):
             if sequence is None:
                 await self._relay.send_soon(job.run_id)
             else:
-                self._relay.sent(job.run_id, dispatch=1, job_sequence=sequence)
+                self._relay.sent(job.run_id, sequence)
             self._accepted.note(job, size=len(new.payload))
         return Receipt([job.run_id])
 

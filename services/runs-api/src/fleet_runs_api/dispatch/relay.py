@@ -79,9 +79,9 @@ class Relay(Loop):
             return False
         return True
 
-    def sent(self, run_id: str, *, dispatch: int, job_sequence: int) -> None:
-        """Record in the ledger that a dispatch was sent, without waiting for the commit."""
-        future = self._commits.write_soon(outbox.mark_sent, Sent(run_id, dispatch, job_sequence), deferrable=True)
+    def sent(self, run_id: str, job_sequence: int) -> None:
+        """Record in the ledger that the first dispatch was sent, without waiting for the commit."""
+        future = self._commits.write_soon(outbox.mark_sent, Sent(run_id, 1, job_sequence), deferrable=True)
         future.add_done_callback(self._marked)
 
     def _marked(self, future: "asyncio.Future[None]") -> None:
@@ -154,7 +154,6 @@ class Relay(Loop):
                     sending.end()
                     raise
         except NatsUnavailable as error:
-            self._log_failure(rows[len(flying)], error)
             self._put_off(rows[len(flying) :], error)
         marks = []
         for sent in flying:
@@ -162,7 +161,6 @@ class Relay(Loop):
                 with sent.span:
                     sequence = await self._confirm(sent)
             except NatsUnavailable as error:
-                self._log_failure(sent.row, error)
                 self._put_off([sent.row], error)
             else:
                 self._metrics.relay_seconds.observe(time.perf_counter() - sent.begun)
@@ -213,7 +211,6 @@ class Relay(Loop):
                 self._metrics.relay_seconds.observe(time.perf_counter() - begun)
             await self._commits.write(outbox.mark_sent, Sent(row.run_id, row.dispatch, sequence))
         except NatsUnavailable as error:
-            self._log_failure(row, error)
             self._put_off([row], error)
 
     def _sending(self, job: Job, *, dispatch: int) -> Span:
@@ -240,7 +237,8 @@ class Relay(Loop):
             )
 
     def _put_off(self, rows: Sequence[OutboxRow], error: NatsUnavailable) -> None:
-        """Retry rows soon after an outage. A row that JetStream refused becomes due again at its usual time."""
+        """Retry rows soon, of which the first one has failed. One that JetStream refused is due at its usual time."""
+        self._log_failure(rows[0], error)
         if isinstance(error, WriteRefused):
             return
         due_at = time.time() + self.pause_seconds

@@ -20,5 +20,5 @@ def idempotency_key_of(request: Request) -> str | None:
     return key
 
 
-def json_answer(body: bytes, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, media_type="application/json", headers=headers)
+def json_answer(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -18,6 +18,7 @@ from ..read.results import result_of
 from ..read.timeline.following import End, Output
 from ..read.timeline.log_text import LogText
 from ..read.timeline.timeline import Entry, LogFilter
+from .bodies import json_answer
 from .dependencies import Service
 
 router = new_router()
@@ -88,7 +89,7 @@ async def read_result(
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     # Like a snapshot's own JSON: whole numbers of any size, no NaN.
     body = to_json(result_of(snapshot, partial=partial), inf_nan_mode="null")
-    return Response(body, media_type="application/json")
+    return json_answer(body)
 
 
 async def _log_text(pages: AsyncIterator[list[Entry]], text: LogText) -> AsyncIterator[bytes]:

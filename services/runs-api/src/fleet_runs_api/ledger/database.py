@@ -161,7 +161,7 @@ class Database:
         self.writer.dispose()
         self.reader.dispose()
 
-    def _engine(self, begin: str, *, pool_size: int, cache_kib: int, options: str = "") -> Engine:
+    def _engine(self, begin: str, *, pool_size: int, cache_kib: int, options: str) -> Engine:
         if not self.is_sqlite:
             return create_engine(
                 self.url,

@@ -91,7 +91,7 @@ class Following(Part):
         """
         states = await self._watching.open(run_id, tenant_id=tenant_id, seconds=math.inf)
         reconnects = self._link.reconnects
-        store = await self._identify()
+        store = await self._timeline.identify()
         position = after.place if after is not None and after.store == store else 0
         reader = self._timeline.reader(run_id, tenant_id=tenant_id, position=position)
         return self._follow(run_id, reader, store, reconnects, states, wanted)
@@ -107,7 +107,8 @@ class Following(Part):
     ) -> AsyncGenerator[Output | End | None]:
         follower = _Follower()
         watch = self._spawn(self._note_end(states, follower))
-        self._join(run_id, follower)
+        self._followers.setdefault(run_id, set()).add(follower)
+        self._spawn(self._listen_or_not(run_id))
         pause = _SHORTEST_PAUSE_SECONDS
         said_at = time.monotonic()
         try:
@@ -117,7 +118,7 @@ class Following(Part):
                 ended = follower.ended
                 try:
                     if reconnects != self._link.reconnects:
-                        reconnects, before, store = self._link.reconnects, store, await self._identify()
+                        reconnects, before, store = self._link.reconnects, store, await self._timeline.identify()
                         if store != before:
                             reader = reader.from_the_beginning()
                     read = await reader.read()
@@ -141,9 +142,6 @@ class Following(Part):
             watch.cancel()
             self._leave(run_id, follower)
 
-    async def _identify(self) -> str:
-        return await self._timeline.identify()
-
     async def _note_end(self, states: AsyncIterator[State | None], follower: _Follower) -> None:
         try:
             async for state in states:
@@ -153,10 +151,6 @@ class Following(Part):
             logger.warning("a run can no longer be watched; its followers have to reconnect: %s", error)
             follower.is_lost = True
         follower.bell.set()
-
-    def _join(self, run_id: str, follower: _Follower) -> None:
-        self._followers.setdefault(run_id, set()).add(follower)
-        self._spawn(self._listen_or_not(run_id))
 
     def _leave(self, run_id: str, follower: _Follower) -> None:
         followers = self._followers[run_id]
