@@ -194,7 +194,7 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
         plan = explain(connection, list_reads.whole_runs(_FAILED, list(range(200))))
         assert "INTEGER PRIMARY KEY" in plan or "using runs_pkey" in plan, plan
         for counted in (MINE, _FAILED, replace(_FAILED, flows=("flow-3",), tags=("gpu",))):
-            assert "runs" not in explain(connection, list_reads.total(counted))
+            assert "runs" not in explain(connection, list_reads.total(counted.tenant_id, counted.counted_parts))
     bounded_work(database)
 
 

@@ -98,7 +98,7 @@ class Listing(Part):
             found = paging.changes(connection, wanted, start, limit=query.limit)
         else:
             if wanted.is_counted:
-                page.total = list_reads.total(wanted).first(connection)
+                page.total = list_reads.total(wanted.tenant_id, wanted.counted_parts).first(connection)
             found = paging.newest(
                 connection, wanted, start, limit=query.limit, patient=not query.in_pages, total=page.total
             )

@@ -146,13 +146,7 @@ def _guide(connection: Connection, wanted: RunFilter) -> Guide:
     """The part of the filter that leaves the fewest runs to read."""
     if wanted.workflow_yaml_sha256 is not None:
         return "workflow_yaml_sha256"
-    parts: dict[Guide, RunFilter] = {}
-    if wanted.statuses:
-        parts["status"] = RunFilter(wanted.tenant_id, statuses=wanted.statuses)
-    if wanted.flows:
-        parts["flow_name"] = RunFilter(wanted.tenant_id, flows=wanted.flows)
-    if wanted.tags:
-        parts["tag"] = RunFilter(wanted.tenant_id, tags=wanted.tags)
+    parts = wanted.counted_parts
     if len(parts) <= 1:
         return next(iter(parts), "tenant_id")
-    return min(parts, key=lambda name: list_reads.total(parts[name]).first(connection) or 0)
+    return min(parts, key=lambda name: list_reads.total(wanted.tenant_id, {name: parts[name]}).first(connection) or 0)

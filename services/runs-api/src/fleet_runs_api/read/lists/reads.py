@@ -4,7 +4,7 @@ Only one part of a filter selects rows, through its index. Whether the rest of t
 result and not a condition: so the planner cannot choose another index, and rows that do not fit count as read.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -95,10 +95,16 @@ class RunFilter:
     until: float | None = None
 
     @property
+    def counted_parts(self) -> dict[Guide, Sequence[str]]:
+        """The values of the parts that have counters, by column."""
+        parts: dict[Guide, Sequence[str]] = {"status": self.statuses, "flow_name": self.flows, "tag": self.tags}
+        return {name: values for name, values in parts.items() if values}
+
+    @property
     def is_counted(self) -> bool:
         """Whether there are counters for exactly these runs."""
-        parts = (self.workflow_yaml_sha256, self.text, self.since, self.until)
-        return not self.labels and all(part is None for part in parts)
+        others = (self.workflow_yaml_sha256, self.text, self.since, self.until)
+        return not self.labels and all(part is None for part in others)
 
 
 def newest(wanted: RunFilter, guide: Guide, *, before: int | None, lowest: int | None, size: int) -> Query[Candidate]:
@@ -181,17 +187,11 @@ def _if_it_fits(make: Callable[..., R]) -> Callable[..., tuple[int, R | None]]:
     return lambda seq, fits, *columns: (seq, make(*columns) if fits else None)
 
 
-def total(wanted: RunFilter) -> Query[int]:
-    """How many runs fit a filter that `is_counted`, from the counters."""
-    table = _flow_counts if wanted.flows or wanted.tags else _counts
-    query = select(func.coalesce(func.sum(table.c.total), 0)).where(table.c.tenant_id == wanted.tenant_id)
-    if wanted.statuses:
-        query = query.where(table.c.status.in_(wanted.statuses))
-    if wanted.flows:
-        query = query.where(table.c.flow_name.in_(wanted.flows))
-    if wanted.tags:
-        query = query.where(table.c.tag.in_(wanted.tags))
-    return Query(query, int)
+def total(tenant_id: str, parts: Mapping[Guide, Sequence[str]]) -> Query[int]:
+    """How many runs fit these parts of a filter, from the counters."""
+    table = _counts if parts.keys() <= {"status"} else _flow_counts
+    query = select(func.coalesce(func.sum(table.c.total), 0)).where(table.c.tenant_id == tenant_id)
+    return Query(query.where(*(table.c[name].in_(values) for name, values in parts.items())), int)
 
 
 def lowest_seq(tenant_id: str, since: float) -> Query[int | None]:
@@ -229,15 +229,10 @@ def _number_or_none(number: int | None) -> int | None:
 
 def _values(wanted: RunFilter, guide: Guide) -> list[list[ColumnElement[bool]]]:
     """One list of conditions per value of the guide. Each selects rows through the index."""
-    values: dict[Guide, Sequence[Any]] = {
-        "status": wanted.statuses,
-        "flow_name": wanted.flows,
-        "tag": wanted.tags,
-        "workflow_yaml_sha256": [wanted.workflow_yaml_sha256],
-    }
     if guide == "tenant_id":
         return [[]]
-    return [[_runs.c[guide] == value] for value in values[guide]]
+    values = [wanted.workflow_yaml_sha256] if guide == "workflow_yaml_sha256" else wanted.counted_parts[guide]
+    return [[_runs.c[guide] == value] for value in values]
 
 
 def has_conditions(wanted: RunFilter, *, apart_from: str | None = None) -> bool:
@@ -250,13 +245,9 @@ def _fits(wanted: RunFilter, *, apart_from: str | None = None) -> ColumnElement[
 
 
 def _conditions(wanted: RunFilter) -> dict[str, ColumnElement[bool]]:
-    conditions: dict[str, ColumnElement[bool]] = {}
-    if wanted.statuses:
-        conditions["status"] = _runs.c.status.in_(wanted.statuses)
-    if wanted.flows:
-        conditions["flow_name"] = _runs.c.flow_name.in_(wanted.flows)
-    if wanted.tags:
-        conditions["tag"] = _runs.c.tag.in_(wanted.tags)
+    conditions: dict[str, ColumnElement[bool]] = {
+        name: _runs.c[name].in_(values) for name, values in wanted.counted_parts.items()
+    }
     if wanted.labels:
         conditions["labels"] = or_(*(_HasLabel(_runs.c.tags, label) for label in wanted.labels))
     if wanted.workflow_yaml_sha256 is not None:
