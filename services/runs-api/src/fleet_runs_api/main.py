@@ -64,7 +64,7 @@ _LEDGER_RETRY_SECONDS = 1.0
 class RunsService:
     """All parts of the service, how they prepare JetStream, and their background work."""
 
-    def __init__(self, settings: RunsSettings, metrics: RunsMetrics) -> None:
+    def __init__(self, settings: RunsSettings) -> None:
         self._settings = settings
         self.workflow_yaml_max_bytes = settings.workflow_yaml_max_bytes
         self._stop = asyncio.Event()
@@ -73,7 +73,7 @@ class RunsService:
         # Creation times of the work stream and the runs bucket. If one changes, JetStream has lost its data.
         self._made: dict[str, datetime | None] = {}
 
-        self.metrics = metrics
+        self.metrics = metrics = RunsMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
         self.link = NatsLink(settings, name="runs-api")
         self._database = Database(settings.runs_database_url)
         self._commits = GroupCommit(self._database.writer, on_commit=self._on_commit)
@@ -126,11 +126,10 @@ class RunsService:
         ):
             self.link.after_connect(hook)
 
-    async def __aenter__(self) -> "RunsService":
+    async def __aenter__(self) -> None:
         await self.link.__aenter__()
         # The queues do not wait for the ledger to open, because workers wait for them.
         self._begin(self._queues.run(self._stop), self._work())
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         self._stop.set()
@@ -206,33 +205,25 @@ class RunsService:
 
 
 def build(settings: RunsSettings) -> ServiceApp:
-    metrics = RunsMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
+    service = RunsService(settings)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with RunsService(settings, metrics) as service:
-            app.state.service = service
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with service:
             yield
-
-    async def readiness() -> dict[str, str]:
-        service: RunsService = app.state.service
-        return await service.waiting_for()
-
-    async def refresh() -> None:
-        service: RunsService = app.state.service
-        await service.gauges.refresh()
 
     app: ServiceApp = create_app(
         component="runs-api",
         routers=[submit_router, list_router, router, timeline_router, workflow_router, dead_letter_router],
         lifespan=lifespan,
-        readiness=readiness,
-        registry=metrics.registry,
-        refresh=refresh,
+        readiness=service.waiting_for,
+        registry=service.metrics.registry,
+        refresh=service.gauges.refresh,
         express=EXPRESS,
         # The gateway's /metrics.
         untraced=frozenset({"/fleet/metrics"}),
     )
+    app.state.service = service
     return app
 
 
