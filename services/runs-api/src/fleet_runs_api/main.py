@@ -101,9 +101,7 @@ class RunsService:
         self.submission = Submission(shared, accepted=accepted, relay=self._relay, disk=self._disk)
         self.views = RunViews(shared, accepted=accepted, workers=self._fleet, is_unclaimed=unclaimed.has)
         self._cursors = CursorSigner()
-        self.listing = Listing(
-            shared, cursors=self._cursors, views=self.views, workers=self._fleet, is_unclaimed=unclaimed.has
-        )
+        self.listing = Listing(shared, cursors=self._cursors, views=self.views)
         self.watching = Watching(shared, views=self.views)
         self.timeline = Timeline(shared, views=self.views)
         self.following = Following(shared, timeline=self.timeline, watching=self.watching)

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from fleet_contracts.job import Job
@@ -21,8 +21,8 @@ from ..ledger.documents import snapshot_of
 from ..ledger.rows import AttemptRow
 from ..live.workers import FleetView
 from ..resources import Part, Resources
-from .schemas import Attempts, AttemptView, DecisionView
-from .waiting import why_waiting
+from .schemas import Attempts, AttemptView, DecisionView, RunSummary
+from .waiting import Waiting, why_waiting
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,6 @@ _OUTCOMES = {
 
 # An attempt of a run, and the worker that executed it.
 Writer = tuple[int, str | None]
-# Whether the job of a run (by its id and tag) was delivered and not claimed.
-IsUnclaimed = Callable[[str, str], bool]
 
 
 class RunViews(Part):
@@ -50,8 +48,9 @@ class RunViews(Part):
         *,
         accepted: AcceptedRuns,
         workers: FleetView,
-        is_unclaimed: IsUnclaimed,
+        is_unclaimed: Callable[[str, str], bool],
     ) -> None:
+        """`is_unclaimed`: whether the job of a run (by its id and tag) was delivered and not claimed."""
         super().__init__(shared)
         self._accepted = accepted
         self._workers = workers
@@ -109,14 +108,21 @@ class RunViews(Part):
             more["worker_alive"] = self._workers.is_alive(worker, now=now)
             more["worker_heartbeat_at"] = worker.last_heartbeat_at
             more["worker_tags"] = worker.tags
-        unclaimed = self._is_unclaimed(snapshot.run_id, snapshot.tag or "")
-        capacity = partial(self._workers.capacity, now=now)
-        waiting = why_waiting(snapshot, self._workers, capacity, now=now, unclaimed=unclaimed)
-        if waiting is not None:
+        if (waiting := self.why_waiting_at(now)(snapshot)) is not None:
             more["waiting_reason"] = waiting.reason
             more["waiting_detail"] = waiting.detail
         shown = snapshot.model_copy(update=more) if more else snapshot
         return shown.model_dump_json(exclude=exclude).encode()
+
+    def why_waiting_at(self, now: float) -> Callable[[RunSnapshot | RunSummary], Waiting | None]:
+        """A function for many runs: most of them wait for the same workers, whose capacity is added up once."""
+        capacity = cache(partial(self._workers.capacity, now=now))
+
+        def why(run: RunSnapshot | RunSummary) -> Waiting | None:
+            unclaimed = self._is_unclaimed(run.run_id, run.tag or "")
+            return why_waiting(run, self._workers, capacity, now=now, unclaimed=unclaimed)
+
+        return why
 
     async def job(self, run_id: str, *, tenant_id: str) -> Job:
         """The job of the run, as it was accepted."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
-from functools import cache, partial
 
 import orjson
 from pydantic import TypeAdapter
@@ -12,12 +11,10 @@ from sqlalchemy import Connection
 from ...errors import InvalidCursor, InvalidListQuery
 from ...ledger.documents import snapshot_of
 from ...ledger.rows import RunRow
-from ...live.workers import FleetView
 from ...resources import Part, Resources
 from ..cursor import CursorSigner, Difference, Position
 from ..schemas import RunSummary
-from ..views import IsUnclaimed, RunViews
-from ..waiting import why_waiting
+from ..views import RunViews
 from . import paging
 from . import reads as list_reads
 from .reads import RunFilter
@@ -55,20 +52,10 @@ class Page:
 
 
 class Listing(Part):
-    def __init__(
-        self,
-        shared: Resources,
-        *,
-        cursors: CursorSigner,
-        views: RunViews,
-        workers: FleetView,
-        is_unclaimed: IsUnclaimed,
-    ) -> None:
+    def __init__(self, shared: Resources, *, cursors: CursorSigner, views: RunViews) -> None:
         super().__init__(shared)
         self._cursors = cursors
         self._views = views
-        self._workers = workers
-        self._is_unclaimed = is_unclaimed
 
     async def page(self, query: ListQuery) -> Page:
         wanted = query.wanted
@@ -121,17 +108,13 @@ class Listing(Part):
         return settled - _SETTLING_SECONDS
 
     def _rendered(self, runs: Sequence[RunSummary | RunRow]) -> list[bytes]:
-        now = time.time()
-
-        # Most of a page's runs wait for the same workers.
-        capacity = cache(partial(self._workers.capacity, now=now))
+        why_waiting = self._views.why_waiting_at(time.time())
         items = []
         for run in runs:
             if isinstance(run, RunRow):
                 items.append(self._views.public(snapshot_of(run), with_records=True))
                 continue
-            unclaimed = self._is_unclaimed(run.run_id, run.tag)
-            if (why := why_waiting(run, self._workers, capacity, now=now, unclaimed=unclaimed)) is not None:
+            if (why := why_waiting(run)) is not None:
                 run.waiting_reason, run.waiting_detail = why.reason, why.detail
             items.append(_SUMMARY.dump_json(run))
         return items
