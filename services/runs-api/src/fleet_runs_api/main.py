@@ -159,8 +159,8 @@ class RunsService:
 
     async def _work(self) -> None:
         await self._open_ledger()
-        parts = (self._ingest, self._dead_letter_ingest, self._relay, self._sweeper, self._retention, self._disk)
-        self._begin(self.watching.check(self._stop), *(part.run(self._stop) for part in parts))
+        loops = (self._ingest, self._dead_letter_ingest, self._relay, self._sweeper, self._retention, self.watching)
+        self._begin(self._disk.run(self._stop), *(loop.run(self._stop) for loop in loops))
 
     def _begin(self, *work: Coroutine[None, None, None]) -> None:
         self._tasks += [asyncio.create_task(each) for each in work]

@@ -13,15 +13,14 @@ from fleet_contracts.log_events import LetterMove
 from fleet_contracts.names import DEAD_LETTER_ID, NATS_MSG_ID
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.errors import NatsUnavailable
-from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.pull import stored_at_of, stream_sequence_of
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..fold import recording
 from ..fold.recording import Observation
 from ..live.consumer import SharedConsumer
-from ..resources import Part, Resources
+from ..loop import Loop
+from ..resources import Resources
 from . import reads as dead_letter_reads
 from . import writes as dead_letter_writes
 from .letter import Arrived, Letter, Moved, Unfounded, read_letter
@@ -30,38 +29,31 @@ from .writes import TooOld
 logger = logging.getLogger(__name__)
 
 _BATCH = 200
-_PAUSE_SECONDS = 0.5
 _FORGET_EVERY_SECONDS = 60.0
 _FORGET_PAGE = 500
 
 
-class DeadLetterIngest(Part):
+class DeadLetterIngest(Loop):
     """Replicas share one durable consumer. A message is acknowledged when its letter is on disk."""
+
+    interruption = "dead letters are taken in later"
+    pause_seconds = 0.5
 
     def __init__(self, shared: Resources) -> None:
         super().__init__(shared)
         self.consumer = SharedConsumer(
             self._link, stream=self._settings.dlq_stream, durable=self._settings.dlq_durable(), batch=_BATCH
         )
+        self._messages: list[Msg] = []
         self._forgotten_at = 0.0
-        self._failures = RateLimitedLog()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        messages: list[Msg] = []
-        while not stop.is_set():
-            try:
-                # Messages that could not be written are kept: writing a letter twice changes nothing.
-                messages = messages or await self.consumer.take(_BATCH)
-                await self._enter(messages)
-                messages = []
-                await self._forget_old()
-            except NatsUnavailable:
-                await asyncio.sleep(_PAUSE_SECONDS)
-            except Exception as error:  # noqa: BLE001 - logged and retried
-                self._failures.log(logger, "dead letters are taken in later", error)
-                await asyncio.sleep(_PAUSE_SECONDS)
-            else:
-                self._failures.recovered()
+    async def round(self) -> float:
+        # Messages that could not be written are kept: writing a letter twice changes nothing.
+        self._messages = self._messages or await self.consumer.take(_BATCH)
+        await self._enter(self._messages)
+        self._messages = []
+        await self._forget_old()
+        return 0.0
 
     async def _enter(self, messages: list[Msg]) -> None:
         begun_at = time.time()

@@ -14,22 +14,20 @@ from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_key, k
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.errors import NatsUnavailable
-from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.pull import stored_at_of, stream_sequence_of
 from fleet_kit.telemetry.tracing import Kind, Span, is_recording, span
 
 from ..errors import LedgerUnavailable
 from ..ledger import reads
 from ..live.consumer import SharedConsumer
-from ..resources import Part, Resources
+from ..loop import Loop
+from ..resources import Resources
 from . import recording
 from .recording import Observation
 
 logger = logging.getLogger(__name__)
 
 _BATCH = 256
-_PAUSE_SECONDS = 0.2
 # How long changes are gathered, by which the ledger lags behind KV. A snapshot that is replaced in this time is not
 # delivered: of a short run only the end is.
 _GATHER_SECONDS = 0.03
@@ -37,19 +35,16 @@ _GATHER_SECONDS = 0.03
 _FIRST_WORD_SECONDS = 60.0
 
 
-class Ingest(Part):
+class Ingest(Loop):
     """Replicas share one durable consumer on the bucket's stream, so each change is folded once."""
 
-    def __init__(
-        self,
-        shared: Resources,
-        *,
-        on_retry: Callable[[], None],
-    ) -> None:
+    interruption = "snapshots are folded in later"
+    pause_seconds = 0.2
+
+    def __init__(self, shared: Resources, *, on_retry: Callable[[], None]) -> None:
         """`on_retry` is called after a commit that may have put the next attempt of a run into the outbox."""
         super().__init__(shared)
         self._on_retry = on_retry
-        self._failures = RateLimitedLog()
         self.consumer = SharedConsumer(
             self._link,
             stream=kv_stream(self._settings.runs_kv_bucket),
@@ -57,25 +52,16 @@ class Ingest(Part):
             batch=_BATCH,
         )
 
-    async def run(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
-            try:
-                await self._follow(stop)
-            except NatsUnavailable:
-                await asyncio.sleep(_PAUSE_SECONDS)
-            except Exception as error:  # noqa: BLE001 - logged; the changes are redelivered
-                self._failures.log(logger, "snapshots are folded in later", error)
-                await asyncio.sleep(_PAUSE_SECONDS)
-
-    async def _follow(self, stop: asyncio.Event) -> None:
-        """Wait for a first change, then gather and fold until there are no more."""
+    async def round(self) -> float:
+        """Wait for a first change, then gather and fold until there are no more. A failed one is redelivered."""
         messages = await self.consumer.take(1)
-        while messages and not stop.is_set():
+        while messages:
             if len(messages) < _BATCH:
                 await asyncio.sleep(_GATHER_SECONDS)
                 messages += await self.consumer.take_now(_BATCH)
             await self._fold(messages)
             messages = await self.consumer.take_now(_BATCH)
+        return 0.0
 
     async def _fold(self, messages: list[Msg]) -> None:
         # Of several changes of one run only the last one is needed.

@@ -15,20 +15,18 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import kv_key, kv_stream, kv_subject
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.messages import stream_identity
 from fleet_kit.nats.pull import stream_sequence_of
 from fleet_kit.waiting import is_set_within
 
-from ..resources import Part, Resources
+from ..loop import Loop
+from ..resources import Resources
 from .event_ids import EventId
 from .views import RunViews
 
 logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 10.0
-# How often the ledger is checked for runs whose end the watchers have missed.
-_CHECK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +69,14 @@ class Watcher:
         return news
 
 
-class Watching(Part):
-    """Follows the bucket while there are watchers."""
+class Watching(Loop):
+    """Follows the bucket while there are watchers.
+
+    Its rounds look for changes without a message: an end that was missed, or another store.
+    """
+
+    interruption = "whether watched runs have ended is looked up later"
+    pause_seconds = 5.0
 
     def __init__(self, shared: Resources, *, views: RunViews) -> None:
         super().__init__(shared)
@@ -84,7 +88,6 @@ class Watching(Part):
         self._store = ""
         self._lock = asyncio.Lock()
         self._tidying: set[asyncio.Task[None]] = set()
-        self._failures = RateLimitedLog()
 
     @property
     def watcher_count(self) -> int:
@@ -98,18 +101,12 @@ class Watching(Part):
                 await self._follow()
         self._warn(self._watchers)
 
-    async def check(self, stop: asyncio.Event) -> None:
-        """Check periodically for changes without a message: an end that was missed, or another store."""
-        while not stop.is_set():
-            await asyncio.sleep(_CHECK_SECONDS)
-            try:
-                if self._watchers and self._link.down_because is None:
-                    if await stream_identity(self._link, kv_stream(self._bucket)) != self._store:
-                        await self.resume()
-                    self._warn(await self._views.ended_among(list(self._watchers)))
-                    self._failures.recovered()
-            except Exception as error:  # noqa: BLE001 - logged; the next round tries again
-                self._failures.log(logger, "whether watched runs have ended is looked up later", error)
+    async def round(self) -> float:
+        if self._watchers:
+            if await stream_identity(self._link, kv_stream(self._bucket)) != self._store:
+                await self.resume()
+            self._warn(await self._views.ended_among(list(self._watchers)))
+        return self.pause_seconds
 
     async def stop(self) -> None:
         await asyncio.gather(*self._tidying, return_exceptions=True)
