@@ -49,7 +49,7 @@ class Queues:
         self._refusals = RateLimitedLog()
         self._made: set[str] = set()
         self._news = asyncio.Event()
-        self._complaint = ""
+        self._failures = RateLimitedLog()
 
     @property
     def tags(self) -> set[str]:
@@ -92,7 +92,7 @@ class Queues:
                 self._made.clear()
             self._news.clear()
             if await self._make_missing():
-                self._complaint = ""
+                self._failures.recovered()
                 delay = _FIRST_RETRY_SECONDS
                 continue
             await asyncio.sleep(delay)
@@ -108,12 +108,9 @@ class Queues:
                 await ensure_consumer(self._link.jetstream, self._settings.work_stream, config)
             except OUTAGES as error:
                 all_made = False
-                self._complain(tag, str(error) or type(error).__name__)
+                reason = str(error) or type(error).__name__
+                level = self._failures.level(reason)
+                logger.log(level, "the queue of tag %s cannot be made yet: %s", tag, reason, extra={"tag": tag})
             else:
                 self._made.add(tag)
         return all_made
-
-    def _complain(self, tag: str, reason: str) -> None:
-        if reason != self._complaint:
-            self._complaint = reason
-            logger.warning("the queue of tag %s cannot be made yet: %s", tag, reason, extra={"tag": tag})
