@@ -37,11 +37,6 @@ class _NamedRun(NamedTuple):
     error: str | None
 
 
-class _RunOfLetter(NamedTuple):
-    letter_id: int
-    run_id: str
-
-
 class WhyNot(StrEnum):
     """Why the run of a letter got no further attempt."""
 
@@ -160,14 +155,7 @@ def forget(transaction: Transaction, item: TooOld) -> int:
 @one_by_one
 def requeue(transaction: Transaction, item: Requeueing) -> Requeued:
     """Requeue the runs and close all their open letters, in one transaction."""
-    refused = []
-    # If a run has several letters, the first one represents them all.
-    first_letters: dict[str, int] = {}
-    for outcome in _checked(transaction, item):
-        if isinstance(outcome, Refused):
-            refused.append(outcome)
-        else:
-            first_letters.setdefault(outcome.run_id, outcome.letter_id)
+    first_letters, refused = _checked(transaction, item)
     wanted = [
         Reopening(
             run_id=run_id,
@@ -196,10 +184,10 @@ def requeue(transaction: Transaction, item: Requeueing) -> Requeued:
     return Requeued(runs, last_due_at, closed, refused)
 
 
-def _checked(transaction: Transaction, item: Requeueing) -> list[_RunOfLetter | Refused]:
-    """The run of each requested letter in order, or why it cannot be requeued, whatever the state of the run.
+def _checked(transaction: Transaction, item: Requeueing) -> tuple[dict[str, int], list[Refused]]:
+    """The runs of the letters in order, each with its first letter, and the letters that cannot be requeued.
 
-    That state is checked later, under the run's lock.
+    The state of the runs is checked later, under their locks.
     """
     rows = transaction.rows(
         select(_letters.c.id, _letters.c.run_id, _letters.c.state, _runs.c.status)
@@ -210,15 +198,21 @@ def _checked(transaction: Transaction, item: Requeueing) -> list[_RunOfLetter | 
             _letters.c.state != LetterState.DELETED,
         )
     )
-    found: dict[int, _RunOfLetter | Refused] = {}
-    for letter_id, run_id, state, run_status in rows:
+    found = {letter_id: about for letter_id, *about in rows}
+    first_letters: dict[str, int] = {}
+    refused = []
+    for letter_id in item.letter_ids:
+        if letter_id not in found:
+            refused.append(Refused(letter_id, WhyNot.NOT_FOUND))
+            continue
+        run_id, state, run_status = found[letter_id]
         if run_id is None:
-            found[letter_id] = Refused(letter_id, WhyNot.NO_RUN)
+            refused.append(Refused(letter_id, WhyNot.NO_RUN))
         elif state == LetterState.REQUEUED:
-            found[letter_id] = Refused(letter_id, WhyNot.REQUEUED_ALREADY, run_id, run_status)
+            refused.append(Refused(letter_id, WhyNot.REQUEUED_ALREADY, run_id, run_status))
         else:
-            found[letter_id] = _RunOfLetter(letter_id, run_id)
-    return [found.get(letter_id, Refused(letter_id, WhyNot.NOT_FOUND)) for letter_id in item.letter_ids]
+            first_letters.setdefault(run_id, letter_id)
+    return first_letters, refused
 
 
 def _close(transaction: Transaction, chosen: ColumnElement[bool], **values: Any) -> list[Moved]:
