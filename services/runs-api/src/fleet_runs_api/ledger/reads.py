@@ -11,14 +11,13 @@ from .rows import (
     RUN_COLUMNS,
     AttemptRow,
     DecisionRow,
-    EndedRun,
-    HeldRun,
     JobPlace,
     Known,
     OutboxRow,
     OverdueRun,
     Query,
     QueuedRun,
+    RunRevision,
     RunRow,
     StatusTotal,
     UncheckedRun,
@@ -120,10 +119,10 @@ def heard_of_longest_ago() -> Query[float]:
     return Query(select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1), float)
 
 
-def held_runs(*, limit: int) -> Query[HeldRun]:
+def held_runs(*, limit: int) -> Query[RunRevision]:
     """Runs that a worker holds, those that changed longest ago first."""
     held = select(_runs.c.run_id, _runs.c.revision).where(HELD)
-    return Query(held.order_by(_runs.c.changed_at).limit(limit), HeldRun)
+    return Query(held.order_by(_runs.c.changed_at).limit(limit), RunRevision)
 
 
 def queued_runs(tag: str, now: float, *, limit: int) -> Query[QueuedRun]:
@@ -163,31 +162,22 @@ def overdue_runs(now: float, *, limit: int) -> Query[OverdueRun]:
     return Query(statement, OverdueRun)
 
 
-def finished_runs_in_kv(before: float, *, limit: int) -> Query[str]:
+def finished_runs(before: float, *, in_kv: bool, limit: int) -> Query[str]:
     """Runs that ended before a time, also by the ledger's own clock: a worker's clock cannot be trusted."""
+    wanted = [FINISHED_IN_KV] if in_kv else [FINISHED, _runs.c.kv_released == 1]
     statement = (
         select(_runs.c.run_id)
-        .where(FINISHED_IN_KV, _runs.c.finished_at < before, _runs.c.changed_at < before)
+        .where(*wanted, _runs.c.finished_at < before, _runs.c.changed_at < before)
         .order_by(_runs.c.finished_at)
         .limit(limit)
     )
     return Query(statement, str)
 
 
-def finished_runs_out_of_kv(before: float, *, limit: int) -> Query[str]:
-    statement = (
-        select(_runs.c.run_id)
-        .where(FINISHED, _runs.c.finished_at < before, _runs.c.changed_at < before, _runs.c.kv_released == 1)
-        .order_by(_runs.c.finished_at)
-        .limit(limit)
-    )
-    return Query(statement, str)
-
-
-def ended_among(run_ids: Sequence[str]) -> Query[EndedRun]:
+def ended_among(run_ids: Sequence[str]) -> Query[RunRevision]:
     """Those of the runs that have ended, with the KV revision of the end."""
     columns = (_runs.c.run_id, _runs.c.revision)
-    return Query(select(*columns).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None)), EndedRun)
+    return Query(select(*columns).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None)), RunRevision)
 
 
 def attempts_of(run_id: str) -> Query[AttemptRow]:

@@ -89,7 +89,9 @@ class OutboxRow:
         return self.run if self.run is not None and not self.run.known.status.is_terminal else None
 
 
-class HeldRun(NamedTuple):
+class RunRevision(NamedTuple):
+    """A run, and the KV revision that its row reflects."""
+
     run_id: str
     revision: int
 
@@ -102,12 +104,6 @@ class QueuedRun(NamedTuple):
 class OverdueRun(NamedTuple):
     run_id: str
     deadline_at: float
-
-
-class EndedRun(NamedTuple):
-    run_id: str
-    # The KV revision of the end.
-    revision: int
 
 
 class StatusTotal(NamedTuple):

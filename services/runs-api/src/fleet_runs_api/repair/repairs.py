@@ -12,11 +12,11 @@ from fleet_kit.telemetry.tracing import UNTRACED, Span, span
 
 from ..ledger import reads
 from ..ledger.database import Database
-from ..ledger.rows import HeldRun, OverdueRun, UncheckedRun
+from ..ledger.rows import OverdueRun, RunRevision, UncheckedRun
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T", HeldRun, OverdueRun, UncheckedRun)
+T = TypeVar("T", OverdueRun, RunRevision, UncheckedRun)
 
 
 async def repairing(database: Database, run_id: str, reason: str) -> Span:

@@ -40,7 +40,7 @@ class Retention(Loop):
         # Read before the ledger: the snapshot of a run that is reopened later is newer and stays. A snapshot that was
         # written over an end is erased, whatever its revision.
         last = (await self._link.stream_info(kv_stream(self._runs.bucket.name))).state.last_seq
-        run_ids = await self._database.fetch(reads.finished_runs_in_kv(before, limit=_PAGE))
+        run_ids = await self._database.fetch(reads.finished_runs(before, in_kv=True, limit=_PAGE))
         await asyncio.gather(*(self._runs.bucket.erase(run_id, up_to=last) for run_id in run_ids))
         if run_ids:
             await self._commits.write(removal.mark_released, run_ids)
@@ -50,7 +50,7 @@ class Retention(Loop):
         if not self._settings.runs_retention_sec:
             return 0
         before = time.time() - self._settings.runs_retention_sec
-        run_ids = await self._database.fetch(reads.finished_runs_out_of_kv(before, limit=_PAGE))
+        run_ids = await self._database.fetch(reads.finished_runs(before, in_kv=False, limit=_PAGE))
         if run_ids:
             await self._commits.write(removal.purge, run_ids)
             logger.info("%d runs that ended long ago were removed from the ledger", len(run_ids))

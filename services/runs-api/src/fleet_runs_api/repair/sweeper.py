@@ -19,7 +19,7 @@ from ..fold import recording
 from ..fold.recording import Observation
 from ..fold.rules import is_possible
 from ..ledger import reads
-from ..ledger.rows import HeldRun, UncheckedRun
+from ..ledger.rows import RunRevision, UncheckedRun
 from ..loop import Loop
 from ..resources import Resources
 from . import lost_runs
@@ -106,7 +106,7 @@ class Sweeper(Loop):
         self._led = (self._link.reconnects, info.cluster.leader if info.cluster else None)
         return before not in (None, self._led)
 
-    async def _take_back(self, run: HeldRun) -> None:
+    async def _take_back(self, run: RunRevision) -> None:
         """Revoke the holder's claim by compare-and-set (fencing: it can write nothing more), then requeue the run.
 
         A run in CANCELLING ends here, also if it has no holder.
