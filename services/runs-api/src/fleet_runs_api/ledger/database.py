@@ -46,14 +46,6 @@ _READER_OPTIONS = (
     # The reader has given up by then.
     f"-c statement_timeout={_READ_SECONDS:.0f}s"
 )
-# Settings for migrations, instead of those of the writer.
-_PLAIN = {
-    "enable_seqscan": "on",
-    "enable_hashjoin": "on",
-    "enable_mergejoin": "on",
-    "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
-}
 _READ_ONLY = "25006"
 _DISK_FULL = "53100"
 _MIGRATION_LOCK = 0x5079_6F63_6F31  # any number that is not used for another advisory lock
@@ -124,13 +116,16 @@ class Database:
 
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-        with unavailable_if_away(), self.writer.begin() as connection:
-            if not self.is_sqlite:
-                for setting, value in _PLAIN.items():
-                    connection.execute(text(f"SET LOCAL {setting} TO {value}"))
-                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        # Not the writer: its plans and timeouts are not for large changes.
+        engine = self._engine("BEGIN IMMEDIATE", pool_size=1, cache_kib=_WRITER_CACHE_KIB, options="")
+        try:
+            with unavailable_if_away(), engine.begin() as connection:
+                if not self.is_sqlite:
+                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        finally:
+            engine.dispose()
 
     def _schema_version(self) -> str | None:
         with unavailable_if_away(), self.reader.connect() as connection:
