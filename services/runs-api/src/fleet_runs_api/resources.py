@@ -1,6 +1,9 @@
 """The connections and settings that the parts of the service share; `main.py` opens them."""
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from fleet_kit.nats.link import NatsLink
 
@@ -31,3 +34,17 @@ class Part:
         self._runs = shared.runs
         self._database = shared.database
         self._commits = shared.commits
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do some work in a task of its own, which nobody has to await."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel the tasks that are still under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -29,7 +29,6 @@ class Cancellation(Part):
         self._views = views
         self._relay = relay
         self._jobs = jobs
-        self._ending: set[asyncio.Task[None]] = set()
 
     async def cancel(self, run_id: str, caller: Identity, *, reason: str | None) -> RunSnapshot:
         """Record the request and return the run; a run that has ended is returned unchanged.
@@ -73,14 +72,12 @@ class Cancellation(Part):
         return stored.value
 
     async def stop(self) -> None:
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        """Let the runs that are being ended end."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _bring_about(self, stored: Stored[RunSnapshot]) -> None:
         """Notify the holder or end the run, after the response. If this process dies, a worker sees the request."""
-        work = self._notify_holder(stored.value) if stored.value.is_held else self._end_waiting(stored)
-        task = asyncio.create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._spawn(self._notify_holder(stored.value) if stored.value.is_held else self._end_waiting(stored))
 
     async def _notify_holder(self, snapshot: RunSnapshot) -> None:
         assert snapshot.worker_id is not None

@@ -87,7 +87,6 @@ class Watching(Loop):
         # The identity of the store that is followed.
         self._store = ""
         self._lock = asyncio.Lock()
-        self._tidying: set[asyncio.Task[None]] = set()
 
     @property
     def watcher_count(self) -> int:
@@ -109,7 +108,7 @@ class Watching(Loop):
         return self.pause_seconds
 
     async def stop(self) -> None:
-        await asyncio.gather(*self._tidying, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         async with self._lock:
             await self._unfollow()
 
@@ -215,9 +214,7 @@ class Watching(Loop):
             del self._watchers[run_id]
         if not self._watchers:
             # In a separate task, because the leaving watcher's task may be being cancelled.
-            task = asyncio.create_task(self._unfollow_if_idle())
-            self._tidying.add(task)
-            task.add_done_callback(self._tidying.discard)
+            self._spawn(self._unfollow_if_idle())
 
     async def _unfollow_if_idle(self) -> None:
         async with self._lock:

@@ -3,10 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import orjson
 from nats.aio.msg import Msg
@@ -50,7 +48,6 @@ class Expiry(Part):
         super().__init__(shared)
         self._jobs = jobs
         self._advisories: Subscription | None = None
-        self._working: set[asyncio.Task[None]] = set()
         self._failures = RateLimitedLog()
 
     # Deadlines -----------------------------------------------------------------------------------
@@ -73,11 +70,6 @@ class Expiry(Part):
         if self._advisories is None:
             subject = f"{_ADVISORY}.{self._settings.work_stream}.>"
             self._advisories = await self._link.client.subscribe(subject, queue=_QUEUE_GROUP, cb=self._on_advisory)
-
-    async def stop(self) -> None:
-        for task in self._working:
-            task.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
 
     async def end_if_exhausted(self, run: UncheckedRun, revision: int) -> bool:
         """Fail a waiting run if JetStream will not deliver its job again; True if that is so.
@@ -102,7 +94,8 @@ class Expiry(Part):
 
     async def _on_advisory(self, msg: Msg) -> None:
         advisory = orjson.loads(msg.data)
-        self._spawn(self._end_exhausted(int(advisory["stream_seq"]), advisory.get("deliveries")))
+        work = self._end_exhausted(int(advisory["stream_seq"]), advisory.get("deliveries"))
+        self._spawn(work).add_done_callback(self._log_failure)
 
     async def _end_exhausted(self, sequence: int, deliveries: int | None) -> None:
         message = await stored_message(self._link, self._settings.work_stream, sequence)
@@ -204,13 +197,7 @@ class Expiry(Part):
         with span(spans.DEAD_LETTER_PUBLISH, about, kind=Kind.PRODUCER):
             await self._link.publish(subject, letter.encode(), {DEAD_LETTER_ID: letter_id})
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._working.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._working.discard(task)
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failures.log(logger, "an exhausted job could not be dealt with; the sweeper will", error)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 
 import nats.errors
@@ -71,16 +71,10 @@ class Following(Part):
         self._followers: dict[str, set[_Follower]] = {}
         self._subscriptions: dict[str, Subscription] = {}
         self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def follower_count(self) -> int:
         return sum(map(len, list(self._followers.values())))
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def open(
         self, run_id: str, *, tenant_id: str, wanted: LogFilter, after: EventId | None
@@ -177,9 +171,3 @@ class Following(Part):
                     await self._subscriptions.pop(run_id).unsubscribe()
             except nats.errors.Error:
                 logger.debug("the connection to NATS is closed", exc_info=True)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
