@@ -4,7 +4,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fleet_runs_api.accept.acceptance import Acceptance
 from fleet_runs_api.accept.idempotency import KeyUse
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready
@@ -40,6 +41,13 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     database.migrate()
     yield database
     database.dispose()
+
+
+@contextmanager
+def writing(database: Database) -> Iterator[Transaction]:
+    """A transaction of the test's own, outside of the group commit."""
+    with database.writer.connect() as connection, Transaction.on(connection) as transaction:
+        yield transaction
 
 
 @pytest.fixture(scope="module")

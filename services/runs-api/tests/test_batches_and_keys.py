@@ -15,12 +15,11 @@ from fleet_runs_api.accept.idempotency import Earlier, KeyUse
 from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
-from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.repair import removal
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest, accepting, runs_running, runs_settings
+from .conftest import RunsUnderTest, accepting, runs_running, runs_settings, writing
 
 KEY = "orders:4711:1760000000000"
 
@@ -179,12 +178,12 @@ async def test_a_withdrawn_submit_leaves_its_key_free(nats_server: NatsServer, t
 
 def test_keys_work_on_both_databases(database: Database, new_run: NewRun) -> None:
     use = KeyUse("anonymous", KEY, "f" * 64, (new_run.job.run_id,), time.time())
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert acceptance.accept(transaction, [accepting(new_run, key=use), accepting(new_run, key=use)]) == [
             None,
             Earlier("f" * 64, (new_run.job.run_id,)),
         ]
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert acceptance.withdraw(transaction, [Withdrawal(new_run.job.run_id, 1.0, use)]) == [True]
         assert acceptance.accept(transaction, [accepting(new_run, key=use)]) == [None]
         removal.forget_old_keys(transaction, [time.time() + 1])

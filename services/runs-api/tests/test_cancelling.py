@@ -14,11 +14,10 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.nats.link import WrongRevision
 from fleet_runs_api.accept import cancel_requests
 from fleet_runs_api.accept.cancel_requests import CancelRequest
-from fleet_runs_api.ledger.transaction import Transaction
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest, runs_running, runs_settings
+from .conftest import RunsUnderTest, runs_running, runs_settings, writing
 
 
 async def finish(service: RunsUnderTest, run_id: str, status: RunStatus) -> None:
@@ -119,7 +118,7 @@ async def test_a_cancel_whose_process_dies_before_kv_knows_it_is_carried_by_the_
         await service.claim(run_id)
         await service.until_listed(run_id, status="RUNNING")
         request = CancelRequest(run_id, "anonymous", "somebody", None, now=time.time(), carry_at=time.time())
-        with Transaction.begin(service.database.writer) as transaction:
+        with writing(service.database) as transaction:
             [asked] = cancel_requests.request_cancel(transaction, [request])
         assert asked is not None
         assert asked.status is RunStatus.CANCELLING

@@ -35,7 +35,7 @@ from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.transaction import Transaction
 
-from .conftest import accepting
+from .conftest import accepting, writing
 from .test_ledger import explain
 
 ANYBODY = LetterFilter("anonymous")
@@ -51,7 +51,7 @@ def letter(sequence: int = 1, *, given_id: str | None = None, **said: Any) -> Le
 
 
 def write(database: Database, batch: Any, items: Sequence[Any]) -> Any:
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         return batch(transaction, items)
 
 

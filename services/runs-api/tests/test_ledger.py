@@ -33,6 +33,8 @@ from fleet_runs_api.repair import lost_runs
 from fleet_runs_api.repair.lost_runs import Redispatch
 from fleet_testkit.filling import fill_ledger
 
+from .conftest import writing
+
 
 def new_run(flow: str = "hello", *, tenant: str | None = None, tag: str = "default") -> NewRun:
     job = Job(
@@ -47,20 +49,20 @@ def send_at(run: NewRun) -> float:
 
 
 def accept(database: Database, *runs: NewRun) -> None:
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         acceptance.accept(transaction, [Acceptance([run], send_at(run)) for run in runs])
 
 
 def observe(database: Database, *seen: tuple[RunSnapshot, int]) -> list[bool]:
     groups = [[Observation(s, revision, s.encode().decode())] for s, revision in seen]
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         changed = recording.record(transaction, groups)
         return [len(news) == 1 for news in changed]
 
 
 def take_due(database: Database, now: float) -> list[Any]:
     """What the relay would take at that moment; it is left due as it was."""
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         (ids,) = outbox.take_due(transaction, [TakeDue(now, until=now, limit=10)])
     return list(database.read(reads.outbox_rows(ids).all))
 
@@ -149,7 +151,7 @@ def test_an_accepted_run_is_numbered_counted_and_waits_in_the_outbox(database: D
 def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
     run = new_run()
     accept(database, run)
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         outbox.mark_sent(transaction, [Sent(run.job.run_id, 1, 42)])
     assert take_due(database, time.time() + 60) == []
     [row] = database.read(reads.run_with_documents(run.job.run_id).all)
@@ -159,13 +161,13 @@ def test_a_sent_run_leaves_the_outbox(database: Database) -> None:
 def test_a_withdrawn_run_leaves_only_a_note_to_clean_up_after_it(database: Database) -> None:
     run = new_run()
     accept(database, run)
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert acceptance.withdraw(transaction, [Withdrawal(run.job.run_id, 5.0)]) == [True]
     assert totals(database) == {}
     assert database.read(reads.run_with_documents(run.job.run_id).all) == []
     [left] = take_due(database, 6.0)
     assert (left.kind, left.run_id) == (outbox.WITHDRAW, run.job.run_id)
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         outbox.clear_withdrawn(transaction, [run.job.run_id])
     assert take_due(database, 6.0) == []
 
@@ -174,12 +176,12 @@ def test_a_run_that_somebody_may_have_sent_is_not_withdrawn(database: Database) 
     running_run, taken, left_to_the_relay, sent = runs = [new_run() for _ in range(4)]
     accept(database, *runs)
     observe(database, (running(running_run), 3))
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         transaction.execute(text(f"UPDATE outbox SET due_at = 1 WHERE run_id = '{taken.job.run_id}'"))
         outbox.take_due(transaction, [TakeDue(2.0, until=9.0, limit=10)])
         outbox.put_off(transaction, [PutOff(outbox.DISPATCH, left_to_the_relay.job.run_id, 1, due_at=3.0)])
         outbox.mark_sent(transaction, [Sent(sent.job.run_id, 1, 42)])
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert acceptance.withdraw(transaction, [Withdrawal(run.job.run_id, 5.0) for run in runs]) == [False] * 4
     assert totals(database) == {"RUNNING": 1, "PENDING": 3}
 
@@ -192,7 +194,7 @@ def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database)
         accept(database, run)
         may_be_sent, withdrawn = False, False
         for step in order:
-            with Transaction.begin(database.writer) as transaction:
+            with writing(database) as transaction:
                 if step == "take":
                     (ids,) = outbox.take_due(transaction, [TakeDue(send_at(run), until=send_at(run), limit=10)])
                     rows = transaction.all(reads.outbox_rows(ids))
@@ -204,7 +206,7 @@ def test_in_whatever_order_a_run_is_either_withdrawn_or_sent(database: Database)
                 else:
                     [withdrawn] = acceptance.withdraw(transaction, [Withdrawal(run_id, send_at(run))])
             assert withdrawn != may_be_sent or not (withdrawn or may_be_sent), order
-        with Transaction.begin(database.writer) as transaction:
+        with writing(database) as transaction:
             outbox.clear_withdrawn(transaction, [run_id])
             outbox.mark_sent(transaction, [Sent(run_id, 1, 42)])
             found = transaction.all(reads.run_with_documents(run_id))
@@ -247,7 +249,7 @@ def test_a_forgotten_run_is_queued_again_once_and_its_revisions_begin_anew(datab
     accept(database, run)
     observe(database, (running(run), 50))
     again = Redispatch(run.job.run_id, expected_dispatch=1, forgotten=True, now=1.0, reason="job_lost")
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert lost_runs.redispatch(transaction, [again, again]) == [True, False]
     [due] = take_due(database, 2.0)
     assert (due.run_id, due.dispatch, due.run.known.attempt) == (run.job.run_id, 2, 1)
@@ -259,7 +261,7 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
     run = new_run()
     accept(database, run)
     observe(database, (running(run).finish(RunStatus.FAILED, now=9.0), 5))
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert lost_runs.redispatch(transaction, [Redispatch(run.job.run_id, 1, True, 1.0, "job_lost")]) == [False]
 
 
@@ -303,7 +305,7 @@ def explain(connection: Connection, query: Query[Any]) -> str:
 def test_what_one_relay_has_taken_no_other_takes_until_it_is_due_again(database: Database) -> None:
     accept(database, *(new_run() for _ in range(5)))
     later = time.time() + 60
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         first, second = outbox.take_due(
             transaction, [TakeDue(later, until=later + 10, limit=3), TakeDue(later, until=later + 10, limit=3)]
         )
@@ -329,10 +331,10 @@ def test_what_was_taken_and_not_sent_is_due_as_long_as_it_was(database: Database
     later = due_at + 60
     assert backlog(database, later) == (5, due_at)
     for now in (later, later + 10, later + 20):
-        with Transaction.begin(database.writer) as transaction:
+        with writing(database) as transaction:
             assert len(outbox.take_due(transaction, [TakeDue(now, until=now + 10, limit=3)])[0]) == 3
         assert backlog(database, now + 5) == (5, due_at)
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         outbox.mark_sent(transaction, [Sent(run.job.run_id, 1, 42) for run in runs[1:]])
     assert backlog(database, later + 25) == (1, send_at(runs[0]))
 
@@ -342,11 +344,11 @@ def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: 
     scheduled = replace(scheduled, job=scheduled.job.model_copy(update={"not_before": send_at(scheduled)}))
     accept(database, left, scheduled)
     now = send_at(left) - 5
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert outbox.hasten_outbox(transaction, [now]) == [None]
     assert backlog(database, now) == (1, now)
     assert [row.run_id for row in take_due(database, now)] == [left.job.run_id]
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         outbox.hasten_outbox(transaction, [now + 1])
     assert backlog(database, now + 1) == (1, now)
 

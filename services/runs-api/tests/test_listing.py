@@ -15,11 +15,10 @@ from fleet_contracts.names import HEADER_TENANT_ID
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance
 from fleet_runs_api.ledger.documents import NewRun
-from fleet_runs_api.ledger.transaction import Transaction
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest, accepting, runs_running, runs_settings
+from .conftest import RunsUnderTest, accepting, runs_running, runs_settings, writing
 
 Item = dict[str, Any]
 
@@ -291,7 +290,7 @@ async def test_a_run_of_a_replica_that_stood_still_before_its_commit_is_in_the_n
     nats_server: NatsServer, tmp_path: Path, postgres_url: str, new_run: NewRun
 ) -> None:
     async with runs_running(runs_settings(nats_server, tmp_path, runs_database_url=postgres_url)) as service:
-        with Transaction.begin(service.database.writer) as replica:
+        with writing(service.database) as replica:
             acceptance.accept(replica, [accepting(new_run)])
             after = await _poll_for(service, 1.0)
         assert ids((await ask(service, updated_after=after))["items"]) == [new_run.job.run_id]

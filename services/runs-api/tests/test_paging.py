@@ -17,7 +17,6 @@ from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.rows import Query
 from fleet_runs_api.ledger.shared_secrets import agree
-from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.read.cursor import Difference, Walk
 from fleet_runs_api.read.lists import paging
 from fleet_runs_api.read.lists import reads as list_reads
@@ -25,7 +24,7 @@ from fleet_runs_api.read.lists.paging import Found
 from fleet_runs_api.read.lists.reads import Candidate, RunFilter
 from fleet_testkit.filling import fill_ledger
 
-from .conftest import accepting
+from .conftest import accepting, writing
 
 MINE = RunFilter("anonymous")
 
@@ -36,13 +35,13 @@ def accept(
     fields = {"tag": "default", "submitted_at": time.time()} | more
     job = Job(run_id=run_id or str(uuid.uuid4()), flow_name=flow, tenant_id=tenant, **fields)
     run = NewRun.of(job)
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         acceptance.accept(transaction, [accepting(run)])
     return job.run_id
 
 
 def fail(database: Database, run_id: str, error: str) -> None:
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         job = transaction.execute(text("SELECT job FROM run_documents WHERE run_id = :r"), {"r": run_id}).scalar_one()
         pending = RunSnapshot.pending(Job.decode(job.encode()), now=1.0)
         claimed = pending.claim(worker_id="w", worker_instance_id="i", ack_subject=None, now=2.0)
@@ -137,7 +136,10 @@ def test_a_run_that_changes_while_a_difference_is_read_does_not_drop_out_of_it(d
 
 def test_a_secret_is_the_same_for_all_who_ask(database: Database) -> None:
     again = Database(database.url)
-    assert agree(database, "one") == agree(again, "one") != agree(database, "two")
+    with writing(database) as transaction:
+        first, other = agree(transaction, ["one", "two"])
+    with writing(again) as transaction:
+        assert agree(transaction, ["one"]) == [first] != [other]
     again.dispose()
 
 

@@ -13,6 +13,8 @@ from fleet_runs_api.ledger.prepared import Deleting, Inserting, Updating
 from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
 
+from .conftest import writing
+
 SERIAL = BigInteger().with_variant(Integer, "sqlite")
 THINGS = Table(
     "things",
@@ -55,7 +57,7 @@ ROWS: list[tuple[object, ...]] = [
 
 def test_values_come_back_as_they_were_given_and_in_their_order(things: Database) -> None:
     many = [(f"m{number}", float(number), number, "x") for number in range(300)]
-    with Transaction.begin(things.writer) as transaction:
+    with writing(things) as transaction:
         transaction.write(INSERT, ROWS)
         transaction.write(INSERT, many)
         transaction.write(INSERT, [])
@@ -63,7 +65,7 @@ def test_values_come_back_as_they_were_given_and_in_their_order(things: Database
 
 
 def test_rows_are_changed_and_deleted_by_their_keys_only(things: Database) -> None:
-    with Transaction.begin(things.writer) as transaction:
+    with writing(things) as transaction:
         transaction.write(INSERT, ROWS)
         transaction.write(RESIZE, [(7, None, "a"), (8, "new", "c"), (9, "nobody", "z")])
         transaction.write(DELETE, [("b", -1), ("c", 0), ("e", 1)])
@@ -72,14 +74,14 @@ def test_rows_are_changed_and_deleted_by_their_keys_only(things: Database) -> No
 
 def test_a_sum_is_made_or_added_to(things: Database) -> None:
     for _ in range(2):
-        with Transaction.begin(things.writer) as transaction:
+        with writing(things) as transaction:
             transaction.write(ADD, [("x", 2), ("y", -3)])
             transaction.write(ADD, [("x", 1)])
     assert things.read(lambda c: c.execute(select(TOTALS).order_by("kind")).all()) == [("x", 6), ("y", -6)]
 
 
 def test_what_was_sent_is_there_for_the_next_statement_of_the_transaction(things: Database) -> None:
-    with Transaction.begin(things.writer) as transaction:
+    with writing(things) as transaction:
         transaction.write(INSERT, ROWS[:1])
         assert transaction.execute(select(THINGS.c.name)).scalars().all() == ["a"]
         transaction.write(INSERT, ROWS[1:2])
@@ -117,7 +119,7 @@ def test_a_failure_leaves_nothing_and_the_connection_goes_on(things: Database) -
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_too_long_a_text_is_refused_and_not_cut(things: Database) -> None:
-    with pytest.raises(DBAPIError, match="too long"), Transaction.begin(things.writer) as transaction:
+    with pytest.raises(DBAPIError, match="too long"), writing(things) as transaction:
         transaction.write(INSERT, [("123456789", 0.0, 0, "")])
     assert all_things(things) == []
 

@@ -27,13 +27,12 @@ from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
-from fleet_runs_api.ledger.transaction import Transaction
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually, wait_until
 
-from .conftest import RunsUnderTest, accepting, runs_running, runs_settings
+from .conftest import RunsUnderTest, accepting, runs_running, runs_settings, writing
 
 
 async def shown(service: RunsUnderTest, run_id: str) -> dict[str, Any]:
@@ -480,22 +479,22 @@ def test_only_a_failed_run_of_the_tenant_is_reopened(database: Database, new_run
     failed = running.finish(RunStatus.FAILED, now=3.0, error="ValueError: x", reason="execution_error")
 
     def reopen(tenant_id: str = "anonymous") -> Any:
-        with Transaction.begin(database.writer) as transaction:
+        with writing(database) as transaction:
             (result,) = reopening.reopen(transaction, [Reopening(run_id, tenant_id, 20.0, 10.0, "somebody")])
         return result
 
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         acceptance.accept(transaction, [accepting(new_run)])
         recording.record(transaction, [[Observation(running, 5, running.encode().decode())]])
     assert reopen() == NotReopened(RunStatus.RUNNING)
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         recording.record(transaction, [[Observation(failed, 6, failed.encode().decode())]])
     assert reopen("acme") == NotReopened(None)
     reopened = reopen()
     assert (reopened.status, reopened.attempt, reopened.reopened) == (RunStatus.PENDING, 1, 1)
     assert reopen() == NotReopened(RunStatus.PENDING)
     # Old news of the end does not end it again.
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         assert recording.record(transaction, [[Observation(failed, 7, failed.encode().decode())]]) == [[]]
 
 
@@ -511,7 +510,7 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
     wanted = Reopening(new_run.job.run_id, "anonymous", 10.0, 10.0, "somebody")
 
     def reopen() -> Any:
-        with Transaction.begin(other.writer) as transaction:
+        with writing(other) as transaction:
             return reopening.reopen(transaction, [wanted])[0]
 
     def somebody_waits() -> bool:
@@ -520,11 +519,11 @@ def test_a_run_whose_end_is_just_being_recorded_by_another_process_is_reopened(
         )
         return bool(one.read(lambda connection: connection.execute(text(waiting)).scalar()))
 
-    with Transaction.begin(one.writer) as transaction:
+    with writing(one) as transaction:
         acceptance.accept(transaction, [accepting(new_run)])
         recording.record(transaction, [[Observation(running, 5, running.encode().decode())]])
     with ThreadPoolExecutor(1) as threads:
-        with Transaction.begin(one.writer) as transaction:
+        with writing(one) as transaction:
             recording.record(transaction, [[Observation(failed, 6, failed.encode().decode())]])
             reopened = threads.submit(reopen)
             wait_until(somebody_waits, what="the other process waiting for the run")

@@ -16,11 +16,10 @@ from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance, jobs, submission
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
-from fleet_runs_api.ledger.transaction import Transaction
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-from .conftest import RunsUnderTest, accepting, runs_running, runs_settings
+from .conftest import RunsUnderTest, accepting, runs_running, runs_settings, writing
 
 
 async def test_an_accepted_run_is_in_the_ledger_in_kv_and_on_the_queue(service: RunsUnderTest) -> None:
@@ -252,7 +251,7 @@ async def test_a_run_accepted_by_a_process_that_died_is_sent_by_the_next(
     settings = runs_settings(nats_server, tmp_path)
     database = Database(settings.runs_database_url)
     database.migrate()
-    with Transaction.begin(database.writer) as transaction:
+    with writing(database) as transaction:
         acceptance.accept(transaction, [accepting(new_run)])
     database.dispose()
     async with runs_running(settings) as service:

@@ -170,11 +170,11 @@ class RunsService:
         while self._ledger_missing is not None:
             try:
                 await asyncio.to_thread(self._database.migrate)
-                self._cursors.secret = (await self._cursor_secret()).encode()
                 self._commits.start()
                 if self._database.is_sqlite:
                     # No other process writes this file, so the outbox rows were left by a process that has ended.
                     await self._commits.write(outbox.hasten_outbox, time.time())
+                self._cursors.secret = (await self._cursor_secret()).encode()
                 self._ledger_missing = None
             except Exception as error:  # noqa: BLE001 - logged; without a ledger nothing else can be done
                 reason = error.meta.get("reason", error) if isinstance(error, LedgerUnavailable) else None
@@ -185,7 +185,7 @@ class RunsService:
     async def _cursor_secret(self) -> str:
         if (given := self._settings.cursor_secret) is not None:
             return given.get_secret_value()
-        return await asyncio.to_thread(agree, self._database, "cursor")
+        return await self._commits.write(agree, "cursor")
 
     async def _ensure_resources(self) -> None:
         js, settings = self.link.jetstream, self._settings

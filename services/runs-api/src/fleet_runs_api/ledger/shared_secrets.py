@@ -4,15 +4,14 @@ import secrets
 
 from sqlalchemy import select
 
-from .database import Database, unavailable_if_away
 from .tables import secrets as _secrets
-from .transaction import Transaction
+from .transaction import Transaction, one_by_one
 
 
-def agree(database: Database, name: str) -> str:
+@one_by_one
+def agree(transaction: Transaction, name: str) -> str:
     """The secret of this name; generated now if it does not exist."""
-    with unavailable_if_away(), Transaction.begin(database.writer) as transaction:
-        proposal = {"name": name, "value": secrets.token_hex(32)}
-        transaction.execute(transaction.insert_if_new(_secrets).values(proposal))
-        value: str = transaction.execute(select(_secrets.c.value).where(_secrets.c.name == name)).scalar_one()
-        return value
+    proposal = {"name": name, "value": secrets.token_hex(32)}
+    transaction.execute(transaction.insert_if_new(_secrets).values(proposal))
+    value: str = transaction.execute(select(_secrets.c.value).where(_secrets.c.name == name)).scalar_one()
+    return value

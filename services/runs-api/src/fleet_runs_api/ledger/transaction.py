@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable, Table
+from sqlalchemy import Connection, CursorResult, Executable, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .counting import ADD, ADD_BY_FLOW, RunCounts
@@ -48,13 +48,6 @@ class Transaction:
             yield transaction
             transaction.settle()
             transaction._pipeline.commit()
-
-    @classmethod
-    @contextmanager
-    def begin(cls, engine: Engine) -> Iterator["Transaction"]:
-        """A transaction of its own, outside of the group commit."""
-        with engine.connect() as connection, cls.on(connection) as transaction:
-            yield transaction
 
     def execute(self, statement: Executable, values: Any = None) -> CursorResult[Any]:
         self._pipeline.send()
