@@ -157,23 +157,20 @@ class Database:
         self.reader.dispose()
 
     def _engine(self, begin: str, *, pool_size: int, cache_kib: int, options: str) -> Engine:
-        if not self.is_sqlite:
-            return create_engine(
-                self.url,
-                pool_size=pool_size,
-                max_overflow=0,
-                pool_pre_ping=True,
-                hide_parameters=True,
-                connect_args={**_CONNECTION, "options": f"-c synchronous_commit=on {_KEEPALIVES} {options}"},
-            )
+        """`begin` and `cache_kib` are for SQLite, `options` for PostgreSQL."""
+        of_sqlite = {"check_same_thread": False, "timeout": 10}
+        of_postgresql = {**_CONNECTION, "options": f"-c synchronous_commit=on {_KEEPALIVES} {options}"}
         engine = create_engine(
             self.url,
             pool_size=pool_size,
             max_overflow=0,
+            pool_pre_ping=not self.is_sqlite,
             # The text of an error goes to the log; params of runs must not.
             hide_parameters=True,
-            connect_args={"check_same_thread": False, "timeout": 10},
+            connect_args=of_sqlite if self.is_sqlite else of_postgresql,
         )
+        if not self.is_sqlite:
+            return engine
 
         @event.listens_for(engine, "connect")
         def set_up(connection: Any, _: Any) -> None:
