@@ -1,6 +1,7 @@
 """SQL that reads the ledger; every query reads one page or one row through an index."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import func, or_, select, union_all
@@ -10,7 +11,7 @@ from .rows import (
     KNOWN_COLUMNS,
     RUN_COLUMNS,
     AttemptRow,
-    DecisionRow,
+    DecisionView,
     JobPlace,
     Known,
     OutboxRow,
@@ -185,11 +186,11 @@ def attempts_of(run_id: str) -> Query[AttemptRow]:
     return Query(select(*columns).where(_attempts.c.run_id == run_id).order_by(_attempts.c.attempt), AttemptRow)
 
 
-def decisions_about(run_id: str, *, limit: int) -> Query[DecisionRow]:
+def decisions_about(run_id: str, *, limit: int) -> Query[DecisionView]:
     """The latest decisions about a run, the newest first."""
-    columns = [_decisions.c[name] for name in DecisionRow._fields]
+    columns = [_decisions.c[field.name] for field in fields(DecisionView)]
     latest = select(*columns).where(_decisions.c.run_id == run_id).order_by(_decisions.c.id.desc()).limit(limit)
-    return Query(latest, DecisionRow)
+    return Query(latest, DecisionView)
 
 
 def open_letters_of_all(*, most: int) -> Query[int]:

@@ -122,7 +122,8 @@ class AttemptRow(NamedTuple):
     wheels: str | None
 
 
-class DecisionRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DecisionView:
     at: float
     kind: str
     attempt: int

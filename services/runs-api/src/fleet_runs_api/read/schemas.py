@@ -10,6 +10,8 @@ from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
 from fleet_contracts.wheel import WheelInUse
 
+from ..ledger.rows import DecisionView
+
 Include = Literal["records", "full", "all"]
 
 
@@ -81,13 +83,6 @@ class AttemptView(BaseModel):
     def _read_column(cls, value: Any) -> Any:
         """Decode the ledger's column, which is JSON or NULL."""
         return orjson.loads(value) if isinstance(value, str) else value or []
-
-
-class DecisionView(BaseModel):
-    at: float
-    kind: str
-    attempt: int
-    reason: str
 
 
 class Attempts(BaseModel):

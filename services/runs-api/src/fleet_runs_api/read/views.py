@@ -21,7 +21,7 @@ from ..ledger.documents import snapshot_of
 from ..ledger.rows import AttemptRow
 from ..live.workers import FleetView
 from ..resources import Part, Resources
-from .schemas import Attempts, AttemptView, DecisionView, RunSummary
+from .schemas import Attempts, AttemptView, RunSummary
 from .waiting import Waiting, why_waiting
 
 logger = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class RunViews(Part):
             max_attempts=snapshot.retry.max_attempts if snapshot.retry else 1,
             failures=snapshot.failures,
             attempts=[known[number] for number in sorted(known)],
-            decisions=[DecisionView.model_validate(row._asdict()) for row in reversed(decided)],
+            decisions=decided[::-1],
         )
 
     async def writers(self, run_id: str, *, tenant_id: str, wanted: Set[Writer]) -> Set[Writer]:
