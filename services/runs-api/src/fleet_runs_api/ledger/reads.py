@@ -36,8 +36,8 @@ from .transaction import Transaction
 
 
 def totals_by_status() -> Query[StatusTotal]:
-    """Runs by status, from the counters: one row per tenant and status, however many runs there are."""
-    return Query(select(_counts.c.status, _counts.c.total), StatusTotal)
+    """Runs by status, from the counters: they have a row per tenant and status, however many runs there are."""
+    return Query(select(_counts.c.status, func.sum(_counts.c.total)).group_by(_counts.c.status), StatusTotal)
 
 
 def run_with_documents(run_id: str) -> Query[RunRow]:

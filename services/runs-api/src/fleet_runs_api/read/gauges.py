@@ -3,11 +3,9 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from fleet_contracts.names import kv_stream, kv_subject
-from fleet_contracts.status import RunStatus
 from fleet_kit.errors import FleetError
 from fleet_kit.nats.messages import messages_of
 from fleet_kit.nats.outages import OUTAGES
@@ -72,10 +70,8 @@ class FleetGauges(Part):
     # From the ledger ----------------------------------------------------------------------------
 
     async def _show_totals(self) -> None:
-        totals: Counter[RunStatus] = Counter()
-        for row in await self._database.fetch(reads.totals_by_status()):
-            totals[row.status] += row.total
-        self._metrics.show_totals(totals)
+        totals = await self._database.fetch(reads.totals_by_status())
+        self._metrics.show_totals(dict(totals))
         [letters] = await self._database.fetch(reads.open_letters_of_all(most=_MOST_COUNTED))
         self._metrics.open_letters.set(letters)
 
