@@ -18,7 +18,6 @@ from ..errors import LedgerUnavailable, RunNotFound
 from ..ledger import reads
 from ..ledger.accepted import AcceptedRuns
 from ..ledger.documents import snapshot_of
-from ..ledger.rows import AttemptRow
 from ..live.workers import FleetView
 from ..resources import Part, Resources
 from .schemas import Attempts, AttemptView, RunSummary
@@ -134,7 +133,8 @@ class RunViews(Part):
     async def attempts(self, run_id: str, *, tenant_id: str) -> Attempts:
         """All attempts of the run in order, and the decisions about it."""
         snapshot = await self.find(run_id, tenant_id=tenant_id)
-        known = {row.attempt: AttemptView.model_validate(row._asdict()) for row in await self._attempt_rows(run_id)}
+        rows = await self._database.fetch(reads.attempts_of(run_id))
+        known = {row.attempt: AttemptView.model_validate(row._asdict()) for row in rows}
         for record in snapshot.earlier_attempts:
             row = known.get(record.attempt)
             known[record.attempt] = AttemptView(
@@ -170,11 +170,8 @@ class RunViews(Part):
         known: set[Writer] = {(record.attempt, record.worker_id) for record in snapshot.earlier_attempts}
         known.add((snapshot.attempt, snapshot.worker_id))
         if not wanted <= known:
-            known |= {(row.attempt, row.worker_id) for row in await self._attempt_rows(run_id)}
+            known |= {(row.attempt, row.worker_id) for row in await self._database.fetch(reads.attempts_of(run_id))}
         return known
-
-    async def _attempt_rows(self, run_id: str) -> Sequence[AttemptRow]:
-        return await self._database.fetch(reads.attempts_of(run_id))
 
     async def _from_ledger(self, run_id: str) -> RunSnapshot:
         rows = await self._database.fetch(reads.run_with_documents(run_id))
