@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import event, text
 
 from fleet_runs_api.errors import LedgerUnavailable
+from fleet_runs_api.ledger import writer
 from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
@@ -197,6 +198,17 @@ async def test_deferred_items_go_together_after_a_moment(database: Database) -> 
     left_over = commits.write_soon(note, 9, deferrable=True)
     await commits.stop()
     assert await left_over == 9
+
+
+async def test_many_deferred_items_wait_no_longer(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_DEFER_SECONDS", 3600.0)
+    commits = GroupCommit(database.writer)
+    commits.start()
+    deferred = [commits.write_soon(lambda _, items: items, number, deferrable=True) for number in range(70)]
+    assert await asyncio.gather(*deferred[:64]) == list(range(64))
+    assert not any(future.done() for future in deferred[64:])
+    await commits.stop()
+    assert await asyncio.gather(*deferred[64:]) == list(range(64, 70))
 
 
 async def test_before_the_ledger_is_open_a_write_is_refused(database: Database) -> None:
