@@ -261,8 +261,13 @@ async def test_a_relay_gets_over_what_is_no_snapshot(service: RunsUnderTest) -> 
     async def is_queued() -> bool:
         return run_id in await service.jobs()
 
+    async def is_replaced() -> bool:
+        there = await service.readable(run_id)
+        return there is not None and there.status is RunStatus.PENDING
+
     await eventually(is_queued, within=60, what="the job sent")
-    assert (await service.snapshot(run_id)).status is RunStatus.PENDING
+    # The first job is in flight together with its snapshot.
+    await eventually(is_replaced, within=30, what="the snapshot made anew")
 
 
 async def test_garbage_under_an_overdue_run_ends_it_and_keeps_no_other_run_from_its_repair(
