@@ -1,4 +1,4 @@
-"""What can go wrong with a measurement, each told in a sentence."""
+"""The ways in which a measurement can fail, each with a sentence."""
 
 
 class BenchFailed(Exception):

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 # Between two looks at a run that has not ended: a client in a hurry, but not one that only burns the CPU.
 _LOOK_AGAIN_SECONDS = 0.001
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ async def _hammer(port: int, sent: bytes, *, clients: int, seconds: float, count
 
     async def client(connection: Connection) -> None:
         nonlocal left
-        # Every client asks at least once, however slow the answer: there is always something to tell.
+        # Every client asks at least once, however slow the answer: there is always a figure.
         while left != 0:
             left -= 1
             asked = time.perf_counter()
@@ -90,8 +90,8 @@ async def _end_to_end(port: int, submits: Sequence[bytes], *, runs: int) -> list
         run_id = json.loads(await connection.ask(submits[number % len(submits)]))["run_id"]
         look = request("GET", f"/runs/{run_id}")
         while not (status := RunStatus(json.loads(await connection.ask(look))["status"])).is_terminal:
-            if time.perf_counter() - begun > _PATIENCE_SECONDS:
-                raise BenchFailed(f"a tiny run is still {status} after {_PATIENCE_SECONDS:g} s")
+            if time.perf_counter() - begun > _TIMEOUT_SECONDS:
+                raise BenchFailed(f"a tiny run is still {status} after {_TIMEOUT_SECONDS:g} s")
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
         took.append(time.perf_counter() - begun)
         if status is not RunStatus.COMPLETED:

@@ -85,7 +85,7 @@ def _uv(*arguments: str) -> None:
 
 
 def _try_uv(*arguments: str) -> str | None:
-    """What uv complains about; None when it is content."""
+    """What uv reports as wrong; None when nothing is."""
     uv = Path(sysconfig.get_path("scripts")) / "uv"
     done = subprocess.run([str(uv), *arguments], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else (done.stderr.strip() or f"uv exited with {done.returncode}")

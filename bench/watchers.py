@@ -19,7 +19,7 @@ from .load import run_in_loop
 
 # The peer looks twice per second: changes come at any moment of its half second.
 _LONGEST_PAUSE_SECONDS = 0.5
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _OPENING_AT_ONCE = 50
 _BUCKET = WireNames().runs_kv_bucket
 
@@ -120,13 +120,13 @@ async def _watch(
 
 async def _open(port: int, run_id: str, hear: Callable[[dict[str, Any]], None] | None) -> Watcher:
     _, watcher = await asyncio.get_running_loop().create_connection(lambda: Watcher(run_id, hear), HOST, port)
-    async with _patience("watching did not begin"):
+    async with _time_limit("watching did not begin"):
         await watcher.opened
     return watcher
 
 
 async def _hear_of(heard: asyncio.Queue[tuple[float, float]], changed_at: float) -> float:
-    async with _patience("a watcher did not hear of a change"):
+    async with _time_limit("a watcher did not hear of a change"):
         while True:
             updated_at, arrived_at = await heard.get()
             if updated_at == changed_at:
@@ -134,9 +134,9 @@ async def _hear_of(heard: asyncio.Queue[tuple[float, float]], changed_at: float)
 
 
 @asynccontextmanager
-async def _patience(what: str) -> AsyncIterator[None]:
+async def _time_limit(what: str) -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
             yield
     except TimeoutError as error:
-        raise BenchFailed(f"{what} within {_PATIENCE_SECONDS:g} s") from error
+        raise BenchFailed(f"{what} within {_TIMEOUT_SECONDS:g} s") from error

@@ -18,7 +18,7 @@ from ..sides import Process, Side
 
 _NAMES = WireNames()
 _LOOK_SECONDS = 0.02
-_PATIENCE_SECONDS = 120.0
+_TIMEOUT_SECONDS = 120.0
 # The peer still writes snapshots some time after a run has ended.
 _QUIET_SECONDS = 1.0
 
@@ -59,7 +59,7 @@ def drain(side: Side, load: LoadProcess, workers: Sequence[Process], *, tag: str
     for worker in workers:
         worker.pause()
     sent = submit_request("tiny", tag=tag)
-    load.call(hammer, side.port, sent, clients=16, seconds=_PATIENCE_SECONDS, count=runs)
+    load.call(hammer, side.port, sent, clients=16, seconds=_TIMEOUT_SECONDS, count=runs)
     for worker in workers:
         worker.resume()
     return side.wire.use(lambda client: _watch_queue(client, tag, runs))
@@ -69,7 +69,7 @@ async def _watch_queue(client: Client, tag: str, runs: int) -> float:
     """A job leaves the work queue when its run has ended and the worker has acknowledged it."""
     subject = _NAMES.work_subject(tag)
     first: tuple[float, int] | None = None
-    deadline = time.perf_counter() + _PATIENCE_SECONDS
+    deadline = time.perf_counter() + _TIMEOUT_SECONDS
     while True:
         info = await client.jetstream().stream_info(_NAMES.work_stream, subjects_filter=subject)
         now = time.perf_counter()
@@ -79,7 +79,7 @@ async def _watch_queue(client: Client, tag: str, runs: int) -> float:
         if left == 0:
             break
         if now > deadline:
-            raise BenchFailed(f"{left} of {runs} queued runs are left after {_PATIENCE_SECONDS:g} s")
+            raise BenchFailed(f"{left} of {runs} queued runs are left after {_TIMEOUT_SECONDS:g} s")
         await asyncio.sleep(_LOOK_SECONDS)
     assert first is not None
     since, left_then = first

@@ -18,7 +18,7 @@ _FEWEST_ROUNDS = 3
 
 
 def measure_keys(session: Session) -> list[Figure]:
-    """Two fresh stacks of ours that differ in nothing but the door; of the peer two services on one NATS."""
+    """Two fresh stacks of ours that differ in nothing but authentication; of the peer two services on one NATS."""
     tag = session.new_tag()
     folder = session.ours.folder.parent
     with (
@@ -28,15 +28,15 @@ def measure_keys(session: Session) -> list[Figure]:
     ):
         without = submit_request("tiny", tag=tag)
         ours_key = issue_key(ours_keys.stack, "bench")
-        doors = {
+        sides = {
             "ours": (ours_open.port, without, _CLIENTS),
             "ours with a key": (ours_keys.port, submit_request("tiny", tag=tag, headers=ours_key), _CLIENTS),
             "peer": (session.peer.port, without, _PEER_CLIENTS),
             "peer with a key": (peer_port, submit_request("tiny", tag=tag, headers=peer_key), _PEER_CLIENTS),
         }
-        seen: dict[str, list[float]] = {name: [] for name in doors}
+        seen: dict[str, list[float]] = {name: [] for name in sides}
         for _ in range(max(session.effort.rounds, _FEWEST_ROUNDS)):
-            for name, (port, sent, clients) in doors.items():
+            for name, (port, sent, clients) in sides.items():
                 seconds = session.effort.submit_seconds
                 outcome = session.load.call(hammer, port, sent, clients=clients, seconds=seconds)
                 seen[name].append(outcome.per_second)

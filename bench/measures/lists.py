@@ -61,7 +61,7 @@ def _measure(session: Session, name: str, path: str, size: int) -> Figure:
 
 
 def scrape_ms(port: int) -> float:
-    """What runs-api tells on the inside: the median of scrapes so far apart that each one asks ledger and streams."""
+    """A scrape of runs-api past the gateway: the median of some, so far apart that each asks ledger and streams."""
     took = []
     with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         client.get("/runs-api/metrics")

@@ -14,7 +14,7 @@ from ..load import hammer
 from ..progress import say
 from ..session import Session
 
-_PATIENCE_SECONDS = 90.0
+_TIMEOUT_SECONDS = 90.0
 
 
 @dataclass
@@ -49,15 +49,15 @@ def measure_takeover(session: Session) -> list[Figure]:
             for side, trial in trials.items():
                 doomed[side] = workers.enter_context(side.worker(tag))
                 sent = submit_request("held", tag=tag, params={"marks": str(trial.marks), "gate": str(gate)})
-                session.load.call(hammer, side.port, sent, clients=1, seconds=_PATIENCE_SECONDS, count=1)
-                wait_until(trial.has_begun, within=_PATIENCE_SECONDS, what="the run executed")
+                session.load.call(hammer, side.port, sent, clients=1, seconds=_TIMEOUT_SECONDS, count=1)
+                wait_until(trial.has_begun, within=_TIMEOUT_SECONDS, what="the run executed")
             for side in trials:
                 workers.enter_context(side.worker(tag))
             for side, trial in trials.items():
                 trial.killed_at = time.monotonic()
                 doomed[side].kill()
             say("waiting until the runs of the killed workers are taken over")
-            wait_until(lambda: _look_at_all(trials.values()), within=_PATIENCE_SECONDS, what="the takeover")
+            wait_until(lambda: _look_at_all(trials.values()), within=_TIMEOUT_SECONDS, what="the takeover")
         finally:
             # Before the workers are asked to stop: they would wait for the end of the run.
             gate.touch()

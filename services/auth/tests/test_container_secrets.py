@@ -97,11 +97,11 @@ def test_permissions_are_about_the_names_that_the_fleet_uses(tmp_path: Path, mon
     assert (refused.returncode, "PYOCO_WORK_STREAM='no.name' is not allowed" in refused.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("wish", ["worker-1=x", "a.b=x", "far=x.>", "../far=x"])
-def test_a_grant_under_a_bad_name_changes_nothing(tmp_path: Path, wish: str) -> None:
+@pytest.mark.parametrize("wanted", ["worker-1=x", "a.b=x", "far=x.>", "../far=x"])
+def test_a_grant_under_a_bad_name_changes_nothing(tmp_path: Path, wanted: str) -> None:
     make(tmp_path, "--workers", "1")
     before = contents(tmp_path)
-    refused = make(tmp_path, "--workers", "1", "--grant", wish)
+    refused = make(tmp_path, "--workers", "1", "--grant", wanted)
     assert (refused.returncode, refused.stderr.startswith("pyoco-fleet-secrets: ")) == (1, True)
     assert make(tmp_path, "--revoke", "nobody").returncode == 1
     assert contents(tmp_path) == before

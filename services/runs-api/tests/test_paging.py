@@ -53,7 +53,7 @@ def found(database: Database, wanted: RunFilter, *, limit: int = 50) -> list[str
     """The ids on the first page, in its order."""
 
     def read(connection: Connection) -> list[str]:
-        seqs = paging.newest(connection, wanted, None, limit=limit, patient=True, total=None).seqs
+        seqs = paging.newest(connection, wanted, None, limit=limit, thorough=True, total=None).seqs
         rows = {seq: row.run_id for seq, row in list_reads.summaries(wanted, seqs).all(connection) if row is not None}
         return [rows[seq] for seq in seqs]
 
@@ -203,8 +203,10 @@ def test_with_100000_runs_every_list_is_read_through_an_index_and_within_bounds(
 def bounded_work(database: Database) -> None:
     """In the same 100,000 runs: what is rare is found through the smallest index, or page by page."""
 
-    def page(wanted: RunFilter, start: Walk | None = None, *, patient: bool = False) -> Found:
-        page: Found = database.read(lambda c: paging.newest(c, wanted, start, limit=10, patient=patient, total=None))
+    def page(wanted: RunFilter, start: Walk | None = None, *, thorough: bool = False) -> Found:
+        page: Found = database.read(
+            lambda c: paging.newest(c, wanted, start, limit=10, thorough=thorough, total=None)
+        )
         return page
 
     # 2,000 failed runs, 100 of tag gpu, 14,284 of the flow: the tag leads to all of them at once.
@@ -224,7 +226,7 @@ def bounded_work(database: Database) -> None:
         answers.append(page(hidden, before))
     assert [seq for answer in answers for seq in answer.seqs] == [50_050]
     assert len(answers) == 20
-    assert page(hidden, patient=True) == Found([], Walk(80_001))
+    assert page(hidden, thorough=True) == Found([], Walk(80_001))
 
     # The time of submission leads to its runs at once.
     assert page(replace(MINE, until=300.5, since=290.0, text="number")) == Found([300])

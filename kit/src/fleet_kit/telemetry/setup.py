@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _NAMESPACE = "pyoco-fleet"
 # How long an unresponsive collector may delay the stop of this process.
 _FLUSH_SECONDS = 2.0
-_REPEAT_COMPLAINT_SECONDS = 60.0
+_REPEAT_LOG_SECONDS = 60.0
 _SPOKEN = "http/protobuf"
 
 
@@ -143,7 +143,7 @@ class _RateLimitedHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         now, part = time.monotonic(), record.name
-        if part in self._logged_at and now - self._logged_at[part] < _REPEAT_COMPLAINT_SECONDS:
+        if part in self._logged_at and now - self._logged_at[part] < _REPEAT_LOG_SECONDS:
             self._suppressed[part] += 1
             return
         logger.warning(

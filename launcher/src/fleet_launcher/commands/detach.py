@@ -55,7 +55,7 @@ class Report:
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
-    def tell(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Send `READY`, or a sentence that says why the start has failed. Only the first call counts."""
         if self._descriptor is None:
             return

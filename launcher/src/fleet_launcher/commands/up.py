@@ -119,11 +119,11 @@ def up(
 
         def when_ready() -> None:
             remember_start(folder, settings)
-            report.tell(READY)
+            report.write(READY)
 
         code = run_stack(plan, console=console, when_ready=when_ready)
     except FAILURES as error:
-        report.tell(str(error))
+        report.write(str(error))
         if not in_background:
             raise
         logger.critical("%s", error, extra=exception_fields(error))

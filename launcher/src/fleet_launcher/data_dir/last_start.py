@@ -34,8 +34,8 @@ def check_start(folder: DataFolder, settings: LauncherSettings) -> list[str]:
     if before is None and not auth_is_said and folder.has_kept(settings.auth_kv_bucket):
         # Last started by a version that did not keep this file.
         raise LaunchError(
-            f"the stack in {folder.path} has had API keys, and nothing tells whether it asked for them when it was "
-            "started last; say --auth api_key, or --auth none to let in everybody who reaches it"
+            f"the stack in {folder.path} has had API keys, and there is no record of whether it asked for them "
+            "when it was started last; say --auth api_key, or --auth none to let in everybody who reaches it"
         )
     if before is not None and before.http_auth_mode != now.http_auth_mode:
         if not auth_is_said:

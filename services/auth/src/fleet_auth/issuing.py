@@ -22,7 +22,7 @@ _MOST_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class KeyRequest:
     """The properties of a new key."""
 
     tenant_id: str
@@ -39,23 +39,23 @@ class IssuedKey:
     record: KeyRecord
 
 
-async def issue(keys: Keys, wish: Wish, *, created_by: str | None = None) -> IssuedKey:
+async def issue(keys: Keys, wanted: KeyRequest, *, created_by: str | None = None) -> IssuedKey:
     keys.link.require()
     key_id = secrets.token_hex(_ID_BYTES)
     api_key = key_text(key_id, secrets.token_urlsafe(_SECRET_BYTES))
     record = KeyRecord(
         key_id=key_id,
-        tenant_id=wish.tenant_id,
+        tenant_id=wanted.tenant_id,
         key_hash=hash_key(api_key, keys.pepper),
-        scopes=sorted(set(wish.scopes)),
-        name=wish.name,
+        scopes=sorted(set(wanted.scopes)),
+        name=wanted.name,
         created_at=time.time(),
         created_by=created_by,
-        expires_at=wish.expires_at,
+        expires_at=wanted.expires_at,
         pepper=pepper_mark(keys.pepper),
     )
     with service_call(logger, "auth", "issue_key", entity_id=f"key:{key_id}") as call:
-        call["tenant_id"] = wish.tenant_id
+        call["tenant_id"] = wanted.tenant_id
         await Documents(keys.bucket, KeyRecord).write(key_id, record, revision=0)
     keys.note(record)
     return IssuedKey(api_key, record)

@@ -72,7 +72,7 @@ def key_routes(keys: Keys) -> APIRouter:
     async def issue_key(operator: Operator, request: Request, response: Response) -> NewKeyView:
         """Issue a key for a tenant. The answer is the only place where it can be read."""
         wanted = await read(NewKey, request)
-        issued = await issue(keys, wanted.wish(), created_by=operator.api_key_id)
+        issued = await issue(keys, wanted.key_request(), created_by=operator.api_key_id)
         response.headers.update(_NOT_KEPT)
         return NewKeyView.once(issued)
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from fleet_contracts.scopes import Scope
 from fleet_kit.http.bodies import Body
 
-from .issuing import IssuedKey, Wish
+from .issuing import IssuedKey, KeyRequest
 from .records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId
 
 Moment = Annotated[float, Field(ge=0, le=32503680000, allow_inf_nan=False, description="unix seconds")]
@@ -37,11 +37,11 @@ class NewKey(Body):
             raise ValueError("expires_at has passed already; give a moment in the future, in unix seconds")
         return self
 
-    def wish(self) -> Wish:
+    def key_request(self) -> KeyRequest:
         expires_at = self.expires_at
         if self.expires_in_sec is not None:
             expires_at = time.time() + self.expires_in_sec
-        return Wish(self.tenant_id, tuple(self.scopes), name=self.name, expires_at=expires_at)
+        return KeyRequest(self.tenant_id, tuple(self.scopes), name=self.name, expires_at=expires_at)
 
 
 class KeyView(BaseModel):

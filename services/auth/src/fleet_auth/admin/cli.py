@@ -22,7 +22,7 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.settings import SettingsError
 
 from ..errors import KeyNotFound
-from ..issuing import IssuedKey, Wish
+from ..issuing import IssuedKey, KeyRequest
 from ..issuing import issue as issue_key
 from ..issuing import revoke as revoke_key
 from ..keys import Keys
@@ -31,7 +31,7 @@ from ..records import DEFAULT_SCOPES, KeyName, KeyRecord, KeyState, TenantId, pe
 from ..schemas import KeyView, NewKeyView
 from .backup import RestoreRefused
 from .backup_cli import backup, restore_backup
-from .connecting import PATIENCE_SECONDS, PROGRAM, DataDir, NatsUrl, connected, say
+from .connecting import PROGRAM, TIMEOUT_SECONDS, DataDir, NatsUrl, connected, say
 from .lifetimes import end_of_life, shown
 from .settings import AdminSettings
 
@@ -70,12 +70,12 @@ def create(
     nkey_file: NkeyFile = None,
 ) -> None:
     """Issue a key. It is shown this once, on standard output."""
-    wish = _wish(tenant, scopes, expires, name)
+    wanted = _key_request(tenant, scopes, expires, name)
     settings = AdminSettings.find(nats_url, data_dir, nkey_file)
 
     async def issue(keys: Keys) -> IssuedKey:
         _warn_of_other_peppers(keys)
-        return await issue_key(keys, wish)
+        return await issue_key(keys, wanted)
 
     issued = _with_keys(settings, issue)
     if as_json:
@@ -164,7 +164,7 @@ def _fail(sentence: str, problem: Problem | None = None) -> int:
     return 1
 
 
-def _wish(tenant: str, scopes: str, expires: str | None, name: str | None) -> Wish:
+def _key_request(tenant: str, scopes: str, expires: str | None, name: str | None) -> KeyRequest:
     _check("--tenant", tenant, TypeAdapter(TenantId))
     _check("--name", name, TypeAdapter(KeyName | None))
     wanted = [word.strip() for word in scopes.split(",") if word.strip()]
@@ -178,7 +178,7 @@ def _wish(tenant: str, scopes: str, expires: str | None, name: str | None) -> Wi
         expires_at = None if expires is None else end_of_life(expires, now=time.time())
     except ValueError as error:
         raise typer.TyperException(f"--expires {error}") from error
-    return Wish(tenant, tuple(Scope(word) for word in wanted), name=name, expires_at=expires_at)
+    return KeyRequest(tenant, tuple(Scope(word) for word in wanted), name=name, expires_at=expires_at)
 
 
 def _check(option: str, text: str | None, kind: TypeAdapter[Any]) -> None:
@@ -194,7 +194,7 @@ def _with_keys(settings: AdminSettings, work: Callable[[Keys], Awaitable[T]]) ->
 
     async def over_nats() -> T:
         link = NatsLink(settings, name=PROGRAM)
-        keys = Keys(link, settings, stale_sec=PATIENCE_SECONDS)
+        keys = Keys(link, settings, stale_sec=TIMEOUT_SECONDS)
         link.after_connect(keys.load)
         try:
             async with connected(link, settings):

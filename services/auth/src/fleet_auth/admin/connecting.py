@@ -14,7 +14,7 @@ from fleet_kit.nats.link import NatsLink
 from .settings import AdminSettings
 
 PROGRAM = "pyoco-server-admin"
-PATIENCE_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 
 NatsUrl = Annotated[str | None, typer.Option(help="NATS server; default: that of the data dir.", metavar="URL")]
 DataDir = Annotated[Path | None, typer.Option(help="Data dir of the embedded stack (.fleet).", metavar="DIR")]
@@ -25,7 +25,7 @@ async def connected(link: NatsLink, settings: AdminSettings) -> AsyncIterator[Na
     """The link once it is ready; NatsUnavailable if that takes too long."""
     async with link:
         try:
-            async with asyncio.timeout(PATIENCE_SECONDS):
+            async with asyncio.timeout(TIMEOUT_SECONDS):
                 await link.wait_ready()
         except TimeoutError as error:
             where = ", ".join(url.rpartition("@")[2].rpartition("/")[2] for url in settings.nats_url.split(","))

@@ -148,7 +148,7 @@ def make(
     made.remember_auth(auth)
     for worker_id in revoke or []:
         made.revoke(worker_id)
-    for worker_id, _, its_tags in (wish.partition("=") for wish in grant or []):
+    for worker_id, _, its_tags in (wanted.partition("=") for wanted in grant or []):
         if worker_id in _crew(workers):
             raise ValueError(f"{worker_id} is one of the fleet's own workers; choose another name")
         worker(names, worker_id, _tags(its_tags))  # refuses bad names before anything is written

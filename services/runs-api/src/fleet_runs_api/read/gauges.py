@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 # The ledger and JetStream are queried at most once in this time, however many clients scrape.
 _FRESH_SECONDS = 2.0
 # Timeout for each of the two, so that a scrape is not held up; after it the source counts as unavailable.
-_PATIENCE_SECONDS = 3.0
+_TIMEOUT_SECONDS = 3.0
 _MOST_TAGS = 100
 # Counting stops here, as the help text of these gauges says.
 _MOST_COUNTED = 10_000
@@ -59,7 +59,7 @@ class FleetGauges(Part):
 
     async def _try(self, *looks: Callable[[], Awaitable[None]]) -> bool:
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 for look in looks:
                     await look()
         except _AWAY as error:

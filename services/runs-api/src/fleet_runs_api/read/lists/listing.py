@@ -87,7 +87,7 @@ class Listing(Part):
             if wanted.is_counted:
                 page.total = list_reads.total(wanted.tenant_id, wanted.counted_parts).first(connection)
             found = paging.newest(
-                connection, wanted, start, limit=query.limit, patient=not query.in_pages, total=page.total
+                connection, wanted, start, limit=query.limit, thorough=not query.in_pages, total=page.total
             )
         if not found.seqs:
             return [], found.following

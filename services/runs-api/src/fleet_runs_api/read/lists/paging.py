@@ -14,7 +14,7 @@ from .reads import Candidate, Guide, RunFilter
 # no cursor gets more windows, and waits a little longer.
 _WINDOW_ROWS = 1_000
 _MOST_WINDOWS = 5
-_MOST_WINDOWS_IF_PATIENT = 20
+_MOST_WINDOWS_IF_THOROUGH = 20
 
 # Larger than the number of any run.
 _BEYOND_ALL = 2**63 - 1
@@ -60,11 +60,11 @@ def changes(connection: Connection, wanted: RunFilter, start: Difference, *, lim
 
 
 def newest(
-    connection: Connection, wanted: RunFilter, start: Walk | None, *, limit: int, patient: bool, total: int | None
+    connection: Connection, wanted: RunFilter, start: Walk | None, *, limit: int, thorough: bool, total: int | None
 ) -> Found:
     """The runs accepted before `start`, the newest first.
 
-    `patient`: the caller uses no cursor, so more windows are read. `total` is how many runs match, if known.
+    `thorough`: the caller uses no cursor, so more windows are read. `total` is how many runs match, if known.
     """
     if total == 0:
         return Found([])
@@ -97,8 +97,8 @@ def newest(
         read,
         limit=limit,
         size=size,
-        most=_MOST_WINDOWS_IF_PATIENT if patient else _MOST_WINDOWS,
-        enough=total if patient else None,
+        most=_MOST_WINDOWS_IF_THOROUGH if thorough else _MOST_WINDOWS,
+        enough=total if thorough else None,
     )
     return Found(seqs, last and Walk(last.seq))
 

@@ -30,7 +30,7 @@ _PAGE_CHARACTERS = 1024 * 1024
 # worker's batch (256 KiB) has far fewer events than fit, and all of it fits into the integers of JavaScript.
 _INDEX_BITS = 16
 # How long a response that was begun waits for NATS to come back.
-_PATIENCE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 30.0
 _RETRY_SECONDS = 0.5
 
 # Given writers, returns those that have executed the run, and perhaps more.
@@ -231,11 +231,11 @@ class Timeline(Part):
         while read:
             if chosen := wanted.chosen(read):
                 yield chosen
-            read = await self._read_patiently(reader)
+            read = await self._read_within_limit(reader)
 
-    async def _read_patiently(self, reader: TimelineReader) -> list[Entry]:
+    async def _read_within_limit(self, reader: TimelineReader) -> list[Entry]:
         """Retry while NATS is unavailable: a response that was begun cannot become an error, only be cut off."""
-        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        give_up_at = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             try:
                 return await reader.read()
