@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from fleet_contracts.wheel import WHEEL_TAGS_HEADER, join_tags
-from fleet_kit.nats.objects import DIGEST_PREFIX, ObjectMeta, StoredObject
+from fleet_kit.nats.objects import DIGEST_PREFIX, StoredObject
 from fleet_worker.wheels.choice import Interpreter, choose
 from fleet_worker.wheels.own_packages import first_clash, own_packages, own_roots, roots_of
 
@@ -16,7 +16,7 @@ PURE = "py3-none-any.whl"
 def wheel(name: str, *tags: str, nuid: str | None = None, sha256_hex: str | None = "00") -> StoredObject:
     digest = None if sha256_hex is None else DIGEST_PREFIX + base64.b64encode(bytes.fromhex(sha256_hex)).decode()
     headers = {WHEEL_TAGS_HEADER: join_tags(tags)}
-    return StoredObject(ObjectMeta(name=name, nuid=nuid or name, digest=digest, headers=headers), 1, 1.0)
+    return StoredObject(name=name, nuid=nuid or name, digest=digest, headers=headers, sequence=1, modified=1.0)
 
 
 CASES: dict[str, tuple[list[StoredObject], list[str], dict[str, str]]] = {
