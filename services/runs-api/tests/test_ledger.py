@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -351,6 +352,32 @@ def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: 
     with writing(database) as transaction:
         outbox.hasten_outbox(transaction, [now + 1])
     assert backlog(database, now + 1) == (1, now)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_no_write_by_key_reads_a_whole_outbox_that_postgresql_believes_to_be_empty(database: Database) -> None:
+    """A burst of submits fills it faster than its rows are counted again."""
+    fill = text(
+        "INSERT INTO outbox (kind, run_id, dispatch, due_at) "
+        "SELECT 'dispatch', :name || n, 1, 1e12 FROM generate_series(1, 30000) AS n"
+    )
+    with database.reader.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(fill, {"name": "sent-"})
+        connection.execute(text("DELETE FROM outbox WHERE run_id <> 'sent-30000'"))
+        connection.execute(text("VACUUM ANALYZE outbox"))
+        connection.execute(fill, {"name": "unsent-"})
+    runs = [new_run() for _ in range(1000)]
+    with writing(database) as transaction:
+        transaction.execute(text("SET LOCAL statement_timeout TO '1s'"))
+        acceptance.accept(transaction, [Acceptance(runs, send_at(runs[0]))])
+        [due] = outbox.take_due(transaction, [TakeDue(send_at(runs[0]), until=send_at(runs[0]), limit=1000)])
+        outbox.mark_sent(transaction, [Sent(run.job.run_id, 1, 42) for run in runs])
+        claimed = [
+            run.snapshot.claim(worker_id="w", worker_instance_id="i", ack_subject=None, now=2.0) for run in runs
+        ]
+        recording.record(transaction, [[Observation(one, 1, one.encode().decode())] for one in claimed])
+        left = transaction.execute(text("SELECT count(*) FROM outbox")).scalar_one()
+    assert (len(due), left) == (1000, 30_001)
 
 
 def test_rows_that_are_written_by_their_keys_are_found_through_an_index(tmp_path: Path) -> None:

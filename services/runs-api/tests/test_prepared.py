@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.ledger.database import Database
-from fleet_runs_api.ledger.prepared import Deleting, Inserting, Updating
+from fleet_runs_api.ledger.prepared import Inserting, deleting, updating
 from fleet_runs_api.ledger.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
 
@@ -29,8 +29,8 @@ TOTALS = Table("totals", MetaData(), Column("kind", Text, primary_key=True), Col
 COLUMNS = ("name", "weight", "size", "note")
 INSERT = Inserting(THINGS, COLUMNS)
 ADD = Inserting(TOTALS, ("kind", "total"), adding="total")
-RESIZE = Updating(THINGS, ("size", "note"), keys=("name",))
-DELETE = Deleting(THINGS, ("name", "size"))
+RESIZE = updating(THINGS, ("size", "note"), keys=("name",))
+DELETE = deleting(THINGS, ("name", "size"))
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ from fleet_kit.nats.documents import Stored
 
 from ..ledger.documents import KEEP_SNAPSHOT
 from ..ledger.outbox import queue_again
-from ..ledger.prepared import Updating
+from ..ledger.prepared import updating
 from ..ledger.rows import KIND_COLUMNS, KNOWN_COLUMNS, Kind, Known
 from ..ledger.tables import runs as _runs
 from ..ledger.transaction import Transaction
 from .history import note_attempts, note_lost_attempts
 from .rules import Change, adds_lost_attempts, fold
 
-_APPLY_CHANGE = Updating(_runs, (*Change._fields, "changed_at"), keys=("run_id",))
+_APPLY_CHANGE = updating(_runs, (*Change._fields, "changed_at"), keys=("run_id",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import RunSnapshot
 
-from .prepared import Updating
+from .prepared import updating
 from .rows import Kind, RunRow
 from .tables import documents as _documents
 
 # The last snapshot that was seen of a run.
-KEEP_SNAPSHOT = Updating(_documents, ("snapshot",), keys=("run_id",))
+KEEP_SNAPSHOT = updating(_documents, ("snapshot",), keys=("run_id",))
 
 
 @dataclass(frozen=True, slots=True)

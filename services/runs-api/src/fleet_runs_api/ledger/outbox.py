@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
 
-from .prepared import Deleting, Inserting, Updating
+from .prepared import Inserting, deleting, updating
 from .tables import outbox as _outbox
 from .tables import runs as _runs
 from .transaction import Transaction, one_by_one
@@ -16,8 +16,8 @@ WITHDRAW = "withdraw"
 CANCEL = "cancel"
 
 INSERT_OUTBOX = Inserting(_outbox, ("kind", "run_id", "dispatch", "due_at"))
-_DELETE_SENT = Deleting(_outbox, ("run_id", "dispatch", "kind"))
-_NOTE_SENT = Updating(_runs, ("job_sequence",), keys=("run_id", "dispatch"))
+_DELETE_SENT = deleting(_outbox, ("run_id", "dispatch", "kind"))
+_NOTE_SENT = updating(_runs, ("job_sequence",), keys=("run_id", "dispatch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,14 @@ def take_due(transaction: Transaction, item: TakeDue) -> list[int]:
         .limit(item.limit)
         .with_for_update(skip_locked=True)
     )
-    rows = transaction.execute(
+    # In two statements: in one, PostgreSQL may join the outbox with itself row by row.
+    ids = sorted(transaction.execute(due).scalars())
+    transaction.execute(
         update(_outbox)
-        .where(_outbox.c.id.in_(due))
+        .where(_outbox.c.id.in_(ids))
         .values(due_at=item.until, due_since=func.coalesce(_outbox.c.due_since, _outbox.c.due_at))
-        .returning(_outbox.c.id)
     )
-    return sorted(row.id for row in rows)
+    return ids
 
 
 def mark_sent(transaction: Transaction, sent: Sequence[Sent]) -> Sequence[None]:
