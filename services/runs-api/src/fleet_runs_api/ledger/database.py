@@ -37,8 +37,8 @@ _KEEPALIVES = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keep
 _WRITER_OPTIONS = (
     # All writes are by key: a plan that scans a table only gets worse as the table grows.
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off "
-    # A process that hangs during a transaction does not block the others for long.
-    "-c lock_timeout=5s -c idle_in_transaction_session_timeout=15s"
+    # A process that hangs during a transaction does not block the others for long, and a statement not this process.
+    "-c lock_timeout=5s -c idle_in_transaction_session_timeout=15s -c statement_timeout=15s"
 )
 _READER_OPTIONS = (
     # A generic plan for all tenants would be a bad one for the smallest.

@@ -6,7 +6,7 @@ of tables and columns only; values are always bound.
 # ruff: noqa: S608
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -23,8 +23,8 @@ class Prepared(ABC):
         self.for_sqlite = for_sqlite
 
     @abstractmethod
-    def for_postgresql(self, rows: Rows) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """The statements for these rows, with their parameters."""
+    def for_postgresql(self, rows: Rows) -> tuple[str, Rows]:
+        """The statement for these rows, and the parameters of each execution."""
 
 
 class Inserting(Prepared):
@@ -48,12 +48,10 @@ class Inserting(Prepared):
         values = ", ".join(moment if name == executed_at else f"v.{name}" for name in columns)
         self._of_document = f"{head} SELECT {values} FROM json_to_recordset(%s::json) AS v({types}){tail}"
 
-    def for_postgresql(self, rows: Rows) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    def for_postgresql(self, rows: Rows) -> tuple[str, Rows]:
         """All rows as one JSON document: a batch of 1,000 runs is accepted 1.3 times as fast as row by row."""
-        yield (
-            self._of_document,
-            (orjson.dumps([dict(zip(self._columns, row, strict=True)) for row in rows]).decode(),),
-        )
+        document = orjson.dumps([dict(zip(self._columns, row, strict=True)) for row in rows])
+        return self._of_document, [(document.decode(),)]
 
 
 class ByKey(Prepared):
@@ -68,8 +66,8 @@ class ByKey(Prepared):
         super().__init__(text)
         self._for_postgresql = text.replace("?", "%s")
 
-    def for_postgresql(self, rows: Rows) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        return ((self._for_postgresql, tuple(row)) for row in rows)
+    def for_postgresql(self, rows: Rows) -> tuple[str, Rows]:
+        return self._for_postgresql, rows
 
 
 def updating(table: Table, values: Sequence[str], *, keys: Sequence[str]) -> ByKey:

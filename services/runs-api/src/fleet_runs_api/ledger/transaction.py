@@ -72,8 +72,7 @@ class Transaction:
         if self._is_sqlite:
             self.connection.exec_driver_sql(statement.for_sqlite, list(rows))
         else:
-            for text, parameters in statement.for_postgresql(rows):
-                self._pipeline.add(text, *parameters)
+            self._pipeline.add(*statement.for_postgresql(rows))
 
     def insert(self, table: Table) -> sqlite.Insert | postgresql.Insert:
         """An INSERT of the database in use, which may have an ON CONFLICT."""
