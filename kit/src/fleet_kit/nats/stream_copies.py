@@ -1,11 +1,14 @@
 """Backup and restore of whole streams by JetStream's own API: messages, sequences, times, settings."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 from nats.aio.client import Client
-from nats.errors import Error
+from nats.aio.msg import Msg
+from nats.errors import Error, NoRespondersError
 from nats.js.errors import NotFoundError
 
 from ..errors import NatsUnavailable
@@ -16,6 +19,9 @@ _API = "$JS.API.STREAM"
 _CHUNK_BYTES = 256 * 1024
 _WINDOW_BYTES = 2 * 1024 * 1024
 _SILENCE_SECONDS = 30.0
+# In a cluster it takes a moment until our server knows that another one listens.
+_UNHEARD_SECONDS = 10.0
+_AGAIN_SECONDS = 0.05
 _END = "204"
 
 Description = dict[str, Any]
@@ -98,9 +104,21 @@ async def _ask(client: Client, subject: str, wanted: Description) -> Description
     return await _send(client, subject, orjson.dumps(wanted))
 
 
+async def _request(client: Client, subject: str, content: bytes) -> Msg:
+    """A request that is repeated as long as it has reached no server."""
+    deadline = time.monotonic() + _UNHEARD_SECONDS
+    while True:
+        try:
+            return await client.request(subject, content, timeout=_SILENCE_SECONDS)
+        except NoRespondersError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+
 async def _send(client: Client, subject: str, content: bytes) -> Description:
     try:
-        answer = await client.request(subject, content, timeout=_SILENCE_SECONDS)
+        answer = await _request(client, subject, content)
     except (TimeoutError, Error) as error:
         raise CopyFailed(f"NATS does not answer on {subject} ({error!r}); try again") from error
     reply: Description = orjson.loads(answer.data) if answer.data else {}
