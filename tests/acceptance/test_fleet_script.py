@@ -17,7 +17,10 @@ from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import is_alive
 from fleet_testkit.waiting import wait_until
 
-pytestmark = pytest.mark.embedded_only("the script ./fleet, sockets and the lock of the data dir")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.embedded_only("the script ./fleet, sockets and the lock of the data dir"),
+]
 
 REPOSITORY = Path(__file__).parents[2]
 

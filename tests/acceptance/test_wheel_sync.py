@@ -22,6 +22,8 @@ import time
 
 from pyoco import Flow, task
 
+pytestmark = pytest.mark.long
+
 @task
 def sell(file=None):
     deadline = time.monotonic() + 60

@@ -18,6 +18,7 @@ from fleet_testkit.wheels import build_wheel
 
 # Chromium may have to be installed first.
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.embedded_only("what the gateway refuses is the same in containers: gateway-nginx/tests"),
 ]

@@ -35,6 +35,8 @@ from fleet_testkit.waiting import eventually
 from fleet_worker.job.disposition import Ended, Fenced
 from fleet_worker.settings import WorkerSettings
 
+pytestmark = pytest.mark.long
+
 # The same examples every time, unless somebody asks for so many new ones: what failed is printed either way.
 EXAMPLES = int(os.environ.get("FLEET_INTERLEAVINGS", "0"))
 WORKERS = 3

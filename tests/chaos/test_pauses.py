@@ -14,6 +14,8 @@ from fleet_testkit.runs import wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 REQUEST_TIMEOUT = 2.0
 # Of a holder, and of the outbox before it sends what a process has not (the request timeout and 2 s): both 4 s.
 LOST_AFTER = 4.0

@@ -14,6 +14,8 @@ from fleet_testkit.newcomer import REPOSITORY, Newcomer
 from fleet_testkit.runs import wait_ended
 from fleet_testkit.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 TUTORIAL = REPOSITORY / "docs" / "tutorial"
 
 
