@@ -9,6 +9,7 @@ from packaging.requirements import Requirement
 from pyoco.core import engine
 from pyoco.core.context import Context
 from pyoco.core.models import RunContext
+from pyoco.dsl.expressions import Expression
 
 from fleet_worker.runner import pyoco_context
 
@@ -30,3 +31,9 @@ def test_the_methods_that_are_overridden_are_still_called_so() -> None:
 def test_the_engine_makes_its_contexts_of_the_class_that_is_replaced() -> None:
     assert engine.Context is pyoco_context._FleetContext
     assert "Context(" in inspect.getsource(engine.Engine)
+
+
+def test_an_expression_evaluates_the_code_that_the_runner_replaces() -> None:
+    expression = Expression("1 + 1")
+    object.__setattr__(expression, "_code", compile("1 + 2", "<expression>", "eval"))
+    assert expression.evaluate() == 3
