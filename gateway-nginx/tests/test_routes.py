@@ -111,7 +111,7 @@ def test_methods_are_left_to_the_services(shared_gateway, method):
         assert client.request(method, "/runs").json()["method"] == method
 
 
-def test_a_service_is_told_where_the_request_came_from(shared_gateway):
+def test_a_service_gets_the_address_that_the_request_came_from(shared_gateway):
     with shared_gateway.client() as client:
         headers = client.get("/runs", headers={"X-Forwarded-For": "203.0.113.9"}).json()["headers"]
     assert headers["host"] == f"127.0.0.1:{shared_gateway.config.port}"

@@ -218,7 +218,7 @@ async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
         ("/teapot", {}),
     ],
 )
-async def test_a_failed_request_tells_in_its_line_what_the_taxonomy_asks_for(
+async def test_the_line_of_a_failed_request_has_what_the_taxonomy_asks_for(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, expected: dict[str, object]
 ) -> None:
     with caplog.at_level(logging.INFO, "fleet_kit.http.app"):
@@ -267,7 +267,7 @@ async def test_a_refused_method_says_what_is_allowed(client: httpx.AsyncClient) 
         ("/health", logging.DEBUG),
     ],
 )
-async def test_a_request_line_tells_method_path_status_and_is_as_loud_as_it_is_bad(
+async def test_a_request_line_has_method_path_and_status_and_a_level_to_match(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, level: int
 ) -> None:
     with caplog.at_level(logging.DEBUG, "fleet_kit.http.app"):

@@ -124,7 +124,7 @@ async def test_a_part_that_lives_but_is_ill_is_shown_and_not_restarted(tmp_path:
     ]
 
 
-async def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
+async def test_a_command_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     missing = standin(tmp_path, "missing", command=[str(tmp_path / "no-such-program")])
     with pytest.raises(LaunchError, match=r"missing does not start \(exit code 1.*No such file"):
         async with running(tmp_path, missing):

@@ -111,7 +111,7 @@ def test_runs_that_are_cancelled_while_they_fail_all_end(
 
 
 @pytest.mark.also_composed("PostgreSQL")
-def test_two_who_cancel_at_once_are_told_the_same(stack: Fleet) -> None:
+def test_two_cancels_at_once_get_the_same_answer(stack: Fleet) -> None:
     def cancel(reason: str) -> dict[str, Any]:
         answer: dict[str, Any] = stack.client.post(f"/runs/{run_id}/cancel", json={"reason": reason}).json()
         return {name: answer[name] for name in ("cancel_requested_at", "cancel_requested_by", "cancel_reason")}

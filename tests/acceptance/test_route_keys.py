@@ -162,7 +162,7 @@ def test_with_a_key_that_is_none_nobody_gets_in(guarded: Fleet, keys: Keys, rout
 
 
 @pytest.mark.parametrize(("route", "scope"), TABLE.items())
-def test_a_key_without_the_scope_is_told_which_one_it_lacks(
+def test_a_key_without_the_scope_is_refused_with_the_missing_one(
     guarded: Fleet, keys: Keys, route: Route, scope: Scope
 ) -> None:
     status, meta = ask(guarded, route, keys.all_but[scope])
@@ -238,7 +238,7 @@ def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
         assert b"pyoco_" not in answer
 
 
-def test_the_gateways_metrics_tell_nothing_of_anybodys_flows(guarded: Fleet, keys: Keys, foreign_run: str) -> None:
+def test_the_gateways_metrics_contain_nothing_of_anybodys_flows(guarded: Fleet, keys: Keys, foreign_run: str) -> None:
     text = guarded.client.get("/metrics", headers=keys.only[Scope.METRICS_READ]).text
     assert "pyoco_runs_total{" in text
     assert "hello" not in text

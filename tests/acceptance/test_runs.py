@@ -173,7 +173,7 @@ def test_a_whole_number_of_any_size_reaches_the_flow(stack: Fleet) -> None:
 
 
 @pytest.mark.also_composed("PostgreSQL")
-def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
+def test_an_output_that_json_cannot_hold_is_shown_as_far_as_it_can_be(
     stack: Fleet, flows_dir: Path, tmp_path: Path
 ) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "speechless", tag="speechless", flows_dir=flows_dir):
@@ -193,7 +193,7 @@ def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
 
 
 @pytest.mark.also_composed("PostgreSQL")
-def test_an_error_that_the_database_cannot_hold_is_told_as_well_as_it_can(
+def test_an_error_that_the_database_cannot_hold_is_shown_as_far_as_it_can_be(
     stack: Fleet, flows_dir: Path, tmp_path: Path
 ) -> None:
     body = {"flow_name": "choking", "tag": "choking", "retry": {"max_attempts": 2, "base_seconds": 0}}

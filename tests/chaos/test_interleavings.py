@@ -228,7 +228,7 @@ class Story:
             case Verb.CLAIM | Verb.CLAIM_IGNORING_CANCEL:
                 await worker.take(obeys_cancel=act.verb is Verb.CLAIM)
             case Verb.HEARTBEAT:
-                await worker.tend()
+                await worker.keep_alive()
             case Verb.COMPLETE:
                 await worker.end(RunStatus.COMPLETED)
             case Verb.FAIL:
@@ -331,7 +331,7 @@ class Story:
         return not (work.state.subjects or {}).get(subject)
 
     async def work_off(self, worker: ScriptedWorker) -> None:
-        await worker.tend()
+        await worker.keep_alive()
         await worker.end(RunStatus.COMPLETED)
         await worker.take()
 

@@ -271,7 +271,7 @@ def _accepted(fleet: ComposedFleet) -> str | None:
 
 
 # The next test makes every container anew, with the tags of before.
-def test_what_a_run_without_a_worker_tells_to_type_keeps_layers_and_the_number_of_workers(
+def test_the_command_in_waiting_detail_keeps_layers_and_the_number_of_workers(
     composed: ComposedFleet, tmp_path: Path
 ) -> None:
     layer = tmp_path / "layer.yaml"

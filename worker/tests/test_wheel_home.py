@@ -16,7 +16,7 @@ from fleet_worker.wheels.home import WheelHome
 from fleet_worker.wheels.install import InstallFailed, install, why_unusable
 from fleet_worker.wheels.own_packages import own_packages
 
-from .shelf import pips_of
+from .wheel_store import pips_of
 
 HERE = Interpreter.here(own_packages())
 

@@ -173,7 +173,7 @@ class RunsService:
                 self._commits.start()
                 if self._database.is_sqlite:
                     # No other process writes this file, so the outbox rows were left by a process that has ended.
-                    await self._commits.write(outbox.hasten_outbox, time.time())
+                    await self._commits.write(outbox.make_due_now, time.time())
                 self._cursors.secret = (await self._cursor_secret()).encode()
                 self._ledger_missing = None
             except Exception as error:  # noqa: BLE001 - logged; without a ledger nothing else can be done
@@ -199,7 +199,7 @@ class RunsService:
         made = {"work": work.created, "runs": runs.created}
         if made != self._made:
             self._made = made
-            self._sweeper.suspect_everything()
+            self._sweeper.recheck_all()
 
 
 def build(settings: RunsSettings) -> ServiceApp:

@@ -17,7 +17,7 @@ _SMALLEST_RECORD_BYTES = 64
 def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
     """The snapshot with as little left out as the limit allows; task states always stay."""
     smaller = snapshot
-    for smaller in _smaller_and_smaller(snapshot, max_bytes):
+    for smaller in _smaller_versions(snapshot, max_bytes):
         if len(smaller.encode()) <= max_bytes:
             break
     return smaller
@@ -45,7 +45,7 @@ def compact_records(records: dict[str, Any], max_bytes: int) -> tuple[dict[str, 
     return smaller, True
 
 
-def _smaller_and_smaller(snapshot: RunSnapshot, max_bytes: int) -> Iterator[RunSnapshot]:
+def _smaller_versions(snapshot: RunSnapshot, max_bytes: int) -> Iterator[RunSnapshot]:
     yield snapshot
     for records in _smaller_records(snapshot.task_records, max_bytes):
         snapshot = snapshot.model_copy(update={"task_records": records, "task_records_truncated": True})

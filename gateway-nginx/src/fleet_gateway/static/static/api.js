@@ -11,7 +11,7 @@ export class RequestFailed extends Error {
     this.missingScope = missingScope;
   }
 
-  /** Another API key would help; of a good one that may not do this the caller tells. */
+  /** The API key is missing or wrong. A valid key without the scope is `missingScope` instead. */
   get needsKey() {
     return this.status === 401 || (this.status === 403 && !this.missingScope);
   }
@@ -109,10 +109,10 @@ export async function deleteWheel(name) {
   return (await request(`/wheels/${encodeURIComponent(name)}`, { method: "DELETE" })).json();
 }
 
-/** Upload a wheel; `onProgress` is told the part that has been sent. Takes as long as it takes, unless `signal` ends it. */
+/** Upload a wheel; `onProgress` is called with the share that was sent. There is no timeout; `signal` aborts it. */
 export function uploadWheel(form, { onProgress, signal }) {
   return new Promise((resolve, reject) => {
-    // fetch() cannot tell how much of a body has been sent.
+    // fetch() does not report how much of a body has been sent.
     const asking = new XMLHttpRequest();
     asking.open("POST", "/wheels");
     const key = apiKey.get();

@@ -74,7 +74,7 @@ function orMissing(error) {
   throw error;
 }
 
-/** Numbers are for whoever may read the metrics; the runs are shown without them. */
+/** The counts need the scope of the metrics; without it the runs are shown without counts. */
 function orUncounted(error) {
   if (!error.missingScope) throw error;
   mayCount = false;

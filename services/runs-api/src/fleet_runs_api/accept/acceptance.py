@@ -79,7 +79,7 @@ def accept(transaction: Transaction, acceptances: Sequence[Acceptance]) -> Seque
     fresh = [wanted for wanted, before in zip(acceptances, earlier, strict=True) if before is None]
     new = [(run, run.job.not_before or wanted.send_at) for wanted in fresh for run in wanted.runs]
     if transaction.may_be_committed:
-        there = _those_of(transaction, [run.job.run_id for run, _ in new])
+        there = _existing(transaction, [run.job.run_id for run, _ in new])
         new = [(run, send_at) for run, send_at in new if run.job.run_id not in there]
     # Read inside the transaction: readers that follow changes rely on it. PostgreSQL reads its own clock again when
     # it executes the statement. Before that this process may be paused, and no replica can see the transaction.
@@ -136,7 +136,7 @@ def withdraw(transaction: Transaction, withdrawal: Withdrawal) -> bool:
     ).first()
     if untaken is None:
         # True without a run: an earlier try withdrew it, and the answer of that commit was lost.
-        return not _those_of(transaction, [run_id])
+        return not _existing(transaction, [run_id])
     [(status, *kind)] = transaction.rows(
         delete(_runs).where(_runs.c.run_id == run_id).returning(_runs.c.status, *KIND_COLUMNS)
     )
@@ -148,5 +148,5 @@ def withdraw(transaction: Transaction, withdrawal: Withdrawal) -> bool:
     return True
 
 
-def _those_of(transaction: Transaction, run_ids: Sequence[str]) -> set[str]:
+def _existing(transaction: Transaction, run_ids: Sequence[str]) -> set[str]:
     return set(transaction.execute(select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids))).scalars())

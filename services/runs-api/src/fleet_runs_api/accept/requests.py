@@ -68,7 +68,7 @@ class SubmitRun(Body):
     )
 
     @model_validator(mode="after")
-    def _say_each_time_once(self) -> Self:
+    def _refuse_double_times(self) -> Self:
         for moment, span in (("not_before", "delay_sec"), ("deadline_at", "timeout_sec")):
             if getattr(self, moment) is not None and getattr(self, span) is not None:
                 raise ValueError(f"give {moment} or {span}, not both")

@@ -60,7 +60,7 @@ class Receipt:
         return self.run_ids[0]
 
 
-class _Fate(Enum):
+class _EarlierState(Enum):
     """State of the run that was accepted earlier under the same key."""
 
     UNDECIDED = auto()
@@ -196,15 +196,15 @@ class Submission(Part):
         if earlier is None or use is None:
             return None
         deadline = time.monotonic() + self._settings.nats_request_timeout_sec
-        while (fate := await self._fate_of(earlier)) is not _Fate.DECIDED:
+        while (state := await self._state_of_earlier(earlier)) is not _EarlierState.DECIDED:
             if time.monotonic() > deadline:
                 raise SubmitUndecided()
-            if fate is _Fate.UNDECIDED:
+            if state is _EarlierState.UNDECIDED:
                 await asyncio.sleep(_LOOK_SECONDS)
             before = earlier
             if (earlier := await self._write(wanted)) is None:
                 return None  # the first request was withdrawn: this one takes its place
-            if fate is _Fate.GONE and earlier == before:
+            if state is _EarlierState.GONE and earlier == before:
                 break  # not withdrawn, or its key would be free: it ended long ago, and retention removed it
         if earlier.fingerprint != use.fingerprint:
             raise IdempotencyConflict(
@@ -222,13 +222,13 @@ class Submission(Part):
                 raise AcceptanceUnknown() from error
             raise
 
-    async def _fate_of(self, earlier: Earlier) -> "_Fate":
+    async def _state_of_earlier(self, earlier: Earlier) -> "_EarlierState":
         """Whether the first request may still be withdrawn: its job was neither sent nor taken by the relay."""
         if len(earlier.run_ids) > 1:
-            return _Fate.DECIDED  # a batch is never withdrawn
+            return _EarlierState.DECIDED  # a batch is never withdrawn
         for is_unsent in await self._database.fetch(reads.is_unsent(earlier.run_ids[0])):
-            return _Fate.UNDECIDED if is_unsent else _Fate.DECIDED
-        return _Fate.GONE
+            return _EarlierState.UNDECIDED if is_unsent else _EarlierState.DECIDED
+        return _EarlierState.GONE
 
     async def _announce(self, new: NewRun) -> None:
         """Write the snapshot of a scheduled run to KV: now, or if NATS is unavailable, when the run is due."""

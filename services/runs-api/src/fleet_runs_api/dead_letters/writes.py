@@ -17,7 +17,7 @@ from ..ledger.tables import runs as _runs
 from ..ledger.texts import fitting
 from ..ledger.transaction import Transaction, one_by_one
 from . import reopening
-from .letter import LONGEST_ERROR, Letter, LetterState, Moved, Unfounded, error_type_of, fingerprint_of
+from .letter import LONGEST_ERROR, Letter, LetterState, Moved, RejectedLetter, error_type_of, fingerprint_of
 from .reopening import NotReopened, Reopening
 
 _MOVED = tuple(_letters.c[name] for name in Moved._fields)
@@ -92,7 +92,7 @@ class TooOld:
     limit: int
 
 
-def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved | Unfounded | None]:
+def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved | RejectedLetter | None]:
     """Insert letters from the stream, each once. None: the ledger has it already.
 
     A worker may publish any letter on the subjects of its tags, about any run. The letter is accepted only if the
@@ -100,11 +100,11 @@ def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved
     """
     runs = _runs_of(transaction, letters)
     # Checked one by one: an unfounded letter may have the id of a valid one.
-    are_founded = [_is_founded(letter, runs.get(letter.run_id or "")) for letter in letters]
+    fits = [_fits_run(letter, runs.get(letter.run_id or "")) for letter in letters]
     rows = {
         letter.message_id: _row_of(letter, runs.get(letter.run_id or ""))
-        for letter, is_founded in zip(letters, are_founded, strict=True)
-        if is_founded
+        for letter, fits_run in zip(letters, fits, strict=True)
+        if fits_run
     }
     new: dict[str, Moved] = {}
     if rows:
@@ -112,8 +112,8 @@ def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved
         new = {message_id: Moved(*moved) for message_id, *moved in transaction.rows(insert, list(rows.values()))}
         transaction.letter_groups.entered(rows[message_id] for message_id in new)
     return [
-        new.pop(letter.message_id, None) if is_founded else Unfounded()
-        for letter, is_founded in zip(letters, are_founded, strict=True)
+        new.pop(letter.message_id, None) if fits_run else RejectedLetter()
+        for letter, fits_run in zip(letters, fits, strict=True)
     ]
 
 
@@ -233,7 +233,7 @@ def _runs_of(transaction: Transaction, letters: Iterable[Letter]) -> dict[str, _
     return {run_id: _NamedRun(*columns) for run_id, *columns in rows}
 
 
-def _is_founded(letter: Letter, run: _NamedRun | None) -> bool:
+def _fits_run(letter: Letter, run: _NamedRun | None) -> bool:
     """Whether a letter fits its run. A letter without a known run is accepted: it belongs to the operator."""
     return run is None or (
         run.status is RunStatus.FAILED

@@ -32,7 +32,7 @@ _BATCH = 256
 # delivered: of a short run only the end is.
 _GATHER_SECONDS = 0.03
 # A first snapshot written within this time after acceptance is skipped; a later one is compared with the ledger.
-_FIRST_WORD_SECONDS = 60.0
+_FIRST_SNAPSHOT_SECONDS = 60.0
 
 
 class Ingest(Loop):
@@ -147,7 +147,7 @@ def _is_first(run_id: str, msg: Msg) -> bool:
         accepted_at = (uuid.UUID(run_id).int >> 80) / 1000
     except ValueError:
         return False
-    return stored_at_of(msg) - accepted_at < _FIRST_WORD_SECONDS
+    return stored_at_of(msg) - accepted_at < _FIRST_SNAPSHOT_SECONDS
 
 
 def _trace(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:

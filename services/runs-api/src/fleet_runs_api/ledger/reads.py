@@ -115,7 +115,7 @@ def due_longest() -> Query[float | None]:
     return Query(select(taken, select(func.min(_outbox.c.due_at)).scalar_subquery()), _earliest)
 
 
-def heard_of_longest_ago() -> Query[float]:
+def oldest_held_change() -> Query[float]:
     """The time of the latest change of the held run that changed longest ago, by the ledger's own clock."""
     return Query(select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1), float)
 
