@@ -13,7 +13,7 @@ from fleet_contracts.status import RunStatus
 from ..ledger.documents import NewRun
 from ..ledger.outbox import DISPATCH, INSERT_OUTBOX, WITHDRAW
 from ..ledger.prepared import Inserting
-from ..ledger.rows import KIND_COLUMNS, Kind
+from ..ledger.rows import RECORD_COLUMNS, run_record
 from ..ledger.tables import documents as _documents
 from ..ledger.tables import outbox as _outbox
 from ..ledger.tables import runs as _runs
@@ -137,14 +137,12 @@ def withdraw(transaction: Transaction, withdrawal: Withdrawal) -> bool:
     if untaken is None:
         # True without a run: an earlier try withdrew it, and the answer of that commit was lost.
         return not _existing(transaction, [run_id])
-    [(status, *kind)] = transaction.rows(
-        delete(_runs).where(_runs.c.run_id == run_id).returning(_runs.c.status, *KIND_COLUMNS)
-    )
+    [run] = transaction.rows(delete(_runs).where(_runs.c.run_id == run_id).returning(*RECORD_COLUMNS), run_record)
     transaction.execute(delete(_documents).where(_documents.c.run_id == run_id))
     transaction.execute(insert(_outbox).values(kind=WITHDRAW, run_id=run_id, dispatch=1, due_at=withdrawal.now))
     if withdrawal.key is not None:
         forget_key(transaction, withdrawal.key)
-    transaction.counts.add(Kind(*kind), status, -1)
+    transaction.counts.add(run.kind, run.known.status, -1)
     return True
 
 

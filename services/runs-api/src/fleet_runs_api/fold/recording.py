@@ -15,7 +15,7 @@ from fleet_kit.nats.documents import Stored
 from ..ledger.documents import KEEP_SNAPSHOT
 from ..ledger.outbox import queue_again
 from ..ledger.prepared import updating
-from ..ledger.rows import KIND_COLUMNS, KNOWN_COLUMNS, Kind, Known
+from ..ledger.rows import RECORD_COLUMNS, run_record
 from ..ledger.tables import runs as _runs
 from ..ledger.transaction import Transaction
 from .history import note_attempts, note_lost_attempts
@@ -44,16 +44,11 @@ def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) ->
     observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
     rows = transaction.rows(
-        select(_runs.c.run_id, *KIND_COLUMNS, *KNOWN_COLUMNS)
-        .where(_runs.c.run_id.in_(wanted))
-        .order_by(_runs.c.run_id)
-        .with_for_update()
+        select(*RECORD_COLUMNS).where(_runs.c.run_id.in_(wanted)).order_by(_runs.c.run_id).with_for_update(),
+        run_record,
     )
-    known: dict[str, Known] = {}
-    kinds: dict[str, Kind] = {}
-    for run_id, tenant_id, flow_name, tag, *rest in rows:
-        known[run_id] = Known(*rest)
-        kinds[run_id] = Kind(tenant_id, flow_name, tag)
+    known = {run.run_id: run.known for run in rows}
+    kinds = {run.run_id: run.kind for run in rows}
 
     now = time.time()
     changed: set[int] = set()
