@@ -12,7 +12,7 @@ from fleet_testkit.nats_server import free_port
 from fleet_testkit.waiting import wait_until
 
 
-def test_it_answers_that_it_lives_what_it_waits_for_and_its_metrics() -> None:
+def test_it_answers_health_readiness_and_metrics() -> None:
     missing = {"nats": "not there yet"}
     with (
         monitored("127.0.0.1", 0, new_registry("tested"), lambda: missing) as port,

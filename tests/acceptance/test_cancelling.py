@@ -23,7 +23,9 @@ def test_a_running_run_is_cancelled_within_moments(stack: Fleet) -> None:
     assert stack.client.post(f"/runs/{run_id}/cancel").json()["status"] == "CANCELLED"
 
 
-def test_chains_of_short_tasks_hear_their_cancel(stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path) -> None:
+def test_chains_of_short_tasks_notice_their_cancel(
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
+) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "chains", tag="chains", flows_dir=flows_dir):
         for number in range(15):
             run_id = submit(stack.client, "chain", tag="chains", marks=str(marks), label=str(number))

@@ -101,7 +101,7 @@ def test_the_branching_example_takes_one_branch(
     assert packed == [f"packed {item} ({number} of {len(items)})" for number, item in enumerate(items, 1)]
 
 
-def test_the_long_example_shows_that_it_lives_while_it_works(stack: Fleet, wire: Wire) -> None:
+def test_the_long_example_sends_heartbeats_while_it_works(stack: Fleet, wire: Wire) -> None:
     run_id = submit(stack.client, "long", seconds=2.4)
     wait_until(lambda: "step 1 of 12" in output_lines(wire, run_id), what="the first output")
     assert stack.client.get(f"/runs/{run_id}").json()["status"] == "RUNNING"

@@ -157,7 +157,7 @@ async def test_a_run_that_was_submitted_right_after_an_upload_finds_its_flow_eve
     assert await desk.dead_letters() == []
 
 
-async def test_an_upload_is_heard_of_at_once_even_if_the_next_sync_is_far_away(
+async def test_an_upload_is_installed_at_once_even_if_the_next_sync_is_far_away(
     desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     old = await store.put(shop_wheel(tmp_path / "in", "1.0"))
