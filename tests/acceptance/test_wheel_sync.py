@@ -15,14 +15,14 @@ from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "wheel"
 SHOP = """
 import os
 import time
 
 from pyoco import Flow, task
-
-pytestmark = pytest.mark.long
 
 @task
 def sell(file=None):

@@ -26,6 +26,8 @@ from fleet_worker.wheels.sync import SyncedWheels
 from .conftest import FLOWS, Desk, WorkerProcess
 from .wheel_store import FAST, SHOP, WheelStore, pips_of, shop_wheel
 
+pytestmark = pytest.mark.long
+
 StartWorker = Callable[..., WorkerProcess]
 YAML = """
 version: 1
