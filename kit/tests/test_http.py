@@ -299,7 +299,7 @@ async def test_what_is_away_makes_a_service_unready_but_not_unhealthy(
     ready = await client.get("/ready")
     assert (ready.status_code, ready.json()["waiting_for"]) == (503, missing)
     health = await client.get("/health")
-    assert (health.status_code, health.json()) == (200, {"status": "ok", "waiting_for": missing})
+    assert (health.status_code, health.json()) == (200, {"status": "degraded", "waiting_for": missing})
 
 
 async def test_metrics_are_given_in_the_text_format(client: httpx.AsyncClient) -> None:

@@ -18,7 +18,7 @@ def test_it_answers_health_readiness_and_metrics() -> None:
         monitored("127.0.0.1", 0, new_registry("tested"), lambda: missing) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
     ):
-        assert client.get("/health").json() == {"status": "ok", "waiting_for": missing}
+        assert client.get("/health").json() == {"status": "degraded", "waiting_for": missing}
         waiting = client.get("/ready")
         assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, missing)
         missing = {}

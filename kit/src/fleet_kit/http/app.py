@@ -335,8 +335,9 @@ def _internal_routes(readiness: Readiness, registry: CollectorRegistry, refresh:
 
     @router.get("/health")
     async def health() -> dict[str, Any]:
-        """The process is up, although it may still wait for what is listed."""
-        return {"status": "ok", "waiting_for": await readiness()}
+        """The process is up; it is degraded while it waits for what is listed."""
+        missing = await readiness()
+        return {"status": "degraded" if missing else "ok", "waiting_for": missing}
 
     @router.get("/ready")
     async def ready() -> Response:
