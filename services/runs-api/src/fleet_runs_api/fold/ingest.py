@@ -80,12 +80,14 @@ class Ingest(Loop):
                 self._on_retry()
             if is_recording():
                 _trace(observations, refused, begun_at)
+        if removed := [kv_key(self._settings.runs_kv_bucket, msg.subject) for msg in latest.values() if not msg.data]:
+            await self._commits.write(recording.note_removed, removed)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
     def _observation(self, msg: Msg) -> Observation | None:
         if not msg.data:
-            return None  # a deletion marker: the ledger keeps the run
+            return None  # a deletion marker: the ledger keeps the run, and the sweeper puts the snapshot back
         try:
             snapshot = RunSnapshot.decode_of(kv_key(self._settings.runs_kv_bucket, msg.subject), msg.data)
         except MalformedMessage as error:

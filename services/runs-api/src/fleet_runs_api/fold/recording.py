@@ -22,6 +22,7 @@ from .history import note_attempts, note_lost_attempts
 from .rules import Change, adds_lost_attempts, fold
 
 _APPLY_CHANGE = updating(_runs, (*Change._fields, "changed_at"), keys=("run_id",))
+_CHECK_SOON = updating(_runs, ("checked_at",), keys=("run_id",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +81,9 @@ def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) ->
     for snapshot in late:
         note_lost_attempts(transaction, snapshot)
     return [[observation for observation in group if id(observation) in changed] for group in groups]
+
+
+def note_removed(transaction: Transaction, groups: Sequence[Sequence[str]]) -> Sequence[None]:
+    """Runs whose snapshots were removed from KV: the sweeper looks at the unfinished ones of them next."""
+    transaction.write(_CHECK_SOON, [(0.0, run_id) for run_id in sorted({one for group in groups for one in group})])
+    return [None] * len(groups)
