@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-# Set by the launcher, to find all processes that a worker and its flows have started.
+# Set by the launcher or `pool/leftovers.py`, to find all processes that a worker and its flows have started.
 _MARK = "PYOCO_FLEET_PART"
 # The headers of the span exporter: collectors want their tokens there, and flows must not see these.
 _TOKENS = re.compile(r"OTEL_EXPORTER_OTLP_([A-Z]+_)?HEADERS")
