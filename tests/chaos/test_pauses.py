@@ -23,8 +23,8 @@ LOST_AFTER = 4.0
 LINK_SILENCE = 6.0
 ACK_WAIT = 8.0
 SUBMITTERS = 8
-# What is promised, and as much again for a machine that others use.
-MOST_SECONDS = 10.0 + 10.0
+# What is promised, and twice as much again for a machine that others use.
+MOST_SECONDS = 10.0 + 20.0
 # A submit that is sent at once must then have been refused before NATS goes on.
 CERTAINLY_REFUSED = REQUEST_TIMEOUT + 1.0
 
