@@ -39,6 +39,7 @@ from .ledger.database import Database
 from .ledger.disk import LedgerDisk
 from .ledger.shared_secrets import agree
 from .ledger.writer import GroupCommit
+from .live.catalogues import Catalogues
 from .live.run_store import RunStore
 from .live.workers import FleetView
 from .metrics import RunsMetrics
@@ -88,6 +89,7 @@ class RunsService:
             start_command=settings.worker_start_command,
             on_tags=self._queues.want,
         )
+        self.catalogues = Catalogues(self.link, bucket=settings.flows_kv_bucket, workers=self._fleet)
         self._relay = Relay(shared)
         self._ingest = Ingest(shared, on_retry=self._relay.wake)
         self._dead_letter_ingest = DeadLetterIngest(shared)
@@ -117,6 +119,7 @@ class RunsService:
             self._ensure_resources,
             self._queues.look_again,
             self._fleet.mirror.restart,
+            self.catalogues.mirror.restart,
             self._ingest.consumer.prepare,
             self._dead_letter_ingest.consumer.prepare,
             self._expiry.listen,
@@ -139,6 +142,7 @@ class RunsService:
         await self.following.stop()
         await self.watching.stop()
         await self._fleet.mirror.stop()
+        await self.catalogues.mirror.stop()
         await self._ingest.consumer.stop()
         await self._dead_letter_ingest.consumer.stop()
         await self._commits.stop()
@@ -194,6 +198,7 @@ class RunsService:
         await ensure_stream(js, dlq_stream_config(settings, settings), replicas=replicas)
         await ensure_stream(js, events_stream_config(settings, settings), replicas=replicas)
         runs = await ensure_bucket(js, settings.runs_kv_bucket, replicas=replicas)
+        await ensure_bucket(js, settings.flows_kv_bucket, replicas=replicas)
         # This bucket belongs to workers-api, which may start later.
         await ensure_bucket(js, settings.workers_kv_bucket, replicas=replicas, owned=False)
         made = {"work": work.created, "runs": runs.created}

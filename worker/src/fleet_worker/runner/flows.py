@@ -10,6 +10,7 @@ from typing import Any
 
 from pyoco import Flow
 
+from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind
 from fleet_contracts.dead_letter import DeadLetterReason
 
 from ..boundary.frames import Failure
@@ -47,6 +48,19 @@ class Flows:
     def resolve(self, name: str) -> Flow:
         raise FlowNotFound(f"flow {name!r} is not known to this worker, which has no flows of its own")
 
+    def catalogue(self) -> Catalogue:
+        """What this worker offers, and what it could not load."""
+        broken = [
+            BrokenSource(place=place, exc_type=failure.exc_type, message=failure.exc_message)
+            for place, failure in self.broken.items()
+        ]
+        return Catalogue(
+            flows=[FlowOffer(name=name, source=self._source(name)) for name in self.names], broken=broken
+        )
+
+    def _source(self, name: str) -> FlowSource:
+        raise FlowNotFound(f"flow {name!r} has no source")
+
 
 def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
     if flow_resolver is not None:
@@ -63,6 +77,9 @@ class ResolvedFlows(Flows):
         super().__init__()
         self._spec = spec
         self._resolver = _load_resolver(spec)
+
+    def catalogue(self) -> Catalogue:
+        return Catalogue(is_open=True)
 
     def resolve(self, name: str) -> Flow:
         try:
@@ -84,6 +101,7 @@ class FolderFlows(Flows):
             raise FlowsUnusable(f"the flows folder {folder} does not exist; give another with --flows-dir")
         super().__init__()
         self._flows: dict[str, Flow] = {}
+        self._files: dict[str, Path] = {}
         # Files may import their neighbours. Last on the path, so that none of them hides a library.
         sys.path.append(str(folder))
         for file in sorted(folder.glob("*.py")):
@@ -98,12 +116,18 @@ class FolderFlows(Flows):
             raise FlowNotFound(f"flow {name!r} is not known to this worker; known flows: {known}")
         return flow
 
+    def _source(self, name: str) -> FlowSource:
+        return FlowSource(kind=SourceKind.FILE, place=self._files[name].name)
+
     def _load(self, file: Path) -> None:
         try:
             module = import_file(file)
             for value in list(vars(module).values()):
-                if isinstance(value, Flow) and self._flows.setdefault(value.name, value) is not value:
+                if not isinstance(value, Flow):
+                    continue
+                if self._flows.setdefault(value.name, value) is not value:
                     raise ValueError(f"another file already offers a flow named {value.name!r}")
+                self._files.setdefault(value.name, file)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - one bad file must not hide the others
             self.broken[str(file)] = describe_failure(error)
 

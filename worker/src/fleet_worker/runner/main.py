@@ -98,7 +98,9 @@ class Runner:
         except FlowsUnusable as error:
             self._channel.send(Ready([], error=str(error)))
             return None
-        self._channel.send(Ready(flows.names, {file: asdict(failure) for file, failure in flows.broken.items()}))
+        broken = {file: asdict(failure) for file, failure in flows.broken.items()}
+        catalogue = flows.catalogue().bounded().model_dump(mode="json")
+        self._channel.send(Ready(flows.names, broken, catalogue=catalogue))
         return flows
 
     def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Conclusion:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from pyoco import Flow
 
+from fleet_contracts.catalogue import Catalogue, FlowSource, SourceKind
+
 from ..boundary.frames import Failure
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows
@@ -59,6 +61,16 @@ class WheelFlows(Flows):
             if (entry := self._offers.get(name)) is None:
                 raise FlowNotFound(f"{error}; wheels offer: {', '.join(sorted(self._offers)) or 'none'}") from error
         return _load(name, entry)
+
+    def catalogue(self) -> Catalogue:
+        catalogue = super().catalogue()
+        return catalogue.model_copy(update={"is_open": self._own.catalogue().is_open})
+
+    def _source(self, name: str) -> FlowSource:
+        if (entry := self._offers.get(name)) is None:
+            return self._own._source(name)
+        package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
+        return FlowSource(kind=SourceKind.WHEEL, place=entry.value, package=package, version=version)
 
     def _read(self, distribution: Distribution, *, taken: Collection[str]) -> None:
         for entry in distribution.entry_points.select(group=FLOWS_GROUP):
