@@ -7,13 +7,17 @@ from pydantic import Field
 from .job import Job
 from .messages import Message, is_missing
 
+JOB_TAKEN = b"taken"
+# The worker stops, is drained or has no free runner.
+JOB_REFUSED = b"refused"
+
 
 class ControlKind(StrEnum):
     # Read the snapshot of a run: its cancellation was requested.
     CANCEL = "cancel"
     # Read the worker's registry record: an operator has changed it.
     RECORD = "record"
-    # Take this job over from a worker that does not offer its flow.
+    # Take this job over from a worker that does not offer its flow; the answer is JOB_TAKEN or JOB_REFUSED.
     JOB = "job"
     # A liveness check; the answer is the instance id.
     PING = "ping"

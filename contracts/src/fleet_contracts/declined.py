@@ -21,12 +21,14 @@ class DeclinedDecision(StrEnum):
     HANDED_OVER = "handed_over"
     # A live worker offers the flow but has no free runner, or the flow may still come: give the job back.
     LATER = "later"
-    # Nobody offers the flow: end the run as flow_not_found.
+    # Nobody offers the flow: end the run as flow_not_found. Without an error: claim the run as any other.
     NOT_FOUND = "not_found"
 
 
 class DeclinedAnswer(Message):
     decision: DeclinedDecision
     retry_seconds: float = 0.0
+    # LATER only: live workers offer the flow and have no free runner. Another job of the queue would meet the same.
+    is_busy: bool = False
     # NOT_FOUND only: the sentence that the run ends with.
     error: str | None = None
