@@ -17,6 +17,7 @@ from fleet_testkit.waiting import eventually
 from fleet_worker.boundary.frames import Setup
 from fleet_worker.job import turn as turn_module
 from fleet_worker.job.claims import Claims
+from fleet_worker.job.declining import Declining
 from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import Ended, Fenced, HandedBack, Outcome
 from fleet_worker.job.execution import Execution
@@ -140,11 +141,13 @@ async def waiting(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(turn_module, "_WAIT_SECONDS", 60.0)
     settings, link = desk.settings, desk.link
     snapshots = Snapshots(link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
+    pool = RunnerPool(Setup(None, None, str(tmp_path)), slots=1)  # never started
     services = Services(
         link,
         settings,
         Claims(snapshots=snapshots, settings=settings, instance_id="one life", stopping=asyncio.Event()),
-        RunnerPool(Setup(None, None, str(tmp_path)), slots=1),  # never started
+        Declining(link, settings, pool),
+        pool,
         Registry(link, settings, instance_id="one life"),
         tmp_path,
     )

@@ -22,6 +22,7 @@ from fleet_worker.boundary.wheel_set import NO_WHEELS
 from fleet_worker.job import claims as claims_module
 from fleet_worker.job.answers import Answers
 from fleet_worker.job.claims import Claims
+from fleet_worker.job.declining import Declining
 from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import Outcome
 from fleet_worker.job.execution import Execution
@@ -162,11 +163,13 @@ class ScriptedWorker:
         instance_id = uuid.uuid4().hex
         settings = self._settings
         snapshots = Snapshots(self._link, settings.runs_kv_bucket, max_bytes=settings.max_run_snapshot_bytes)
+        pool = RunnerPool(Setup(None, None, str(self._runs_dir)), slots=1)  # never started
         return Services(
             link=self._link,
             settings=settings,
             claims=Claims(snapshots=snapshots, settings=settings, instance_id=instance_id, stopping=asyncio.Event()),
-            pool=RunnerPool(Setup(None, None, str(self._runs_dir)), slots=1),  # never started
+            declining=Declining(self._link, settings, pool),
+            pool=pool,
             registry=Registry(self._link, settings, instance_id=instance_id),
             runs_dir=self._runs_dir,
         )

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from fleet_contracts.control import Control
 from fleet_contracts.job import Job
 from fleet_contracts.log_events import LogEvent
 from fleet_contracts.messages import MalformedMessage
@@ -24,6 +25,7 @@ from ..boundary.frames import Setup
 from ..boundary.wheel_set import NO_WHEELS
 from ..job.answers import Answers
 from ..job.claims import Claims
+from ..job.declining import Declining, DecliningPace
 from ..job.delivery import Delivery
 from ..job.disposition import Fenced, Outcome, Unrecorded
 from ..job.execution import Execution
@@ -34,6 +36,7 @@ from ..job.states import StopReason
 from ..job.telemetry.metrics import AgentState, WorkerMetrics
 from ..job.telemetry.run_trace import record_outcome
 from ..pool.pool import RunnerPool
+from ..presence.catalogue import PublishedCatalogue
 from ..presence.control import ControlLine
 from ..presence.record import NotOurs, Registry
 from ..settings import WorkerSettings
@@ -88,12 +91,14 @@ class Agent:
         self._registry = Registry(link, settings, instance_id=instance_id, flows=lambda: self._pool.flows)
         self._registry.on_lost = self._give_up
         self._registry.on_draining = self._follow_draining
+        self._catalogue = PublishedCatalogue(link, settings, self._pool, instance_id=instance_id)
         self._control = ControlLine(
             link,
             settings.control_subject(settings.worker_id),
             instance_id=instance_id,
             on_cancel=self._look_at,
             on_record=lambda: self._spawn(self._registry.look()),
+            on_job=self._take_over,
         )
         snapshots = Snapshots(
             link,
@@ -118,6 +123,7 @@ class Agent:
         link.after_connect(self._prerequisites.wait_for_registry)
         link.after_connect(self._register)
         link.after_connect(self._prerequisites.wait_for_queues)
+        link.after_connect(self._catalogue.publish_missing)
         link.after_connect(self._puller.start)
         self._wheels: SyncedWheels | None = None
         if wheel_home is not None:
@@ -125,7 +131,13 @@ class Agent:
                 link, settings, wheel_home, self._pool, on_state=self._registry.wheels_synced, stopping=self._stopping
             )
             link.after_connect(self._wheels.listen)
-        self._services = Services(link, settings, claims, self._pool, self._registry, runs_dir, metrics, self._wheels)
+        declining = Declining(
+            link, settings, self._pool, wheels=self._wheels, is_answered=lambda: self._catalogue.is_known
+        )
+        self._declining_pace = DecliningPace()
+        self._services = Services(
+            link, settings, claims, declining, self._pool, self._registry, runs_dir, metrics, self._wheels
+        )
         metrics.registry.register(AgentState(settings.slots, self._pool, self._registry, self._wheels))
 
     async def run(self) -> signal.Signals:
@@ -168,6 +180,7 @@ class Agent:
         keeping = [
             asyncio.create_task(_restarting("keeping runs alive", self._keep_runs_alive)),
             asyncio.create_task(_restarting("keeping the registry record", self._registry.keep)),
+            asyncio.create_task(_restarting("publishing the catalogue of flows", self._catalogue.keep)),
         ]
         if self._wheels is not None:
             keeping.append(asyncio.create_task(_restarting("syncing wheels", self._wheels.keep)))
@@ -221,6 +234,10 @@ class Agent:
             await self._wheels.has_begun.wait()
         while not self._stopping.is_set():
             await self._resumed.wait()
+            if (pause := self._declining_pace.seconds_left(now=time.monotonic())) > 0:
+                await self._puller.stop()
+                await asyncio.sleep(pause)
+                continue
             pool.changed.clear()
             in_hand = sum(execution.needs_runner for execution in self._held.values())
             free = pool.size - in_hand
@@ -248,6 +265,19 @@ class Agent:
             for delivery in deliveries:
                 self._accept(delivery)
 
+    def _take_over(self, handed_over: Control) -> bool:
+        """Accept a job that another worker has declined, if a runner is free for it."""
+        job, ack_subject = handed_over.job, handed_over.ack_subject
+        if job is None or ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
+            return False
+        in_hand = sum(execution.needs_runner for execution in self._held.values())
+        if in_hand >= self._pool.size + self._pool.jobs_ahead:
+            return False
+        subject = self._settings.work_subject(job.tag)
+        often = handed_over.num_delivered or 1
+        self._accept(Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often))
+        return True
+
     def _accept(self, delivery: Delivery) -> None:
         try:
             job = Job.decode(delivery.data)
@@ -265,6 +295,7 @@ class Agent:
             with execution.trace.processing(execution.deliveries[0]) as traced, log_context(**execution.log.about):
                 outcome = await self._bring_to_end(execution)
                 self._metrics.count(outcome)
+                self._declining_pace.note(outcome, now=time.monotonic())
                 self._pool.changed.set()
                 record_outcome(traced, outcome, execution.attempt)
                 await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
@@ -298,6 +329,8 @@ class Agent:
         try:
             await self._registry.introduce(self._control)
             await self._runners_ready.wait()
+            # First: runs-api is to know what a worker offers as soon as it counts as alive.
+            await self._catalogue.publish()
             await self._registry.claim()
         except NotOurs as error:
             self._give_up(error)

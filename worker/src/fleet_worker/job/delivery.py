@@ -5,7 +5,9 @@ from typing import Self
 
 from nats.aio.msg import Msg
 
+from fleet_contracts.job import Job
 from fleet_contracts.trace_context import TraceContext
+from fleet_kit.nats.pull import ack_tokens
 
 ACK = b"+ACK"
 TERM = b"+TERM"
@@ -27,6 +29,13 @@ class Delivery:
     stored_at: float = 0.0
     # The publisher's trace context, if it is traced.
     trace: TraceContext | None = None
+
+    @classmethod
+    def handed_over(cls, job: Job, *, subject: str, reply: str, num_delivered: int) -> Self:
+        """A delivery that another worker got and has declined."""
+        *_, sequence, _, stored_at, num_pending = [int(token) for token in ack_tokens(reply)[2:7]]
+        trace = job.trace_context
+        return cls(reply, subject, job.encode(), sequence, num_delivered, num_pending, stored_at / 1e9, trace)
 
     @classmethod
     def of(cls, msg: Msg) -> Self:

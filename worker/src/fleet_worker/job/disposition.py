@@ -79,6 +79,16 @@ class HandedBack:
 
 
 @dataclass(frozen=True, slots=True)
+class DeclinedJob:
+    """The worker does not offer the flow, and another one is to have the job."""
+
+    # None: another worker has the delivery already.
+    retry_seconds: float | None
+    # The workers that offer the flow have no free runner.
+    is_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Fenced:
     """The claim is lost: this worker may neither write the run nor answer its job."""
 
@@ -92,7 +102,7 @@ class Unrecorded:
 
 # Why there is no lease on a run.
 NoClaim = InvalidJob | RunMissing | AlreadyEnded | HeldElsewhere | NotYet | Ended
-Outcome = NoClaim | RetryScheduled | HandedBack | Fenced | Unrecorded
+Outcome = NoClaim | RetryScheduled | HandedBack | DeclinedJob | Fenced | Unrecorded
 
 
 def name_of(outcome: Outcome) -> str:
@@ -133,7 +143,9 @@ def dispose(
             return Disposition(nak(max(retry_seconds, pause)))
         case Unrecorded():
             return Disposition(nak(max(nak_delay_sec, pause)))
-        case Fenced():
+        case DeclinedJob(float(retry_seconds)):
+            return Disposition(nak(retry_seconds))
+        case Fenced() | DeclinedJob():
             return Disposition(None)
         case _:
             assert_never(outcome)

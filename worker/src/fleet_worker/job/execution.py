@@ -21,8 +21,9 @@ from ..boundary.frames import Conclusion, Run
 from ..boundary.memory import is_over, sentence_about
 from ..pool.runner_process import RunnerDied, RunnerProcess
 from . import states
+from .declining import FlowNowhere
 from .delivery import IN_PROGRESS, Delivery
-from .disposition import Ended, Fenced, NoClaim, Outcome
+from .disposition import DeclinedJob, Ended, Fenced, HandedBack, NoClaim, Outcome
 from .held_run import HeldRun
 from .lease import ClaimLost, Lease
 from .rules import is_past_deadline
@@ -44,6 +45,8 @@ class Execution:
         self._services = services
         self._job = job
         self._state: State = Claiming()
+        # Set when the run is claimed although its flow is not offered here.
+        self._nowhere: FlowNowhere | None = None
         self.trace = RunTrace(job, services.settings.worker_id)
         self.log = RunLog(job, delivery, self.trace, services.settings.log_exception_messages)
         # By stream sequence, the latest last: a redelivery replaces the delivery before; a second job for the run is
@@ -109,6 +112,10 @@ class Execution:
         registry, run_id = self._services.registry, self._job.run_id
         outcome: Outcome | None = None
         try:
+            declined = await self._services.declining.decline(self._job, self.deliveries[-1])
+            if isinstance(declined, DeclinedJob):
+                return declined
+            self._nowhere = declined
             held = await self._claim()
             if not isinstance(held, HeldRun):
                 return held
@@ -207,7 +214,7 @@ class Execution:
                 self._enter(states.over(self._state))
                 # The runner is free for the next run while the end of this one is being written.
                 pool.give_back(runner)
-                return await held.conclude(conclusion)
+                return await self._conclude(held, conclusion)
             self._enter(states.without_flow(self._state, waiting.turn))
             pool.give_back(runner)
             if isinstance(self._state, WaitingForRunner):
@@ -215,11 +222,26 @@ class Execution:
             # Another set of wheels may have what was missing.
             if isinstance(self._state, WaitingForRunner) and pool.wheels is runner.wheels:
                 self._enter(states.over(self._state))
-                if wheels.last_error is not None:
-                    hint = f"it may be missing because the last wheel sync failed: {wheels.last_error}"
-                    conclusion = replace(conclusion, error=f"{conclusion.error}; {hint}")
-                return await held.conclude(conclusion)
+                return await self._conclude(held, conclusion)
         return await self._not_begun(held)
+
+    async def _conclude(self, held: HeldRun, conclusion: Conclusion) -> Outcome:
+        """Conclude what a runner has reported. A flow that it did not find may be offered by another worker."""
+        services, job = self._services, self._job
+        if conclusion.reason is DeadLetterReason.FLOW_NOT_FOUND and job.workflow_yaml is None:
+            error = conclusion.error or ""
+            services.declining.note_missing(job.flow_name)
+            verdict = self._nowhere or await services.declining.ask(job, self.deliveries[-1], error)
+            if isinstance(verdict, DeclinedJob):
+                outcome = await held.hand_back()
+                return verdict if isinstance(outcome, HandedBack) else outcome
+            # The sentence of a worker that has the flow, and cannot load it, says more.
+            if verdict.error is not None and job.flow_name not in services.pool.flows:
+                conclusion = replace(conclusion, error=verdict.error)
+        if conclusion.reason in _MAY_COME_BY_WHEEL and services.wheels is not None and services.wheels.last_error:
+            hint = f"it may be missing because the last wheel sync failed: {services.wheels.last_error}"
+            conclusion = replace(conclusion, error=f"{conclusion.error}; {hint}")
+        return await held.conclude(conclusion)
 
     def _request(self, held: HeldRun) -> Run:
         settings, job = self._services.settings, self._job

@@ -10,6 +10,7 @@ from ..presence.record import Registry
 from ..settings import WorkerSettings
 from ..wheels.sync import SyncedWheels
 from .claims import Claims
+from .declining import Declining
 from .telemetry.metrics import WorkerMetrics
 
 
@@ -18,6 +19,7 @@ class Services:
     link: NatsLink
     settings: WorkerSettings
     claims: Claims
+    declining: Declining
     pool: RunnerPool
     registry: Registry
     runs_dir: Path

@@ -70,6 +70,11 @@ class RunnerPool:
         return len(self._alive) > self.size
 
     @property
+    def is_catalogue_current(self) -> bool:
+        """Whether a runner has loaded the wheels in force."""
+        return self._logged is self.wheels
+
+    @property
     def jobs_ahead(self) -> int:
         return self._pace.jobs_ahead(runners=self.size, busy_since=self._busy_since.values(), now=time.monotonic())
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import nats.errors
 from nats.aio.msg import Msg
 
-from fleet_contracts.control import Control, ControlKind
+from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, Control, ControlKind
 from fleet_contracts.messages import MalformedMessage
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
@@ -17,13 +17,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ControlLine:
-    """Every message is only a hint to read the snapshot or the registry record, which hold the actual state."""
+    """A message is a hint to read the snapshot or the record, which hold the actual state; or it brings a job.
+
+    A job whose message is lost is delivered again, as any that no worker has claimed.
+    """
 
     link: NatsLink
     subject: str
     instance_id: str
     on_cancel: Callable[[str], None]
     on_record: Callable[[], None]
+    # Whether the job that the message brings is taken.
+    on_job: Callable[[Control], bool]
     is_open: bool = False
 
     async def open(self) -> None:
@@ -61,5 +66,9 @@ class ControlLine:
                     await self.link.send(msg.reply, self.instance_id.encode())
             case ControlKind.RECORD:
                 self.on_record()
+            case ControlKind.JOB:
+                taken = self.on_job(control)
+                if msg.reply:
+                    await self.link.send(msg.reply, JOB_TAKEN if taken else JOB_REFUSED)
             case ControlKind.CANCEL:
                 self.on_cancel(control.run_id or "")

@@ -1,0 +1,153 @@
+"""Declines jobs whose flow this worker does not offer: runs-api says who is to have them."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fleet_contracts.catalogue import Catalogue
+from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
+from fleet_contracts.job import Job
+from fleet_contracts.messages import MalformedMessage
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats.link import NatsLink
+
+from ..pool.pool import RunnerPool
+from ..settings import WorkerSettings
+from ..wheels.sync import SyncedWheels
+from .delivery import Delivery
+from .disposition import DeclinedJob, Outcome
+
+logger = logging.getLogger(__name__)
+
+# Shorter than the time after which a held run without a heartbeat counts as lost.
+_ANSWER_SECONDS = 2.0
+# Backoff by deliveries while runs-api does not answer: all 20 of them take more than two minutes.
+_FIRST_SILENCE_SECONDS = 0.5
+_LONGEST_SILENCE_SECONDS = 10.0
+# How long a flow that a runner did not find counts as missing, although the catalogue may have it.
+_MISSING_SECONDS = 30.0
+_MOST_MISSING = 1000
+_MOST_LOADING_LOOKS = 200
+_LOADING_PAUSE_SECONDS = 0.05
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowNowhere:
+    """The run is claimed here all the same: no live worker offers its flow, or runs-api leaves it to the claim."""
+
+    # The sentence that a run ends with whose flow nobody offers.
+    error: str | None = None
+
+
+class Declining:
+    def __init__(
+        self,
+        link: NatsLink,
+        settings: WorkerSettings,
+        pool: RunnerPool,
+        *,
+        wheels: SyncedWheels | None = None,
+        is_answered: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_answered`: whether runs-api knows of catalogues. One of an earlier version, or a peer's, does not."""
+        self._link = link
+        self._settings = settings
+        self._pool = pool
+        self._wheels = wheels
+        self._is_answered = is_answered
+        self._catalogue: Catalogue | None = None
+        self._names: frozenset[str] = frozenset()
+        # Flows that a runner did not find, and until when they count as missing, by the monotonic clock.
+        self._missing: dict[str, float] = {}
+
+    def offers(self, flow_name: str) -> bool:
+        """Whether the flow may be here, according to the catalogue and to what runners have not found."""
+        if self._pool.catalogue is not self._catalogue:
+            self._catalogue = self._pool.catalogue
+            self._names = frozenset(self._pool.flows)
+            self._missing.clear()
+        if flow_name not in self._names and not self._catalogue.is_open:
+            return False
+        return not self._missing or self._missing.get(flow_name, 0.0) < time.monotonic()
+
+    def note_missing(self, flow_name: str) -> None:
+        """A runner has not found the flow."""
+        if len(self._missing) >= _MOST_MISSING:
+            self._missing.clear()
+        self._missing[flow_name] = time.monotonic() + _MISSING_SECONDS
+
+    async def decline(self, job: Job, delivery: Delivery) -> DeclinedJob | FlowNowhere | None:
+        """Decide about a job before it is claimed; None: it is executed here."""
+        if job.workflow_yaml is not None or self.offers(job.flow_name) or not self._is_answered():
+            return None
+        if self._wheels is not None:
+            # A wheel may bring the flow.
+            await self._wheels.catch_up(time.monotonic())
+            await self._wait_for_catalogue()
+            if self.offers(job.flow_name):
+                return None
+        known = ", ".join(sorted(self._names)) or "none"
+        return await self.ask(
+            job, delivery, f"flow {job.flow_name!r} is not known to this worker; known flows: {known}"
+        )
+
+    async def _wait_for_catalogue(self) -> None:
+        """Wait until a runner has loaded the wheels in force; not for ever, because perhaps none can be started."""
+        for _ in range(_MOST_LOADING_LOOKS):
+            if self._pool.is_catalogue_current:
+                return
+            await asyncio.sleep(_LOADING_PAUSE_SECONDS)
+
+    async def ask(self, job: Job, delivery: Delivery, reason: str) -> DeclinedJob | FlowNowhere:
+        """Ask runs-api; a job that it does not decide about is given back, with a backoff."""
+        if not self._is_answered():
+            return FlowNowhere()
+        settings = self._settings
+        declined = Declined(
+            run_id=job.run_id,
+            flow_name=job.flow_name,
+            tag=settings.tag_of_work_subject(delivery.subject),
+            ack_subject=delivery.reply,
+            num_delivered=delivery.num_delivered,
+            reason=reason,
+        )
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                message = await self._link.request(settings.declined_subject(settings.worker_id), declined.encode())
+            answer = DeclinedAnswer.decode(message.data)
+        except (NatsUnavailable, TimeoutError, MalformedMessage) as error:
+            logger.warning("runs-api has not said what becomes of a job whose flow is not offered here: %s", error)
+            doublings = min(delivery.num_delivered - 1, 10)
+            return DeclinedJob(min(_FIRST_SILENCE_SECONDS * 2.0**doublings, _LONGEST_SILENCE_SECONDS))
+        match answer.decision:
+            case DeclinedDecision.HANDED_OVER:
+                return DeclinedJob(None)
+            case DeclinedDecision.LATER:
+                return DeclinedJob(max(answer.retry_seconds, 0.0), answer.is_busy)
+            case DeclinedDecision.NOT_FOUND:
+                return FlowNowhere(answer.error)
+
+
+class DecliningPace:
+    """Slows down pulling while every job that is taken is one that others are too busy for.
+
+    Meanwhile the jobs stay in the queue, where a worker that offers their flow takes them as soon as it can.
+    """
+
+    def __init__(self) -> None:
+        self._pause_seconds = 0.0
+        self._resume_at = float("-inf")
+
+    def note(self, outcome: Outcome, *, now: float) -> None:
+        if not isinstance(outcome, DeclinedJob):
+            self._pause_seconds = 0.0
+        elif outcome.is_busy and now >= self._resume_at:
+            self._pause_seconds = min(max(2 * self._pause_seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+            self._resume_at = now + self._pause_seconds
+
+    def seconds_left(self, *, now: float) -> float:
+        return max(self._resume_at - now, 0.0) if self._pause_seconds else 0.0
