@@ -21,6 +21,7 @@ from .accept.cancellation import Cancellation
 from .accept.submission import Submission
 from .dead_letters.arrivals import DeadLetterIngest
 from .dead_letters.handling import DeadLetters
+from .dispatch.declined import DeclinedJobs
 from .dispatch.queued_jobs import QueuedJobs
 from .dispatch.queues import Queues
 from .dispatch.relay import Relay
@@ -94,14 +95,21 @@ class RunsService:
         self._ingest = Ingest(shared, on_retry=self._relay.wake)
         self._dead_letter_ingest = DeadLetterIngest(shared)
         jobs = QueuedJobs(shared)
-        self._expiry = Expiry(shared, jobs=jobs)
-        unclaimed = Unclaimed(shared, queues=self._queues, workers=self._fleet)
+        self._declined = DeclinedJobs(shared, jobs=jobs, workers=self._fleet, catalogues=self.catalogues)
+        self._expiry = Expiry(shared, jobs=jobs, declined=self._declined, on_requeue=self._relay.wake)
+        unclaimed = Unclaimed(shared, queues=self._queues, workers=self._fleet, declined=self._declined)
         self._retention = Retention(shared)
         self._sweeper = Sweeper(shared, relay=self._relay, expiry=self._expiry, jobs=jobs, unclaimed=unclaimed)
 
         accepted = AcceptedRuns(self._database)
         self.submission = Submission(shared, accepted=accepted, relay=self._relay, disk=self._disk)
-        self.views = RunViews(shared, accepted=accepted, workers=self._fleet, is_unclaimed=unclaimed.has)
+        self.views = RunViews(
+            shared,
+            accepted=accepted,
+            workers=self._fleet,
+            is_unclaimed=unclaimed.has,
+            why_declined=self._declined.why_waiting,
+        )
         self._cursors = CursorSigner()
         self.listing = Listing(shared, cursors=self._cursors, views=self.views)
         self.watching = Watching(shared, views=self.views)
@@ -122,6 +130,7 @@ class RunsService:
             self.catalogues.mirror.restart,
             self._ingest.consumer.prepare,
             self._dead_letter_ingest.consumer.prepare,
+            self._declined.listen,
             self._expiry.listen,
             self.watching.resume,
         ):
@@ -138,6 +147,7 @@ class RunsService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cancellation.stop()
+        await self._declined.stop()
         await self._expiry.stop()
         await self.following.stop()
         await self.watching.stop()

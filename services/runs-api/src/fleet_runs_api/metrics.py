@@ -30,6 +30,7 @@ REPAIRS = (
     "delivery_unclaimed",
     "deadline_exceeded",
     "deliveries_exhausted",
+    "flow_elsewhere",
 )
 
 _STEP_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -104,6 +105,9 @@ class RunsMetrics:
         )
         self.commit_writes = histogram(
             "pyoco_ledger_commit_writes", "How many writes shared one transaction.", _BATCH_BUCKETS
+        )
+        self.declined = counter(
+            "pyoco_declined_jobs", "Jobs that workers declined for want of their flow, by decision.", "decision"
         )
         self.ingested = counter("pyoco_runs_ingested_changes", "Snapshot changes folded into the ledger.")
         self.ingest_lag = histogram(

@@ -47,6 +47,9 @@ class RunsSettings(HttpSettings, LedgerSettings, WireNames, ConsumerDefaults, Dl
     # How often an unfinished run is compared with JetStream although nothing seems wrong.
     run_check_interval_sec: float = Field(30.0, gt=0)
 
+    # How long a run waits for a worker that offers its flow, while no live worker of its tag does.
+    flow_wait_sec: float = Field(3.0, ge=0)
+
     # Default retry policies by tag, as JSON; a submit may give its own.
     retry_defaults: dict[Tag, RetryPolicy] = {}
 

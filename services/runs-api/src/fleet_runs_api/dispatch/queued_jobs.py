@@ -1,6 +1,7 @@
 """Finds, answers and removes the jobs of single runs in the work stream."""
 
 import logging
+import re
 
 import orjson
 
@@ -15,6 +16,9 @@ from ..ledger.rows import JobPlace
 from ..resources import Part
 
 logger = logging.getLogger(__name__)
+
+# Both forms; the later one has two tokens more in front and one at the end.
+_ACK_SUBJECT = re.compile(r"\$JS\.ACK(\.[A-Za-z0-9_-]+){2,4}(\.[0-9]+){5}(\.[A-Za-z0-9_-]+)?")
 
 
 class QueuedJobs(Part):
@@ -45,7 +49,7 @@ class QueuedJobs(Part):
         that is not the ack subject of this job.
         """
         places = await self._database.fetch(reads.job_place(run_id))
-        if places and await self._is_answer_for(run_id, ack_subject, places[0]):
+        if places and await self.is_delivery(run_id, ack_subject, places[0]):
             await self._link.send(ack_subject, answer)
         else:
             logger.warning(
@@ -54,14 +58,15 @@ class QueuedJobs(Part):
                 extra={"run_id": run_id},
             )
 
-    async def _is_answer_for(self, run_id: str, subject: str, place: JobPlace) -> bool:
-        """If the ledger does not know the place of the job in the stream, the stored job itself is checked."""
-        tokens = subject.split(".")
-        if tokens[:2] != ["$JS", "ACK"]:
+    async def is_delivery(self, run_id: str, subject: str, place: JobPlace) -> bool:
+        """Whether this is the ack subject of a delivery of the run's job, as far as a worker cannot have invented it.
+
+        If the ledger does not know the place of the job in the stream, the stored job itself is checked.
+        """
+        if _ACK_SUBJECT.fullmatch(subject) is None:
             return False
-        stream, durable, _, found, *_ = [*ack_tokens(subject), *("",) * 4]
-        queue = (self._settings.work_stream, self._settings.work_durable(place.tag))
-        if (stream, durable) != queue or not found.isdecimal():
+        stream, durable, _, found, *_ = ack_tokens(subject)
+        if (stream, durable) != (self._settings.work_stream, self._settings.work_durable(place.tag)):
             return False
         if place.job_sequence is None:
             return await self.has(run_id, int(found))

@@ -58,6 +58,11 @@ class Catalogues:
             if record is not None and (tag is None or tag in record.tags):
                 yield record, catalogue
 
+    def of_worker(self, record: WorkerRecord) -> WorkerCatalogue | None:
+        """The catalogue of this instance of a worker; None if it has published none."""
+        found = self._catalogues.get(record.worker_id)
+        return found if found is not None and found.instance_id == record.instance_id else None
+
     @property
     def flow_names(self) -> list[str]:
         """The names of all flows, also of workers that are gone."""

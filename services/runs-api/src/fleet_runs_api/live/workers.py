@@ -56,8 +56,12 @@ class FleetView:
     def alive_count(self, *, now: float) -> int:
         return sum(self.is_alive(record, now=now) for record in self._records.values())
 
+    def serving(self, tag: str, *, now: float) -> list[WorkerRecord]:
+        """The live workers of a tag, drained ones included."""
+        return [r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)]
+
     def capacity(self, tag: str, *, now: float) -> Capacity:
-        return _capacity_of([r for r in self._records.values() if tag in r.tags and self.is_alive(r, now=now)])
+        return _capacity_of(self.serving(tag, now=now))
 
     def capacities(self, *, now: float) -> dict[str, Capacity]:
         """The capacity of every tag that live workers serve, in one pass over the workers."""

@@ -48,12 +48,17 @@ class RunViews(Part):
         accepted: AcceptedRuns,
         workers: FleetView,
         is_unclaimed: Callable[[str, str], bool],
+        why_declined: Callable[[str], str | None],
     ) -> None:
-        """`is_unclaimed`: whether the job of a run (by its id and tag) was delivered and not claimed."""
+        """`is_unclaimed`: whether the job of a run (by its id and tag) was delivered and not claimed.
+
+        `why_declined`: what a run (by its id) waits for whose flow the worker that took its job does not offer.
+        """
         super().__init__(shared)
         self._accepted = accepted
         self._workers = workers
         self._is_unclaimed = is_unclaimed
+        self._why_declined = why_declined
 
     async def find(self, run_id: str, *, tenant_id: str, linearizable: bool = False) -> RunSnapshot:
         """The run's latest state; RunNotFound also for a run of another tenant."""
@@ -119,7 +124,8 @@ class RunViews(Part):
 
         def why(run: RunSnapshot | RunSummary) -> Waiting | None:
             unclaimed = self._is_unclaimed(run.run_id, run.tag or "")
-            return why_waiting(run, self._workers, capacity, now=now, unclaimed=unclaimed)
+            declined = self._why_declined(run.run_id)
+            return why_waiting(run, self._workers, capacity, now=now, unclaimed=unclaimed, declined=declined)
 
         return why
 

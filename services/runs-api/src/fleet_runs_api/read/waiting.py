@@ -16,6 +16,7 @@ class WaitingReason(StrEnum):
     SCHEDULE = "schedule"
     RETRY = "retry"
     NO_WORKER = "no_worker"
+    FLOW = "flow"
     QUEUE = "queue"
     DELIVERY = "delivery"
     DEADLINE = "deadline"
@@ -35,6 +36,7 @@ def why_waiting(
     *,
     now: float,
     unclaimed: bool,
+    declined: str | None,
 ) -> Waiting | None:
     """The reason why a run waits; None for a run that a worker holds or that has ended."""
     status, tag, not_before, deadline_at = run.status, run.tag or "", run.not_before, run.deadline_at
@@ -56,6 +58,8 @@ def why_waiting(
         if serving.draining:
             why = f"all workers of tag {tag} are draining; resume one (POST /workers/<id>/resume), or start another"
         return Waiting(WaitingReason.NO_WORKER, f"{why} with: {workers.start_command(tag)}")
+    if declined is not None:
+        return Waiting(WaitingReason.FLOW, declined)
     if not serving.free_slots:
         return Waiting(WaitingReason.QUEUE, f"all workers of tag {tag} are busy; it is in their queue")
     if unclaimed:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -22,6 +23,7 @@ from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.telemetry.tracing import Kind, span
 
+from ..dispatch.declined import DeclinedJobs
 from ..dispatch.queued_jobs import QueuedJobs
 from ..dispatch.queues import queue_of
 from ..fold import history
@@ -32,6 +34,8 @@ from ..ledger.documents import waiting_snapshot_of
 from ..ledger.rows import OverdueRun, RunRow, UncheckedRun
 from ..ledger.texts import iso
 from ..resources import Part, Resources
+from . import lost_runs
+from .lost_runs import Redispatch
 from .repairs import repair_each, repairing
 
 logger = logging.getLogger(__name__)
@@ -41,12 +45,17 @@ _PAGE = 100
 _HOLDER_SECONDS = 5.0
 _ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES"
 _QUEUE_GROUP = "runs-api"
+_ELSEWHERE = "flow_elsewhere"
 
 
 class Expiry(Part):
-    def __init__(self, shared: Resources, *, jobs: QueuedJobs) -> None:
+    def __init__(
+        self, shared: Resources, *, jobs: QueuedJobs, declined: DeclinedJobs, on_requeue: Callable[[], None]
+    ) -> None:
         super().__init__(shared)
         self._jobs = jobs
+        self._declined = declined
+        self._on_requeue = on_requeue
         self._advisories: Subscription | None = None
         self._failures = RateLimitedLog()
 
@@ -115,11 +124,32 @@ class Expiry(Part):
     async def _fail_exhausted(
         self, run_id: str, sequence: int, deliveries: int | None, *, revision: int | None = None
     ) -> None:
+        if await self._queued_again(run_id, sequence):
+            return
         often = f"{deliveries} times, as often as PYOCO_CONSUMER_MAX_DELIVER allows" if deliveries else "too often"
         error = f"the job was delivered {often}, and no worker brought the run to an end"
         reason = DeadLetterReason.DELIVERIES_EXHAUSTED
         if await self._fail(run_id, reason, error, spare_holder=True, only_revision=revision):
             await self._jobs.remove(sequence)
+
+    async def _queued_again(self, run_id: str, sequence: int) -> bool:
+        """Queue a run again if workers that do not offer its flow have used up the deliveries of its job."""
+        rows = await self._database.fetch(reads.run_with_documents(run_id))
+        if not rows or not self._declined.may_still_come(run_id, rows[0].kind.flow_name, rows[0].kind.tag):
+            return False
+        stored = await self._runs.read(run_id, linearizable=True, lenient=True)
+        if stored is None or stored.value.status is not RunStatus.PENDING or stored.value.is_held:
+            return False
+        why = "workers that do not offer its flow have used up the deliveries of its job"
+        wanted = Redispatch(run_id, rows[0].dispatch, forgotten=False, now=time.time(), reason=_ELSEWHERE, why=why)
+        with await repairing(self._database, run_id, _ELSEWHERE):
+            if await self._commits.write(lost_runs.redispatch, wanted):
+                self._metrics.repairs.labels(_ELSEWHERE).inc()
+                self._on_requeue()
+                about = {"run_id": run_id, "reason": _ELSEWHERE}
+                logger.info("run %s is queued again: %s", run_id, why, extra=about)
+        await self._jobs.remove(sequence)
+        return True
 
     # The end -------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ class Redispatch:
     forgotten: bool
     now: float
     reason: str
+    why: str = "JetStream had lost the run"
     # How often workers may have claimed the run since the last snapshot that the ledger has.
     unheard_attempts: int = 0
 
@@ -41,7 +42,7 @@ def redispatch(transaction: Transaction, item: Redispatch) -> bool:
     if item.forgotten and (row := transaction.first(run_with_documents(item.run_id))) is not None:
         waiting = waiting_snapshot_of(row).skip_attempts(item.unheard_attempts)
         transaction.write(KEEP_SNAPSHOT, [(waiting.encode().decode(), item.run_id)])
-    reason = f"JetStream had lost the run ({item.reason})"
+    reason = f"{item.why} ({item.reason})"
     note_decisions(transaction, [Decided(item.run_id, item.now, DecisionKind.REDISPATCH, found.attempt, reason)])
     return True
 

@@ -10,6 +10,7 @@ from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 
+from ..dispatch.declined import DeclinedJobs
 from ..dispatch.queues import Queues, queue_of
 from ..ledger import reads
 from ..ledger.rows import QueuedRun
@@ -43,8 +44,9 @@ class Unclaimed(Part):
     A worker that is only slow loses nothing, since the claim decides which worker executes the run.
     """
 
-    def __init__(self, shared: Resources, *, queues: Queues, workers: FleetView) -> None:
+    def __init__(self, shared: Resources, *, queues: Queues, workers: FleetView, declined: DeclinedJobs) -> None:
         super().__init__(shared)
+        self._declined = declined
         self._queues = queues
         self._workers = workers
         self._tags: deque[str] = deque()
@@ -83,6 +85,8 @@ class Unclaimed(Part):
         for run in waiting:
             if run.job_sequence > info.delivered.stream_seq:
                 break
+            if self._declined.why_waiting(run.run_id) is not None:
+                continue  # it was given back, and is delivered again soon
             known = before.get(run.run_id)
             if known is None or known.job_sequence != run.job_sequence:
                 known = _Delivered(run.job_sequence, now, now + self._settings.run_lost_after_sec)

@@ -1,0 +1,238 @@
+"""Decides about jobs whose flow the worker that took them does not offer: another worker, later, or nobody."""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from fleet_contracts.control import JOB_REFUSED, Control, ControlKind
+from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
+from fleet_contracts.job import Job
+from fleet_contracts.messages import MalformedMessage
+from fleet_contracts.snapshot import RunSnapshot
+from fleet_contracts.status import RunStatus
+from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
+
+from ..ledger import reads
+from ..ledger.rows import JobPlace, RunRow
+from ..live.catalogues import Catalogues
+from ..live.workers import FleetView
+from ..resources import Part, Resources
+from .placement import Loaded, Placement
+from .queued_jobs import QueuedJobs
+
+logger = logging.getLogger(__name__)
+
+_QUEUE_GROUP = "runs-api"
+_MOST_AT_ONCE = 64
+_MOST_TRIED = 3
+_TAKE_SECONDS = 0.5
+# A worker's record shows a run that it took this long ago at the latest.
+_RECORD_SECONDS = 0.5
+_FIRST_DELAY_SECONDS = 0.2
+_LONGEST_DELAY_SECONDS = 1.0
+# After so many delays each is that part of the wait for a flow: together they are fewer than a job's 20 deliveries.
+_DELAYS_PER_WAIT = 8
+# A worker without a catalogue may take the job by chance; after this time it is taken not to.
+_UNKNOWN_SECONDS = 10.0
+# What is remembered of a run that nobody declines any more.
+_MEMORY_SECONDS = 60.0
+_MOST_REMEMBERED = 10_000
+
+_AS_USUAL = DeclinedAnswer(decision=DeclinedDecision.NOT_FOUND)
+_REFUSED = DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=_LONGEST_DELAY_SECONDS)
+
+
+@dataclass(slots=True)
+class _Declining:
+    """A run whose job was declined; all times by the monotonic clock."""
+
+    by: set[Loaded] = field(default_factory=set)
+    times: int = 0
+    seen_at: float = 0.0
+    # Since when no live worker offers the flow.
+    nobody_since: float | None = None
+    # When its job is delivered again; 0: it was handed over.
+    back_at: float = 0.0
+    why: str = ""
+
+
+class DeclinedJobs(Part):
+    """Each replica remembers the runs that it was asked about; one that two of them know may wait a little longer."""
+
+    def __init__(self, shared: Resources, *, jobs: QueuedJobs, workers: FleetView, catalogues: Catalogues) -> None:
+        super().__init__(shared)
+        self._jobs = jobs
+        self._workers = workers
+        self._placement = Placement(workers, catalogues)
+        self._subscription: Subscription | None = None
+        self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._runs_declined: OrderedDict[str, _Declining] = OrderedDict()
+        # When each worker was handed jobs that its record may not show yet.
+        self._handed: dict[str, deque[float]] = {}
+        self._failures = RateLimitedLog()
+
+    async def listen(self) -> None:
+        """Subscribe to the requests of all workers; a hook of the link."""
+        if self._subscription is None:
+            subject = self._settings.declined_subject("*")
+            self._subscription = await self._link.client.subscribe(subject, queue=_QUEUE_GROUP, cb=self._on_request)
+
+    def why_waiting(self, run_id: str) -> str | None:
+        """Why the run waits for its flow, if its job was declined and will be delivered again."""
+        found = self._runs_declined.get(run_id)
+        if found is None or time.monotonic() > found.back_at + _LONGEST_DELAY_SECONDS:
+            return None
+        return found.why
+
+    def may_still_come(self, run_id: str, flow_name: str, tag: str) -> bool:
+        """Whether workers that do not offer the flow may have used up a job's deliveries, and others do or will."""
+        is_divided = self._placement.is_divided(flow_name, tag, now=time.time())
+        return is_divided or self.why_waiting(run_id) is not None
+
+    # Requests ------------------------------------------------------------------------------------
+
+    async def _on_request(self, msg: Msg) -> None:
+        await self._at_once.acquire()
+        self._spawn(self._answer(msg)).add_done_callback(lambda _: self._at_once.release())
+
+    async def _answer(self, msg: Msg) -> None:
+        """A worker that gets no answer gives the job back and asks again."""
+        worker_id = msg.subject.rpartition(".")[2]
+        try:
+            asked = Declined.decode(msg.data)
+            answer = await self._decide(asked, worker_id)
+            await self._link.send(msg.reply, answer.encode())
+        except MalformedMessage as error:
+            logger.warning("worker %s asks about a job in an unreadable way: %s", worker_id, error)
+        except FleetError as error:
+            self._failures.log(logger, "a job that was declined cannot be dealt with yet", error)
+        except Exception:
+            logger.exception("a job that worker %s has declined could not be dealt with", worker_id)
+
+    async def _decide(self, asked: Declined, worker_id: str) -> DeclinedAnswer:
+        rows = await self._database.fetch(reads.run_with_documents(asked.run_id))
+        if not rows:
+            return self._count("as_usual", _AS_USUAL)
+        [row] = rows
+        if not await self._is_honest(asked, worker_id, row):
+            about = {"run_id": asked.run_id, "worker_id": worker_id}
+            logger.warning("worker %s has declined a job that is not in its hands", worker_id, extra=about)
+            return self._count("refused", _REFUSED)
+        stored = await self._runs.read(asked.run_id, linearizable=True, lenient=True)
+        job = Job.decode(row.job.encode())
+        if stored is None or job.workflow_yaml is not None or not _may_move(stored.value, worker_id):
+            return self._count("as_usual", _AS_USUAL)
+        return await self._place(asked, job, worker_id, is_held=stored.value.is_held)
+
+    async def _is_honest(self, asked: Declined, worker_id: str, row: RunRow) -> bool:
+        """Whether the worker serves the run's tag and names a delivery of its job; else it learns nothing of it."""
+        tag, record = row.kind.tag, self._workers.worker(worker_id)
+        if record is None or tag not in record.tags or (asked.tag, asked.flow_name) != (tag, row.kind.flow_name):
+            return False
+        return await self._jobs.is_delivery(asked.run_id, asked.ack_subject, JobPlace(tag, row.job_sequence))
+
+    async def _place(self, asked: Declined, job: Job, worker_id: str, *, is_held: bool) -> DeclinedAnswer:
+        now = time.monotonic()
+        declining = self._remember(asked.run_id, now)
+        if (loaded := self._placement.loaded_by(worker_id)) is not None:
+            declining.by.add(loaded)
+        prospects = self._placement.prospects(
+            job.flow_name,
+            job.tag,
+            asking=worker_id,
+            declined_by=declining.by,
+            slots_taken=self._slots_taken,
+            now=time.time(),
+        )
+        if prospects.free and is_held:
+            # Whoever gets it next may claim it only once it is given back.
+            return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
+        if prospects.free and await self._hand_over(asked, job, prospects.free):
+            declining.back_at = 0.0
+            return self._count("handed_over", DeclinedAnswer(decision=DeclinedDecision.HANDED_OVER))
+        declining.times += 1
+        delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
+        if prospects.is_offered:
+            declining.nobody_since = None
+            why = f"all workers of tag {job.tag} that offer the flow are busy"
+            return self._later(declining, delay, why, is_busy=True)
+        wait = self._settings.flow_wait_sec
+        if prospects.is_unknown:
+            wait = max(wait, _UNKNOWN_SECONDS)
+        if declining.nobody_since is None:
+            declining.nobody_since = now
+        left = declining.nobody_since + wait - now
+        if left > 0:
+            delay = min(max(delay, wait / _DELAYS_PER_WAIT if declining.times > _DELAYS_PER_WAIT else 0.0), left)
+            why = f"no live worker of tag {job.tag} offers the flow; the run waits {left:.0f} s for one"
+            return self._later(declining, delay, why)
+        del self._runs_declined[asked.run_id]
+        error = self._placement.why_nowhere(job.flow_name, job.tag, now=time.time())
+        return self._count("not_found", DeclinedAnswer(decision=DeclinedDecision.NOT_FOUND, error=error))
+
+    def _later(self, declining: _Declining, delay: float, why: str, *, is_busy: bool = False) -> DeclinedAnswer:
+        declining.back_at, declining.why = time.monotonic() + delay, why
+        answer = DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=delay, is_busy=is_busy)
+        return self._count("busy" if is_busy else "later", answer)
+
+    # Workers -------------------------------------------------------------------------------------
+
+    async def _hand_over(self, asked: Declined, job: Job, free: list[WorkerRecord]) -> bool:
+        control = Control(
+            kind=ControlKind.JOB, job=job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
+        ).encode()
+        for record in free[:_MOST_TRIED]:
+            self._handed.setdefault(record.worker_id, deque()).append(time.monotonic())
+            try:
+                async with asyncio.timeout(_TAKE_SECONDS):
+                    answer = await self._link.request(self._settings.control_subject(record.worker_id), control)
+            except TimeoutError:
+                # It may have the job. If it has not, the job is handed out again like any that nobody claims.
+                return True
+            except NatsUnavailable:
+                continue  # it does not listen
+            if answer.data != JOB_REFUSED:
+                return True
+        return False
+
+    def _slots_taken(self, worker_id: str) -> int:
+        """How many jobs the worker was handed that its record may not show yet."""
+        handed = self._handed.get(worker_id)
+        if handed is None:
+            return 0
+        while handed and handed[0] < time.monotonic() - _RECORD_SECONDS:
+            handed.popleft()
+        if not handed:
+            del self._handed[worker_id]
+            return 0
+        return len(handed)
+
+    # Memory --------------------------------------------------------------------------------------
+
+    def _remember(self, run_id: str, now: float) -> _Declining:
+        kept = max(_MEMORY_SECONDS, 2 * self._settings.flow_wait_sec)
+        declined = self._runs_declined
+        while declined and (len(declined) > _MOST_REMEMBERED or next(iter(declined.values())).seen_at < now - kept):
+            declined.popitem(last=False)
+        found = declined.setdefault(run_id, _Declining())
+        declined.move_to_end(run_id)
+        found.seen_at = now
+        return found
+
+    def _count(self, decision: str, answer: DeclinedAnswer) -> DeclinedAnswer:
+        self._metrics.declined.labels(decision).inc()
+        return answer
+
+
+def _may_move(snapshot: RunSnapshot, asking_worker: str) -> bool:
+    """Whether the run waits for a worker, or the one that asks holds it. The claim settles all other cases."""
+    if snapshot.is_held and snapshot.worker_id != asking_worker:
+        return False
+    return snapshot.status in (RunStatus.PENDING, RunStatus.RUNNING)

@@ -1,0 +1,108 @@
+"""Which live workers of a tag may execute a flow, and why none does."""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from fleet_contracts.catalogue import BrokenSource, WorkerCatalogue
+from fleet_contracts.worker_record import WorkerRecord
+
+from ..live.catalogues import Catalogues
+from ..live.workers import FleetView
+
+_MOST_NAMES = 50
+_MOST_BROKEN = 3
+_LONGEST_MESSAGE = 300
+
+# A worker and the time at which it loaded its flows: what it cannot run it may be able to run after a reload.
+Loaded = tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    # Workers that may execute the flow and have a free runner, the one with the most of them first.
+    free: list[WorkerRecord]
+    # A live worker may execute the flow: it is busy, drained or one of the free ones.
+    is_offered: bool
+    # Some worker has published no catalogue, such as a peer's.
+    is_unknown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    workers: FleetView
+    catalogues: Catalogues
+
+    def loaded_by(self, worker_id: str) -> Loaded | None:
+        record = self.workers.worker(worker_id)
+        catalogue = None if record is None else self.catalogues.of_worker(record)
+        return None if catalogue is None else (worker_id, catalogue.loaded_at)
+
+    def prospects(
+        self,
+        flow_name: str,
+        tag: str,
+        *,
+        asking: str,
+        declined_by: Container[Loaded],
+        slots_taken: Callable[[str], int],
+        now: float,
+    ) -> Prospects:
+        """What workers other than the asking one can do. `slots_taken`: those that a record does not show yet."""
+        offering = {offer.worker.worker_id for offer in self.catalogues.offers(flow_name, tag=tag, now=now)}
+        free: list[tuple[bool, int, WorkerRecord]] = []
+        is_offered = is_unknown = False
+        for record in self.workers.serving(tag, now=now):
+            if record.worker_id == asking:
+                continue
+            if (catalogue := self.catalogues.of_worker(record)) is None:
+                is_unknown = is_unknown or not record.draining
+                continue
+            is_listed = record.worker_id in offering
+            has_declined = (record.worker_id, catalogue.loaded_at) in declined_by
+            if has_declined or not (is_listed or _is_incomplete(catalogue)):
+                continue
+            is_offered = True
+            slots = record.slots - len(record.current_run_ids) - slots_taken(record.worker_id)
+            if slots > 0 and not record.draining:
+                free.append((is_listed, slots, record))
+        # Workers whose catalogue lists the flow before those that may know it.
+        free.sort(key=lambda each: each[:2], reverse=True)
+        return Prospects([record for _, _, record in free], is_offered, is_unknown)
+
+    def is_divided(self, flow_name: str, tag: str, *, now: float) -> bool:
+        """Whether live workers of the tag offer the flow and others do not, so that jobs are declined."""
+        offering = {offer.worker.worker_id for offer in self.catalogues.offers(flow_name, tag=tag, now=now)}
+        return bool(offering) and any(
+            record.worker_id not in offering for record in self.workers.serving(tag, now=now)
+        )
+
+    def why_nowhere(self, flow_name: str, tag: str, *, now: float) -> str:
+        """The sentence that a run of a flow that nobody offers ends with."""
+        live = [catalogue.catalogue for _, catalogue in self.catalogues.of_live_workers(tag=tag, now=now)]
+        names = sorted({flow.name for catalogue in live for flow in catalogue.flows})
+        known = ", ".join(names[:_MOST_NAMES]) or "none"
+        if len(names) > _MOST_NAMES:
+            known += f" and {len(names) - _MOST_NAMES} more"
+        # By their place: several workers may have the same files.
+        broken = {source.place: source for catalogue in live for source in catalogue.broken}
+        suspects = [source for source in broken.values() if _may_hold(source, flow_name)]
+        suspects.sort(key=lambda source: (flow_name not in source.place, source.place))
+        parts = [f"flow {flow_name!r} is offered by no live worker of the tag {tag}", f"known flows: {known}"]
+        return "; ".join([*parts, *map(_failure_of, suspects[:_MOST_BROKEN])])
+
+
+def _is_incomplete(catalogue: WorkerCatalogue) -> bool:
+    """Whether the worker may know flows that its catalogue does not list."""
+    return catalogue.catalogue.is_open or catalogue.catalogue.is_truncated
+
+
+def _may_hold(source: BrokenSource, flow_name: str) -> bool:
+    """A file may hold any flow; an entry point of a wheel is named after its own."""
+    return source.place.endswith(".py") or flow_name in source.place
+
+
+def _failure_of(source: BrokenSource) -> str:
+    place = PurePath(source.place).name if source.place.startswith("/") else source.place
+    line = f" (line {source.line})" if source.line is not None else ""
+    return f"{place} could not be loaded: {source.exc_type}: {source.message[:_LONGEST_MESSAGE]}{line}"
