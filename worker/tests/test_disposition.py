@@ -11,6 +11,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_worker.job.disposition import (
     AlreadyEnded,
+    DeclinedJob,
     Disposition,
     Ended,
     Fenced,
@@ -54,6 +55,10 @@ TABLE: list[tuple[Outcome, Disposition]] = [
     (Unrecorded("NATS is away"), Disposition(b'-NAK {"delay":2000000000}')),
     (HeldElsewhere(5.0), Disposition(b'-NAK {"delay":5000000000}')),
     (HandedBack(0.0), Disposition(b"-NAK")),
+    (DeclinedJob(0.2, is_busy=True), Disposition(b'-NAK {"delay":200000000}')),
+    (DeclinedJob(0.0), Disposition(b"-NAK")),
+    # The worker that has it now answers it.
+    (DeclinedJob(None), Disposition(None)),
     (Fenced(), Disposition(None)),
 ]
 

@@ -12,6 +12,7 @@ from fleet_kit.nats.pull import give_back_pause_seconds, nak
 from .delivery import ACK, TERM
 
 _REASONS = frozenset(DeadLetterReason)
+_LONGEST_DECLINED_SECONDS = 1.0
 _WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -144,7 +145,8 @@ def dispose(
         case Unrecorded():
             return Disposition(nak(max(nak_delay_sec, pause)))
         case DeclinedJob(float(retry_seconds)):
-            return Disposition(nak(retry_seconds))
+            # runs-api wants to be asked again soon: another worker may be free any moment.
+            return Disposition(nak(max(retry_seconds, min(pause, _LONGEST_DECLINED_SECONDS))))
         case Fenced() | DeclinedJob():
             return Disposition(None)
         case _:
