@@ -55,7 +55,7 @@ TABLE: list[tuple[Outcome, Disposition]] = [
     (Unrecorded("NATS is away"), Disposition(b'-NAK {"delay":2000000000}')),
     (HeldElsewhere(5.0), Disposition(b'-NAK {"delay":5000000000}')),
     (HandedBack(0.0), Disposition(b"-NAK")),
-    (DeclinedJob(0.2, is_busy=True), Disposition(b'-NAK {"delay":200000000}')),
+    (DeclinedJob(0.2), Disposition(b'-NAK {"delay":200000000}')),
     (DeclinedJob(0.0), Disposition(b"-NAK")),
     # The worker that has it now answers it.
     (DeclinedJob(None), Disposition(None)),

@@ -1,5 +1,6 @@
 """The states of a job in hand: every request from outside in every state, as a table."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from fleet_worker.job.states import (
     Claiming,
     Concluding,
+    Declining,
     Killed,
     NotClaimed,
     Running,
@@ -15,6 +17,8 @@ from fleet_worker.job.states import (
     WaitingForRunner,
     cancelled,
     claimed,
+    declined,
+    offered_nowhere,
     over,
     stopped,
     without_flow,
@@ -35,6 +39,17 @@ def test_a_stop_ends_what_goes_on_and_the_first_reason_decides(why: StopReason) 
     assert stopped(RUNNING, why) == stopped(CANCELLED_RUNNING, why) == Killed(HELD, RUNNER, why)
     for state in (NotClaimed(), KILLED, FENCED, Concluding(HELD)):
         assert stopped(state, why) is state
+
+
+def test_a_declined_job_is_kept_until_it_is_claimed_after_all_or_the_worker_stops() -> None:
+    declining = Declining(asyncio.Event())
+    assert declined(Claiming(), declining.given_up) == declining
+    assert offered_nowhere(declining) == Claiming()
+    assert stopped(declining, StopReason.STOPPING) == over(declining) == NotClaimed()
+    assert declined(Claiming(is_stopping=True), declining.given_up) == NotClaimed()
+    assert offered_nowhere(NotClaimed()) == NotClaimed()
+    for why in set(StopReason) - {StopReason.STOPPING}:
+        assert stopped(declining, why) is declining
 
 
 def test_a_worker_that_stops_during_a_claim_hands_the_run_back_once_it_is_claimed() -> None:

@@ -8,7 +8,7 @@ from .job import Job
 from .messages import Message, is_missing
 
 JOB_TAKEN = b"taken"
-# The worker stops, is drained or has no free runner.
+# The worker stops, is drained or has no free runner. In the last case it may take the job later, if that is allowed.
 JOB_REFUSED = b"refused"
 
 
@@ -31,3 +31,5 @@ class Control(Message):
     job: Job | None = Field(None, exclude_if=is_missing)
     ack_subject: str | None = Field(None, exclude_if=is_missing)
     num_delivered: int | None = Field(None, exclude_if=is_missing)
+    # How long a worker without a free runner may still take the job when it has one.
+    offered_seconds: float | None = Field(None, exclude_if=is_missing)

@@ -19,7 +19,7 @@ class Declined(Message):
 class DeclinedDecision(StrEnum):
     # Another worker was handed the delivery: do not answer it.
     HANDED_OVER = "handed_over"
-    # A live worker offers the flow but has no free runner, or the flow may still come: give the job back.
+    # A live worker offers the flow but has no free runner, or the flow may still come: keep the job and ask again.
     LATER = "later"
     # Nobody offers the flow: end the run as flow_not_found. Without an error: claim the run as any other.
     NOT_FOUND = "not_found"
@@ -28,7 +28,5 @@ class DeclinedDecision(StrEnum):
 class DeclinedAnswer(Message):
     decision: DeclinedDecision
     retry_seconds: float = 0.0
-    # LATER only: live workers offer the flow and have no free runner. Another job of the queue would meet the same.
-    is_busy: bool = False
     # NOT_FOUND only: the sentence that the run ends with.
     error: str | None = None

@@ -11,7 +11,7 @@ from nats.js import JetStreamContext
 from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind, WorkerCatalogue
 from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, Control
 from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
-from fleet_contracts.status import WorkerState
+from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.nats.resources import ensure_consumer
 from fleet_kit.nats.streams import work_consumer_config
@@ -135,6 +135,7 @@ async def test_a_declined_job_is_handed_to_a_free_worker_that_offers_its_flow(wo
     assert answer == DeclinedAnswer(decision=HANDED_OVER)
     refused, taken = workers.handed_over
     assert refused == taken
+    assert taken.offered_seconds is None
     assert taken.job is not None
     assert (taken.job.run_id, taken.ack_subject, taken.num_delivered) == (run_id, declined.ack_subject, 1)
     assert (await workers.service.snapshot(run_id)).attempt == 0
@@ -142,11 +143,14 @@ async def test_a_declined_job_is_handed_to_a_free_worker_that_offers_its_flow(wo
 
 async def test_a_job_whose_workers_are_all_busy_is_asked_about_again_soon(workers: Workers) -> None:
     await workers.announce("busy", "rare", busy=True)
+    await workers.listen("busy", JOB_REFUSED)
     run_id = await workers.service.submit("rare")
     declined = await workers.take()
     answers = [await workers.decline(declined) for _ in range(5)]
-    assert {(answer.decision, answer.is_busy) for answer in answers} == {(LATER, True)}
+    assert {answer.decision for answer in answers} == {LATER}
     assert [answer.retry_seconds for answer in answers] == [0.2, 0.4, 0.8, 1.0, 1.0]
+    # It may take the job itself as soon as it can.
+    assert {control.offered_seconds for control in workers.handed_over} == {1.5}
     shown = (await workers.service.client.get(f"/runs/{run_id}")).json()
     assert shown["waiting_reason"] == "flow"
     assert shown["waiting_detail"] == "all workers of tag default that offer the flow are busy"
@@ -161,7 +165,7 @@ async def test_a_job_that_nobody_can_execute_waits_a_while_and_then_names_what_i
     declined = await workers.take()
     begun = time.monotonic()
     answer = await workers.decline(declined)
-    assert (answer.decision, answer.is_busy) == (LATER, False)
+    assert answer.decision is LATER
     assert 0 < answer.retry_seconds <= FLOW_WAIT_SECONDS
     shown = await workers.service.listed(run_id)
     assert shown["waiting_reason"] == "flow"
@@ -219,8 +223,10 @@ async def test_a_run_that_its_worker_holds_is_given_back_before_another_one_gets
     declined = await workers.take()
     await workers.service.claim(run_id, worker_id="poor", ack_subject=declined.ack_subject)
     assert await workers.decline(declined) == DeclinedAnswer(decision=LATER, retry_seconds=0.0)
-    # A run that has ended, is cancelled or is held by another is settled by the claim.
+    # Whoever holds it answers its job. A run that has ended, or is cancelled, is settled by a claim.
     await workers.announce("other", "common")
+    assert await workers.decline(declined, worker_id="other") == DeclinedAnswer(decision=HANDED_OVER)
+    await workers.service.change(run_id, lambda run: run.finish(RunStatus.COMPLETED, now=time.time()))
     assert await workers.decline(declined, worker_id="other") == DeclinedAnswer(decision=NOT_FOUND)
     assert workers.handed_over == []
 

@@ -27,7 +27,7 @@ from ..job.answers import Answers
 from ..job.claims import Claims
 from ..job.declining import Declining, DecliningPace
 from ..job.delivery import Delivery
-from ..job.disposition import Fenced, Outcome, Unrecorded
+from ..job.disposition import Fenced, HandedBack, Outcome, Unrecorded
 from ..job.execution import Execution
 from ..job.invalid import InvalidJobs
 from ..job.services import Services
@@ -42,6 +42,7 @@ from ..presence.record import NotOurs, Registry
 from ..settings import WorkerSettings
 from ..wheels.home import WheelHome
 from ..wheels.sync import SyncedWheels
+from .offered_jobs import OfferedJobs
 from .prerequisites import Prerequisites
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,9 @@ class Agent:
         self._held: dict[str, Execution] = {}
         self._working: set[asyncio.Task[None]] = set()
         self._runners_ready = asyncio.Event()
+        self._offered = OfferedJobs()
+        # How many jobs were accepted from other workers.
+        self._taken_over = 0
         # Jobs may be pulled; not set while the worker is drained.
         self._resumed = asyncio.Event()
         self._resumed.set()
@@ -201,6 +205,8 @@ class Agent:
     async def _finish_or_hand_back(self) -> None:
         grace = self._settings.worker_stop_grace_sec
         logger.info("stopping; %d runs in hand may go on for %g s", len(self._held), grace)
+        for execution in self._held.values():
+            execution.give_up_declined()
         stop_now = asyncio.create_task(self._stop_now.wait())
         deadline = time.monotonic() + grace
         while self._working and not stop_now.done() and (left := deadline - time.monotonic()) > 0:
@@ -239,9 +245,12 @@ class Agent:
                 await asyncio.sleep(pause)
                 continue
             pool.changed.clear()
-            in_hand = sum(execution.needs_runner for execution in self._held.values())
-            free = pool.size - in_hand
+            free = pool.size - self._in_hand
             ahead = pool.jobs_ahead
+            if free + ahead > 0 and (offered := self._offered.take(now=time.monotonic())) is not None:
+                self._accept(offered)
+                continue
+            room, taken_over = free if free > 0 else free + ahead, self._taken_over
             try:
                 if free > 0:
                     messages = await self._puller.take(free)
@@ -262,20 +271,30 @@ class Agent:
                 meta = {"queue": ",".join(self._settings.tags), "priority": 0, "leased_count": len(deliveries)}
                 about = {"event": LogEvent.SCHEDULER, "meta": meta}
                 logger.debug("%d jobs taken", len(deliveries), extra=about)
-            for delivery in deliveries:
+            # Jobs of other workers may have come while this waited.
+            room -= self._taken_over - taken_over
+            for delivery in deliveries[: max(room, 0)]:
                 self._accept(delivery)
+            for delivery in deliveries[max(room, 0) :]:
+                self._spawn(self._answers.give(HandedBack(0.0), [delivery]))
+
+    @property
+    def _in_hand(self) -> int:
+        """Jobs that have a runner or are to have one."""
+        return sum(execution.needs_runner for execution in self._held.values())
 
     def _take_over(self, handed_over: Control) -> bool:
-        """Accept a job that another worker has declined, if a runner is free for it."""
+        """Accept a job that another worker has declined, if a runner is free for it; else perhaps a little later."""
         job, ack_subject = handed_over.job, handed_over.ack_subject
         if job is None or ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
             return False
-        in_hand = sum(execution.needs_runner for execution in self._held.values())
-        if in_hand >= self._pool.size + self._pool.jobs_ahead:
+        subject, often = self._settings.work_subject(job.tag), handed_over.num_delivered or 1
+        delivery = Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often)
+        if self._in_hand >= self._pool.size + self._pool.jobs_ahead:
+            self._offered.note(delivery, until=time.monotonic() + (handed_over.offered_seconds or 0.0))
             return False
-        subject = self._settings.work_subject(job.tag)
-        often = handed_over.num_delivered or 1
-        self._accept(Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often))
+        self._taken_over += 1
+        self._accept(delivery)
         return True
 
     def _accept(self, delivery: Delivery) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fleet_contracts.catalogue import Catalogue
@@ -11,6 +12,7 @@ from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_kit.errors import NatsUnavailable
+from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.link import NatsLink
 
 from ..pool.pool import RunnerPool
@@ -23,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 # Shorter than the time after which a held run without a heartbeat counts as lost.
 _ANSWER_SECONDS = 2.0
-# Backoff by deliveries while runs-api does not answer: all 20 of them take more than two minutes.
-_FIRST_SILENCE_SECONDS = 0.5
-_LONGEST_SILENCE_SECONDS = 10.0
+_SILENCE_SECONDS = 1.0
+# They use no runner, but NATS has a limit on jobs that are in the hands of workers (200 for each tag).
+_MOST_KEPT = 64
 # How long a flow that a runner did not find counts as missing, although the catalogue may have it.
-_MISSING_SECONDS = 30.0
+_MISSING_SECONDS = 5.0
 _MOST_MISSING = 1000
 _MOST_LOADING_LOOKS = 200
 _LOADING_PAUSE_SECONDS = 0.05
@@ -61,8 +63,10 @@ class Declining:
         self._is_answered = is_answered
         self._catalogue: Catalogue | None = None
         self._names: frozenset[str] = frozenset()
-        # Flows that a runner did not find, and until when they count as missing, by the monotonic clock.
-        self._missing: dict[str, float] = {}
+        # Flows that a runner did not find: until when they count as missing (monotonic clock), and what it said.
+        self._missing: dict[str, tuple[float, str]] = {}
+        self._kept = 0
+        self._silence = RateLimitedLog()
 
     def offers(self, flow_name: str) -> bool:
         """Whether the flow may be here, according to the catalogue and to what runners have not found."""
@@ -72,13 +76,31 @@ class Declining:
             self._missing.clear()
         if flow_name not in self._names and not self._catalogue.is_open:
             return False
-        return not self._missing or self._missing.get(flow_name, 0.0) < time.monotonic()
+        return not self._missing or self.why_missing(flow_name) is None
 
-    def note_missing(self, flow_name: str) -> None:
+    def why_missing(self, flow_name: str) -> str | None:
+        """What a runner has said lately that did not find the flow."""
+        until, error = self._missing.get(flow_name, (0.0, ""))
+        return error if until > time.monotonic() else None
+
+    def note_missing(self, flow_name: str, error: str) -> None:
         """A runner has not found the flow."""
         if len(self._missing) >= _MOST_MISSING:
             self._missing.clear()
-        self._missing[flow_name] = time.monotonic() + _MISSING_SECONDS
+        self._missing[flow_name] = (time.monotonic() + _MISSING_SECONDS, error)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more declined job may be kept until another worker takes it."""
+        return self._kept < _MOST_KEPT
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        self._kept += 1
+        try:
+            yield
+        finally:
+            self._kept -= 1
 
     async def decline(self, job: Job, delivery: Delivery) -> DeclinedJob | FlowNowhere | None:
         """Decide about a job before it is claimed; None: it is executed here."""
@@ -90,10 +112,7 @@ class Declining:
             await self._wait_for_catalogue()
             if self.offers(job.flow_name):
                 return None
-        known = ", ".join(sorted(self._names)) or "none"
-        return await self.ask(
-            job, delivery, f"flow {job.flow_name!r} is not known to this worker; known flows: {known}"
-        )
+        return await self.ask(job, delivery)
 
     async def _wait_for_catalogue(self) -> None:
         """Wait until a runner has loaded the wheels in force; not for ever, because perhaps none can be started."""
@@ -102,38 +121,41 @@ class Declining:
                 return
             await asyncio.sleep(_LOADING_PAUSE_SECONDS)
 
-    async def ask(self, job: Job, delivery: Delivery, reason: str) -> DeclinedJob | FlowNowhere:
-        """Ask runs-api; a job that it does not decide about is given back, with a backoff."""
+    async def ask(self, job: Job, delivery: Delivery) -> DeclinedJob | FlowNowhere:
+        """Ask runs-api; if it does not answer, it is asked again later."""
         if not self._is_answered():
             return FlowNowhere()
         settings = self._settings
+        known = ", ".join(sorted(self._names)) or "none"
         declined = Declined(
             run_id=job.run_id,
             flow_name=job.flow_name,
             tag=settings.tag_of_work_subject(delivery.subject),
             ack_subject=delivery.reply,
             num_delivered=delivery.num_delivered,
-            reason=reason,
+            reason=self.why_missing(job.flow_name)
+            or f"flow {job.flow_name!r} is not known to this worker; known flows: {known}",
         )
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 message = await self._link.request(settings.declined_subject(settings.worker_id), declined.encode())
             answer = DeclinedAnswer.decode(message.data)
         except (NatsUnavailable, TimeoutError, MalformedMessage) as error:
-            logger.warning("runs-api has not said what becomes of a job whose flow is not offered here: %s", error)
-            doublings = min(delivery.num_delivered - 1, 10)
-            return DeclinedJob(min(_FIRST_SILENCE_SECONDS * 2.0**doublings, _LONGEST_SILENCE_SECONDS))
+            problem = str(error) or type(error).__name__
+            level = self._silence.level("silence")
+            logger.log(level, "runs-api has not said what becomes of a job of a flow that is not here: %s", problem)
+            return DeclinedJob(_SILENCE_SECONDS)
         match answer.decision:
             case DeclinedDecision.HANDED_OVER:
                 return DeclinedJob(None)
             case DeclinedDecision.LATER:
-                return DeclinedJob(max(answer.retry_seconds, 0.0), answer.is_busy)
+                return DeclinedJob(max(answer.retry_seconds, 0.0))
             case DeclinedDecision.NOT_FOUND:
                 return FlowNowhere(answer.error)
 
 
 class DecliningPace:
-    """Slows down pulling while every job that is taken is one that others are too busy for.
+    """Slows down pulling while every job that is taken has to be given back: the worker keeps enough declined ones.
 
     Meanwhile the jobs stay in the queue, where a worker that offers their flow takes them as soon as it can.
     """
@@ -143,9 +165,9 @@ class DecliningPace:
         self._resume_at = float("-inf")
 
     def note(self, outcome: Outcome, *, now: float) -> None:
-        if not isinstance(outcome, DeclinedJob):
+        if not isinstance(outcome, DeclinedJob) or outcome.retry_seconds is None:
             self._pause_seconds = 0.0
-        elif outcome.is_busy and now >= self._resume_at:
+        elif now >= self._resume_at:
             self._pause_seconds = min(max(2 * self._pause_seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
             self._resume_at = now + self._pause_seconds
 

@@ -85,8 +85,6 @@ class DeclinedJob:
 
     # None: another worker has the delivery already.
     retry_seconds: float | None
-    # The workers that offer the flow have no free runner.
-    is_busy: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.setup import problem_fields
+from fleet_kit.waiting import is_set_within
 
 from ..boundary.frames import Conclusion, Run
 from ..boundary.memory import is_over, sentence_about
@@ -28,7 +29,7 @@ from .held_run import HeldRun
 from .lease import ClaimLost, Lease
 from .rules import is_past_deadline
 from .services import Services
-from .states import Claiming, Concluding, Killed, NotClaimed, Running, State, StopReason, WaitingForRunner
+from .states import Claiming, Concluding, Declining, Killed, NotClaimed, Running, State, StopReason, WaitingForRunner
 from .telemetry.run_log import RunLog
 from .telemetry.run_trace import RunTrace
 from .turn import Turn
@@ -71,11 +72,11 @@ class Execution:
     @property
     def needs_runner(self) -> bool:
         """True until the runner is done with the run, or it is certain that none will begin it."""
-        return not isinstance(self._state, Concluding | NotClaimed)
+        return not isinstance(self._state, Concluding | Declining | NotClaimed)
 
     @property
     def _held(self) -> HeldRun | None:
-        return None if isinstance(self._state, Claiming | NotClaimed) else self._state.held
+        return None if isinstance(self._state, Claiming | Declining | NotClaimed) else self._state.held
 
     def also_answers(self, delivery: Delivery) -> None:
         """Add a redelivery of the job in hand: it gets the same answer."""
@@ -90,7 +91,12 @@ class Execution:
 
     def step_back(self) -> None:
         """Hand the run back, unless a runner has begun it."""
-        if isinstance(self._state, Claiming | WaitingForRunner):
+        if isinstance(self._state, Claiming | Declining | WaitingForRunner):
+            self.stop(StopReason.STOPPING)
+
+    def give_up_declined(self) -> None:
+        """Give the job back, if it is kept for another worker."""
+        if isinstance(self._state, Declining):
             self.stop(StopReason.STOPPING)
 
     def _cancel(self) -> None:
@@ -100,6 +106,11 @@ class Execution:
         """The only change of state after the claim, with what it does to the runner or to the wait for one."""
         old, self._state = self._state, new
         match old, new:
+            case Claiming(), Declining():
+                # The job needs no runner any more: another one may be pulled.
+                self._services.pool.changed.set()
+            case Declining(given_up), NotClaimed():
+                given_up.set()
             case WaitingForRunner(turn=turn), Concluding():
                 turn.give_up()
             case Running(runner=runner), Killed():
@@ -112,7 +123,7 @@ class Execution:
         registry, run_id = self._services.registry, self._job.run_id
         outcome: Outcome | None = None
         try:
-            declined = await self._services.declining.decline(self._job, self.deliveries[-1])
+            declined = await self._decline()
             if isinstance(declined, DeclinedJob):
                 return declined
             self._nowhere = declined
@@ -170,6 +181,33 @@ class Execution:
         limit = self._services.settings.run_memory_limit_bytes
         return limit > 0 and await is_over(limit, runner.pid, idle_bytes=runner.idle_bytes)
 
+    async def _decline(self) -> DeclinedJob | FlowNowhere | None:
+        """What becomes of the job if its flow is not offered here; None: it is executed here.
+
+        The job is kept until another worker takes it: given back, it would be the next one that is taken here.
+        """
+        declining, job = self._services.declining, self._job
+        verdict = await declining.decline(job, self.deliveries[-1])
+        while isinstance(verdict, DeclinedJob) and verdict.retry_seconds is not None:
+            if not isinstance(self._state, Declining):
+                if not declining.has_room:
+                    return verdict
+                self._enter(states.declined(self._state, asyncio.Event()))
+            if not isinstance(state := self._state, Declining):
+                return DeclinedJob(0.0)
+            with declining.keeping():
+                if await is_set_within(state.given_up, verdict.retry_seconds):
+                    return DeclinedJob(0.0)
+                if declining.offers(job.flow_name):
+                    # It has come meanwhile: the job is taken again when a runner is free.
+                    return DeclinedJob(0.0)
+                verdict = await declining.ask(job, self.deliveries[-1])
+        if isinstance(verdict, FlowNowhere):
+            self._enter(states.offered_nowhere(self._state))
+            if isinstance(self._state, NotClaimed):
+                return DeclinedJob(0.0)
+        return verdict
+
     async def _claim(self) -> HeldRun | NoClaim:
         services, job = self._services, self._job
         begun, claimed_for = time.perf_counter(), self.deliveries[-1]
@@ -194,7 +232,12 @@ class Execution:
         return held
 
     async def _execute(self, held: HeldRun) -> Outcome:
-        pool, wheels = self._services.pool, self._services.wheels
+        pool, wheels, nowhere = self._services.pool, self._services.wheels, self._nowhere
+        declining, flow_name = self._services.declining, self._job.flow_name
+        if nowhere is not None and nowhere.error is not None and not declining.offers(flow_name):
+            self._enter(states.over(self._state))
+            error = declining.why_missing(flow_name) or nowhere.error
+            return await self._conclude(held, Conclusion(RunStatus.FAILED, error, DeadLetterReason.FLOW_NOT_FOUND))
         request = self._request(held)
         while isinstance(waiting := self._state, WaitingForRunner):
             claimed_at = held.lease.written_at
@@ -229,9 +272,8 @@ class Execution:
         """Conclude what a runner has reported. A flow that it did not find may be offered by another worker."""
         services, job = self._services, self._job
         if conclusion.reason is DeadLetterReason.FLOW_NOT_FOUND and job.workflow_yaml is None:
-            error = conclusion.error or ""
-            services.declining.note_missing(job.flow_name)
-            verdict = self._nowhere or await services.declining.ask(job, self.deliveries[-1], error)
+            services.declining.note_missing(job.flow_name, conclusion.error or "it was not found")
+            verdict = self._nowhere or await services.declining.ask(job, self.deliveries[-1])
             if isinstance(verdict, DeclinedJob):
                 outcome = await held.hand_back()
                 return verdict if isinstance(outcome, HandedBack) else outcome

@@ -1,11 +1,13 @@
 """The states of a job in hand, and the transitions between them.
 
-Claiming         → WaitingForRunner, Concluding (the worker stops), NotClaimed
+Claiming         → Declining, WaitingForRunner, Concluding (the worker stops), NotClaimed
+Declining        → Claiming (no other worker offers the flow), NotClaimed (handed over, or the worker stops)
 WaitingForRunner → Running, Concluding (stopped, cancelled, or no runner was free in time)
 Running          → Concluding, Killed (stopped), WaitingForRunner (a wheel may bring the flow that was missing)
 Killed           → Concluding
 """
 
+import asyncio
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -37,8 +39,16 @@ class Claiming:
 
 
 @dataclass(frozen=True, slots=True)
+class Declining:
+    """The flow is not offered here, and we keep the job until another worker takes it."""
+
+    # Set when the job must be given back.
+    given_up: asyncio.Event
+
+
+@dataclass(frozen=True, slots=True)
 class NotClaimed:
-    """We do not get the run: the claim has decided what becomes of its job."""
+    """We do not get the run: it is clear what becomes of its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,22 @@ class Concluding:
     why: StopReason | None = None
 
 
-State = Claiming | NotClaimed | WaitingForRunner | Running | Killed | Concluding
+State = Claiming | Declining | NotClaimed | WaitingForRunner | Running | Killed | Concluding
+
+
+def declined(state: State, given_up: asyncio.Event) -> State:
+    match state:
+        case Claiming(is_stopping=True):
+            return NotClaimed()
+        case Claiming():
+            return Declining(given_up)
+        case _:
+            return state
+
+
+def offered_nowhere(state: State) -> State:
+    """No other worker gets the job, so the run is claimed here."""
+    return Claiming() if isinstance(state, Declining) else state
 
 
 def claimed(state: State, held: HeldRun, turn: Turn) -> State:
@@ -89,6 +114,8 @@ def stopped(state: State, why: StopReason) -> State:
     match state:
         case Claiming() if why is StopReason.STOPPING:
             return Claiming(is_stopping=True)
+        case Declining() if why is StopReason.STOPPING:
+            return NotClaimed()
         case WaitingForRunner(held):
             return Concluding(held, why)
         case Running(held, runner):
@@ -122,7 +149,7 @@ def without_flow(state: State, turn: Turn) -> State:
 def over(state: State) -> State:
     """Nothing more is executed of this attempt."""
     match state:
-        case Claiming():
+        case Claiming() | Declining():
             return NotClaimed()
         case WaitingForRunner(held) | Running(held):
             return Concluding(held)

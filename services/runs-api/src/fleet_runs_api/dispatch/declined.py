@@ -13,18 +13,18 @@ from fleet_contracts.control import JOB_REFUSED, Control, ControlKind
 from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
+from fleet_kit.nats.pull import ack_tokens
 
 from ..ledger import reads
 from ..ledger.rows import JobPlace, RunRow
 from ..live.catalogues import Catalogues
 from ..live.workers import FleetView
 from ..resources import Part, Resources
-from .placement import Loaded, Placement
+from .placement import Loaded, Placement, Prospects
 from .queued_jobs import QueuedJobs
 
 logger = logging.getLogger(__name__)
@@ -37,14 +37,15 @@ _TAKE_SECONDS = 0.5
 _RECORD_SECONDS = 0.5
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 1.0
-# After so many delays each is that part of the wait for a flow: together they are fewer than a job's 20 deliveries.
-_DELAYS_PER_WAIT = 8
+# Until after the next request.
+_OFFERED_SECONDS = 1.5
 # A worker without a catalogue may take the job by chance; after this time it is taken not to.
 _UNKNOWN_SECONDS = 10.0
 # What is remembered of a run that nobody declines any more.
 _MEMORY_SECONDS = 60.0
 _MOST_REMEMBERED = 10_000
 
+_HANDED_OVER = DeclinedAnswer(decision=DeclinedDecision.HANDED_OVER)
 _AS_USUAL = DeclinedAnswer(decision=DeclinedDecision.NOT_FOUND)
 _REFUSED = DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=_LONGEST_DELAY_SECONDS)
 
@@ -58,7 +59,7 @@ class _Declining:
     seen_at: float = 0.0
     # Since when no live worker offers the flow.
     nobody_since: float | None = None
-    # When its job is delivered again; 0: it was handed over.
+    # When it is asked about again; 0: it was handed over.
     back_at: float = 0.0
     why: str = ""
 
@@ -85,7 +86,7 @@ class DeclinedJobs(Part):
             self._subscription = await self._link.client.subscribe(subject, queue=_QUEUE_GROUP, cb=self._on_request)
 
     def why_waiting(self, run_id: str) -> str | None:
-        """Why the run waits for its flow, if its job was declined and will be delivered again."""
+        """Why the run waits for its flow, if its job was declined and is kept by the worker that has declined it."""
         found = self._runs_declined.get(run_id)
         if found is None or time.monotonic() > found.back_at + _LONGEST_DELAY_SECONDS:
             return None
@@ -103,7 +104,7 @@ class DeclinedJobs(Part):
         self._spawn(self._answer(msg)).add_done_callback(lambda _: self._at_once.release())
 
     async def _answer(self, msg: Msg) -> None:
-        """A worker that gets no answer gives the job back and asks again."""
+        """A worker that gets no answer asks again."""
         worker_id = msg.subject.rpartition(".")[2]
         try:
             asked = Declined.decode(msg.data)
@@ -127,9 +128,15 @@ class DeclinedJobs(Part):
             return self._count("refused", _REFUSED)
         stored = await self._runs.read(asked.run_id, linearizable=True, lenient=True)
         job = Job.decode(row.job.encode())
-        if stored is None or job.workflow_yaml is not None or not _may_move(stored.value, worker_id):
+        if stored is None or job.workflow_yaml is not None:
             return self._count("as_usual", _AS_USUAL)
-        return await self._place(asked, job, worker_id, is_held=stored.value.is_held)
+        run = stored.value
+        if run.is_held and run.worker_id != worker_id and _is_same_job(run.ack_subject, asked.ack_subject):
+            # A worker that was busy when it was offered the job: it has taken it since then, and will answer it.
+            return self._count("handed_over", _HANDED_OVER)
+        if (run.is_held and run.worker_id != worker_id) or run.status not in (RunStatus.PENDING, RunStatus.RUNNING):
+            return self._count("as_usual", _AS_USUAL)
+        return await self._place(asked, job, worker_id, is_held=run.is_held)
 
     async def _is_honest(self, asked: Declined, worker_id: str, row: RunRow) -> bool:
         """Whether the worker serves the run's tag and names a delivery of its job; else it learns nothing of it."""
@@ -154,15 +161,14 @@ class DeclinedJobs(Part):
         if prospects.free and is_held:
             # Whoever gets it next may claim it only once it is given back.
             return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
-        if prospects.free and await self._hand_over(asked, job, prospects.free):
+        if not is_held and await self._hand_over(asked, job, prospects):
             declining.back_at = 0.0
-            return self._count("handed_over", DeclinedAnswer(decision=DeclinedDecision.HANDED_OVER))
+            return self._count("handed_over", _HANDED_OVER)
         declining.times += 1
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
         if prospects.is_offered:
             declining.nobody_since = None
-            why = f"all workers of tag {job.tag} that offer the flow are busy"
-            return self._later(declining, delay, why, is_busy=True)
+            return self._later(declining, delay, f"all workers of tag {job.tag} that offer the flow are busy", "busy")
         wait = self._settings.flow_wait_sec
         if prospects.is_unknown:
             wait = max(wait, _UNKNOWN_SECONDS)
@@ -170,37 +176,44 @@ class DeclinedJobs(Part):
             declining.nobody_since = now
         left = declining.nobody_since + wait - now
         if left > 0:
-            delay = min(max(delay, wait / _DELAYS_PER_WAIT if declining.times > _DELAYS_PER_WAIT else 0.0), left)
             why = f"no live worker of tag {job.tag} offers the flow; the run waits {left:.0f} s for one"
-            return self._later(declining, delay, why)
+            return self._later(declining, min(delay, left), why)
         del self._runs_declined[asked.run_id]
         error = self._placement.why_nowhere(job.flow_name, job.tag, now=time.time())
         return self._count("not_found", DeclinedAnswer(decision=DeclinedDecision.NOT_FOUND, error=error))
 
-    def _later(self, declining: _Declining, delay: float, why: str, *, is_busy: bool = False) -> DeclinedAnswer:
+    def _later(self, declining: _Declining, delay: float, why: str, decision: str = "later") -> DeclinedAnswer:
         declining.back_at, declining.why = time.monotonic() + delay, why
-        answer = DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=delay, is_busy=is_busy)
-        return self._count("busy" if is_busy else "later", answer)
+        return self._count(decision, DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=delay))
 
     # Workers -------------------------------------------------------------------------------------
 
-    async def _hand_over(self, asked: Declined, job: Job, free: list[WorkerRecord]) -> bool:
+    async def _hand_over(self, asked: Declined, job: Job, prospects: Prospects) -> bool:
+        """Whether another worker has taken the job. Without a free one, a busy one may take it as soon as it can."""
         control = Control(
             kind=ControlKind.JOB, job=job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
-        ).encode()
-        for record in free[:_MOST_TRIED]:
+        )
+        for record in prospects.free[:_MOST_TRIED]:
             self._handed.setdefault(record.worker_id, deque()).append(time.monotonic())
-            try:
-                async with asyncio.timeout(_TAKE_SECONDS):
-                    answer = await self._link.request(self._settings.control_subject(record.worker_id), control)
-            except TimeoutError:
-                # It may have the job. If it has not, the job is handed out again like any that nobody claims.
+            if await self._is_taken_by(record, control):
                 return True
-            except NatsUnavailable:
-                continue  # it does not listen
-            if answer.data != JOB_REFUSED:
-                return True
+        if prospects.busy and not prospects.free:
+            # One only: two that took it would be in each other's way.
+            offer = control.model_copy(update={"offered_seconds": _OFFERED_SECONDS})
+            return await self._is_taken_by(prospects.busy[0], offer)
         return False
+
+    async def _is_taken_by(self, record: WorkerRecord, control: Control) -> bool:
+        try:
+            async with asyncio.timeout(_TAKE_SECONDS):
+                subject = self._settings.control_subject(record.worker_id)
+                answer = await self._link.request(subject, control.encode())
+        except TimeoutError:
+            # It may have the job. If it has not, the job is handed out again like any that nobody claims.
+            return True
+        except NatsUnavailable:
+            return False  # it does not listen
+        return answer.data != JOB_REFUSED
 
     def _slots_taken(self, worker_id: str) -> int:
         """How many jobs the worker was handed that its record may not show yet."""
@@ -231,8 +244,12 @@ class DeclinedJobs(Part):
         return answer
 
 
-def _may_move(snapshot: RunSnapshot, asking_worker: str) -> bool:
-    """Whether the run waits for a worker, or the one that asks holds it. The claim settles all other cases."""
-    if snapshot.is_held and snapshot.worker_id != asking_worker:
-        return False
-    return snapshot.status in (RunStatus.PENDING, RunStatus.RUNNING)
+def _is_same_job(subject: str | None, asked: str) -> bool:
+    """Whether two ack subjects, the second one checked before, are of deliveries of one job."""
+    return subject is not None and _job_of(subject) == _job_of(asked)
+
+
+def _job_of(subject: str) -> list[str]:
+    """Stream, consumer and the job's sequence in the stream."""
+    tokens = ack_tokens(subject)
+    return [*tokens[:2], *tokens[3:4]]

@@ -22,7 +22,9 @@ Loaded = tuple[str, float]
 class Prospects:
     # Workers that may execute the flow and have a free runner, the one with the most of them first.
     free: list[WorkerRecord]
-    # A live worker may execute the flow: it is busy, drained or one of the free ones.
+    # Those that have none, the one with the fewest runs for its slots first.
+    busy: list[WorkerRecord]
+    # A live worker may execute the flow; perhaps it is drained.
     is_offered: bool
     # Some worker has published no catalogue, such as a peer's.
     is_unknown: bool
@@ -50,7 +52,7 @@ class Placement:
     ) -> Prospects:
         """What workers other than the asking one can do. `slots_taken`: those that a record does not show yet."""
         offering = {offer.worker.worker_id for offer in self.catalogues.offers(flow_name, tag=tag, now=now)}
-        free: list[tuple[bool, int, WorkerRecord]] = []
+        found: list[tuple[bool, int, WorkerRecord]] = []
         is_offered = is_unknown = False
         for record in self.workers.serving(tag, now=now):
             if record.worker_id == asking:
@@ -64,11 +66,13 @@ class Placement:
                 continue
             is_offered = True
             slots = record.slots - len(record.current_run_ids) - slots_taken(record.worker_id)
-            if slots > 0 and not record.draining:
-                free.append((is_listed, slots, record))
+            if not record.draining:
+                found.append((is_listed, slots, record))
         # Workers whose catalogue lists the flow before those that may know it.
-        free.sort(key=lambda each: each[:2], reverse=True)
-        return Prospects([record for _, _, record in free], is_offered, is_unknown)
+        found.sort(key=lambda each: each[:2], reverse=True)
+        free = [record for _, slots, record in found if slots > 0]
+        busy = [record for _, slots, record in found if slots <= 0]
+        return Prospects(free, busy, is_offered, is_unknown)
 
     def is_divided(self, flow_name: str, tag: str, *, now: float) -> bool:
         """Whether live workers of the tag offer the flow and others do not, so that jobs are declined."""
