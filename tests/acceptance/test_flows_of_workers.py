@@ -7,24 +7,30 @@ from pathlib import Path
 
 import pytest
 
+from fleet_contracts.status import RunStatus
 from fleet_testkit.fleet import Fleet, MakesFleets
-from fleet_testkit.runs import Snapshot, read, submit, wait_ended
+from fleet_testkit.runs import Snapshot, read, submit, wait_ended, wait_status
+from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
 
 _FLOW = """
 import time
+from pathlib import Path
 from pyoco import Flow, task
 
 @task
-def work(seconds=0.0):
+def work(seconds=0.0, gate=None):
     time.sleep(seconds)
+    deadline = time.monotonic() + 60
+    while gate and not Path(gate).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
     return "{name}"
 
 flow = Flow("{name}") >> work
 """
-_FLOW_WAIT_SECONDS = 2.0
+_FLOW_WAIT_SECONDS = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +64,11 @@ class Crew:
 
     def add(self, name: str, *flows: str, broken: str | None = None, slots: int = 1) -> WorkerProcess:
         worker_id = f"{self.tag}-{name}"
-        flows_dir = flows_in(self._folder / worker_id, *flows)
+        flows_dir = flows_in(self._folder / f"flows-of-{worker_id}", *flows)
         if broken is not None:
-            (flows_dir / broken).write_text("import surely_not_installed\n")
+            (flows_dir / broken).write_text("import not_installed_here\n")
         worker = WorkerProcess(
-            self._fleet.nats_url, self._folder, f"{worker_id}-w", tag=self.tag, flows_dir=flows_dir, slots=slots
+            self._fleet.nats_url, self._folder, worker_id, tag=self.tag, flows_dir=flows_dir, slots=slots
         )
         self._workers.enter_context(worker)
         worker.wait_registered(self._fleet.client)
@@ -83,18 +89,77 @@ def test_every_run_gets_to_the_one_worker_that_knows_its_flow(fleet: Fleet, tmp_
     with Crew(fleet, tmp_path, "shared") as crew:
         crew.add("rich", "common", "rare", slots=2)
         crew.add("poor", "common", slots=2)
-        [alone] = crew.wait_ended(crew.submit("common"))
-        ended = []
-        for _ in range(20):
-            ended += crew.wait_ended(crew.submit("rare"))
-        together = crew.wait_ended(*(crew.submit("rare") for _ in range(20)))
-    runs = [alone, *ended, *together]
-    assert {(run["status"], run["attempt"], run["worker_id"]) for run in runs[1:]} == {
-        ("COMPLETED", 1, "shared-rich-w")
+        apart = [run for _ in range(20) for run in crew.wait_ended(crew.submit("rare"))]
+        together = crew.wait_ended(*(crew.submit("rare", seconds=0.05) for _ in range(20)))
+        # Of the worker that declines all of those.
+        assert {run["status"] for run in crew.wait_ended(*(crew.submit("common") for _ in range(5)))} == {"COMPLETED"}
+    assert {(run["status"], run["attempt"], run["worker_id"]) for run in [*apart, *together]} == {
+        ("COMPLETED", 1, "shared-rich")
     }
-    assert max(waited_seconds(run) for run in ended) < 1.0
-    print(
-        sorted(round(waited_seconds(run), 3) for run in ended),
-        sorted(round(waited_seconds(run), 3) for run in together),
-    )
+    assert max(map(waited_seconds, apart)) < 1.0
+    # Two slots need half a second for them.
+    assert max(map(waited_seconds, together)) < 0.5 + 1.0
     assert Wire(fleet.nats_url).dead_letters("shared") == []
+
+
+def test_a_run_waits_for_a_busy_worker_and_holds_up_no_other_flow(fleet: Fleet, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Crew(fleet, tmp_path, "busy") as crew:
+        rich = crew.add("rich", "rare")
+        gated = crew.submit("rare", gate=str(gate))
+        wait_status(fleet.client, gated, RunStatus.RUNNING)
+        crew.add("poor", "common")
+        waiting = [crew.submit("rare") for _ in range(10)]
+        wait_until(
+            lambda: read(fleet.client, waiting[-1])["waiting_reason"] == "flow", what="the reason of the waiting"
+        )
+        assert "busy" in read(fleet.client, waiting[0])["waiting_detail"]
+        [common] = crew.wait_ended(crew.submit("common"))
+        assert common["status"] == "COMPLETED"
+        assert waited_seconds(common) < 1.0
+        opened_at = time.time()
+        gate.touch()
+        ended = crew.wait_ended(gated, *waiting)
+        assert rich.is_running
+    assert {(run["status"], run["attempt"], run["worker_id"]) for run in ended} == {("COMPLETED", 1, "busy-rich")}
+    assert max(run["start_time"] for run in ended) < opened_at + 2.0
+    assert Wire(fleet.nats_url).dead_letters("busy") == []
+
+
+def test_a_flow_that_nobody_knows_is_waited_for_and_the_error_names_the_broken_file(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    with Crew(fleet, tmp_path, "nobody") as crew:
+        crew.add("one", "common", broken="etl.py")
+        [run] = crew.wait_ended(crew.submit("etl"))
+        wire = Wire(fleet.nats_url)
+        wait_until(lambda: wire.queued("nobody") == 0, what="the job acked")
+        [letter] = wire.dead_letters("nobody")
+    assert (run["status"], run["reason"], run["attempt"]) == ("FAILED", "flow_not_found", 1)
+    assert run["end_time"] - run["submitted_at"] >= _FLOW_WAIT_SECONDS
+    assert "flow 'etl' is offered by no live worker of the tag nobody; known flows: common" in run["error"]
+    assert "etl.py could not be loaded: ModuleNotFoundError: No module named 'not_installed_here'" in run["error"]
+    assert (letter.reason, letter.run_id, letter.error) == ("flow_not_found", run["run_id"], run["error"])
+
+
+def test_a_worker_that_comes_while_a_run_waits_for_its_flow_executes_it(fleet: Fleet, tmp_path: Path) -> None:
+    with Crew(fleet, tmp_path, "late") as crew:
+        crew.add("poor", "common")
+        run_id = crew.submit("rare")
+        crew.add("rich", "rare")
+        [run] = crew.wait_ended(run_id)
+    assert (run["status"], run["attempt"], run["worker_id"]) == ("COMPLETED", 1, "late-rich")
+
+
+@pytest.mark.embedded_only("kills NATS")
+def test_runs_find_their_worker_although_nats_goes_away_in_the_middle(fleet: Stack, tmp_path: Path) -> None:
+    """Attempts may be interrupted then, but none fails."""
+    with Crew(fleet, tmp_path, "outage") as crew:
+        crew.add("rich", "rare")
+        crew.add("poor", "common")
+        run_ids = [crew.submit("rare", seconds=0.1) for _ in range(20)]
+        before = fleet.kill("nats")
+        fleet.wait_restarted("nats", before=before)
+        ended = crew.wait_ended(*run_ids)
+    assert {(run["status"], run["worker_id"]) for run in ended} == {("COMPLETED", "outage-rich")}
+    assert Wire(fleet.nats_url).dead_letters("outage") == []

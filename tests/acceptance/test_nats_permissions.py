@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js.errors import KeyNotFoundError
 
+from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.nats_roles import inbox_prefix
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.log_check import REFUSED_ON_PURPOSE
@@ -26,12 +27,17 @@ from fleet_testkit.waiting import eventually
 from fleet_testkit.worker_process import WorkerProcess
 
 API = "$JS.API"
+# Of a run that does not exist.
+DECLINED = Declined(
+    run_id="forged", flow_name="x", tag="probe", ack_subject="$JS.ACK.x", num_delivered=1, reason="not here"
+)
 STREAMS = [
     "PYOCO_WORK",
     "PYOCO_DLQ",
     "PYOCO_EVENTS",
     "KV_pyoco_runs",
     "KV_pyoco_workers",
+    "KV_pyoco_flows",
     "KV_pyoco_auth",
     "OBJ_pyoco_wheels",
 ]
@@ -58,6 +64,9 @@ def ruin_but_for(*own: str) -> list[str]:
 MAY_NOT = {
     "worker": [
         "$KV.pyoco_workers.another",
+        "$KV.pyoco_flows.another",
+        f"{API}.DIRECT.GET.KV_pyoco_flows.$KV.pyoco_flows.probe",
+        "pyoco.declined.another",
         f"{API}.DIRECT.GET.KV_pyoco_workers.$KV.pyoco_workers.another",
         f"{API}.DIRECT.GET.KV_pyoco_workers",
         *PUBLISH_WORK,
@@ -95,7 +104,7 @@ MAY_NOT = {
     "runs-api": [
         *READ_KEYS,
         *WRITE_KEYS,
-        *ruin_but_for("PYOCO_WORK", "PYOCO_DLQ", "PYOCO_EVENTS", "KV_pyoco_runs"),
+        *ruin_but_for("PYOCO_WORK", "PYOCO_DLQ", "PYOCO_EVENTS", "KV_pyoco_runs", "KV_pyoco_flows"),
         "$KV.pyoco_workers.probe",
         "$O.pyoco_wheels.M.x",
         "$KV.pyoco_wheel_history.x",
@@ -108,6 +117,8 @@ MAY_NOT = {
         *ruin_but_for("KV_pyoco_workers"),
         *PUBLISH_WORK,
         "$KV.pyoco_runs.x",
+        "$KV.pyoco_flows.x",
+        "pyoco.declined.x",
         f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.x",
         f"{API}.CONSUMER.CREATE.PYOCO_WORK",
         f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_default",
@@ -146,6 +157,7 @@ MAY_NOT = {
 }
 MAY_NOT_HEAR = [
     *(">", "_INBOX.>", "pyoco.>", "pyoco.work.>", "pyoco.control.>", "pyoco.control.another"),
+    "$KV.pyoco_flows.>",
     *(
         "pyoco.dlq.>",
         "$KV.>",
@@ -220,8 +232,9 @@ async def test_nobody_may_publish_what_is_not_theirs(stack: Fleet, role: str) ->
 @pytest.mark.parametrize("role", MAY_NOT)
 async def test_nobody_may_listen_to_others(stack: Fleet, role: str) -> None:
     runs_api = inbox_prefix(public_key(stack.credentials("runs-api")))
-    # Only runs-api reads events: it sends them to the followers of a run.
-    others = [f"{runs_api}.>", "pyoco.events.>", "pyoco.events.*.*"] if role != "runs-api" else []
+    # Only runs-api reads events, which it sends to the followers of a run, and answers workers that decline jobs.
+    own = [f"{runs_api}.>", "pyoco.events.>", "pyoco.events.*.*", "pyoco.declined.>", "pyoco.declined.another"]
+    others = own if role != "runs-api" else []
     subjects = [*MAY_NOT_HEAR, *others]
 
     async def ignore(_: Msg) -> None:
@@ -244,6 +257,7 @@ async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack:
         for place in places:
             await worker.client.publish("$KV.pyoco_runs.forged", content, reply=place)
             await worker.client.publish(read, b"", reply=place)
+            await worker.client.publish("pyoco.declined.probe", DECLINED.encode(), reply=place)
             await worker.client.publish(
                 f"{API}.CONSUMER.MSG.NEXT.PYOCO_WORK.pyoco_workers_probe", b'{"no_wait":true}', reply=place
             )
@@ -330,6 +344,7 @@ async def test_a_worker_reaches_what_is_its_own(stack: Fleet) -> None:
     async with connected(stack, "worker") as worker:
         for subject in (
             "$KV.pyoco_workers.probe",
+            "$KV.pyoco_flows.probe",
             "$KV.pyoco_runs.probe-run",
             "pyoco.events.probe.some-run",
             "pyoco.dlq.probe",
@@ -340,6 +355,8 @@ async def test_a_worker_reaches_what_is_its_own(stack: Fleet) -> None:
         assert (answer.headers or {}).get("Status") == "404"
         with pytest.raises(NoRespondersError):
             await worker.client.request("pyoco.control.probe", b"")
+        answer = await worker.client.request("pyoco.declined.probe", DECLINED.encode(), timeout=30)
+        assert DeclinedAnswer.decode(answer.data).decision is DeclinedDecision.NOT_FOUND
         assert worker.refused == set()
 
 

@@ -39,6 +39,7 @@ flow = Flow("shop") >> sell
 def synced(new_fleet: MakesFleets, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A worker that follows the registry; only notifications, not the clock, make it look."""
     env = {"PYOCO_WHEEL_SYNC_ENABLED": "1", "PYOCO_WHEEL_SYNC_INTERVAL_SEC": "600", "PYOCO_SLOTS": "2"}
+    env |= {"PYOCO_FLOW_WAIT_SEC": "0"}
     with new_fleet(tmp_path_factory.mktemp("synced"), env=env) as fleet:
         yield fleet
 
