@@ -42,6 +42,7 @@ def played(tmp_path_factory: pytest.TempPathFactory, metrics_port: int) -> Itera
     env = {
         "PYOCO_WHEEL_SYNC_ENABLED": "1",
         "PYOCO_METRICS_MAX_FLOWS": str(MOST_FLOWS),
+        "PYOCO_FLOW_WAIT_SEC": "0",
         "PYOCO_REVISION": "abc123",
     }
     options = ["--slots", "2", "--metrics-port", str(metrics_port)]
