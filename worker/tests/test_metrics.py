@@ -27,6 +27,7 @@ OUTCOMES: list[disposition.Outcome] = [
     disposition.Ended(RunStatus.FAILED),
     disposition.RetryScheduled(),
     disposition.HandedBack(1.0),
+    disposition.DeclinedJob(None),
     disposition.Fenced(),
     disposition.Unrecorded("no"),
 ]
