@@ -250,7 +250,7 @@ class Agent:
             if free + ahead > 0 and (offered := self._offered.take(now=time.monotonic())) is not None:
                 self._accept(offered)
                 continue
-            room, taken_over = free if free > 0 else free + ahead, self._taken_over
+            taken_over = self._taken_over
             try:
                 if free > 0:
                     messages = await self._puller.take(free)
@@ -271,11 +271,13 @@ class Agent:
                 meta = {"queue": ",".join(self._settings.tags), "priority": 0, "leased_count": len(deliveries)}
                 about = {"event": LogEvent.SCHEDULER, "meta": meta}
                 logger.debug("%d jobs taken", len(deliveries), extra=about)
-            # Jobs of other workers may have come while this waited.
-            room -= self._taken_over - taken_over
-            for delivery in deliveries[: max(room, 0)]:
+            room = len(deliveries)
+            if self._taken_over != taken_over:
+                # Jobs of other workers have come while this waited.
+                room = max(pool.size + ahead - self._in_hand, 0)
+            for delivery in deliveries[:room]:
                 self._accept(delivery)
-            for delivery in deliveries[max(room, 0) :]:
+            for delivery in deliveries[room:]:
                 self._spawn(self._answers.give(HandedBack(0.0), [delivery]))
 
     @property
