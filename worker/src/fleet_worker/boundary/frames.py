@@ -29,6 +29,12 @@ class Setup:
     wheel_paths: list[str] | None = None
     # Memory limit of a run, on top of an idle runner's use; 0: no limit.
     memory_max_bytes: int = 0
+    # The flows folder as messages name it: `flows_dir` may be a copy.
+    flows_shown_as: str | None = None
+    # Where the libraries of the flows folder are installed.
+    library_paths: list[str] = field(default_factory=list)
+    # Values that must not be shown: they are masked in all that the runner says.
+    secrets: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pwd
 import re
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,15 +59,17 @@ class RunnerStart:
     env_allow: Collection[str] = ()
     # None: the agent's own user.
     account: RunnerAccount | None = None
+    # Variables for the runners alone.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def options(self, environ: Mapping[str, str], *, runs_dir: Path) -> dict[str, Any]:
         """Keyword arguments for Popen."""
         env = {name: value for name, value in environ.items() if not self._is_fleet_variable(name)}
         if (account := self.account) is None:
-            return {"env": env}
+            return {"env": env | dict(self.env)}
         env |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
         return {
-            "env": env,
+            "env": env | dict(self.env),
             "user": account.uid,
             "group": account.gid,
             "extra_groups": account.groups,

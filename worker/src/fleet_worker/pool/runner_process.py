@@ -17,6 +17,7 @@ from fleet_contracts.log_events import LogEvent
 from fleet_kit.waiting import is_set_within
 
 from ..boundary.descendants import orphans
+from ..boundary.flow_version import FlowVersion
 from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Progress, Ready, Run, Setup, Stop, encode
 from ..boundary.memory import resident_bytes
 from ..boundary.runner_account import RunnerStart
@@ -42,11 +43,11 @@ class RunnerDied(Exception):
 class RunnerProcess(asyncio.Protocol):
     """One child process. `run` may be called again when the run before has returned."""
 
-    def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet) -> None:
+    def __init__(self, setup: Setup, start: RunnerStart, version: FlowVersion) -> None:
         self._setup = setup
         self._start = start
-        # The wheels that its runs can import; another set needs another process.
-        self.wheels = wheels
+        # What its runs are made of; another version needs another process.
+        self.version = version
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
         self._decoder = Decoder()
@@ -59,6 +60,10 @@ class RunnerProcess(asyncio.Protocol):
         self.is_spent = False
         # Its resident memory when it is ready and idle.
         self.idle_bytes = 0
+
+    @property
+    def wheels(self) -> WheelSet:
+        return self.version.wheels
 
     @property
     def pid(self) -> int:

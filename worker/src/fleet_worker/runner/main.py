@@ -26,7 +26,7 @@ from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Se
 from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
-from .failures import describe_failure
+from .failures import describe_failure, shown_paths
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
@@ -98,7 +98,7 @@ class Runner:
         except FlowsUnusable as error:
             self._channel.send(Ready([], error=str(error)))
             return None
-        broken = {file: asdict(failure) for file, failure in flows.broken.items()}
+        broken = {shown_paths(file): asdict(failure) for file, failure in flows.broken.items()}
         catalogue = flows.catalogue().bounded().model_dump(mode="json")
         self._channel.send(Ready(flows.names, broken, catalogue=catalogue))
         return flows
@@ -240,12 +240,21 @@ class Runner:
 
 
 def _find_flows(setup: Setup) -> Flows:
+    if setup.flows_dir is not None and setup.flows_shown_as not in (None, setup.flows_dir):
+        _use_copy(setup.flows_dir, Path(setup.flows_shown_as))
+    add_to_path(setup.library_paths)
     if setup.wheel_paths is None:
         return load_flows(setup.flow_resolver, setup.flows_dir)
     add_to_path(setup.wheel_paths)
     has_own = setup.flow_resolver is not None or setup.flows_dir is not None
     own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else Flows()
     return WheelFlows(own, setup.wheel_paths)
+
+
+def _use_copy(copy: str, original: Path) -> None:
+    """Import nothing from the original folder, not even if it is the current directory; but name its files."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry).absolute() != original]
+    shown_paths.set(copy, str(original))
 
 
 def _broken(error: FlowBroken) -> Conclusion:
