@@ -213,6 +213,7 @@ GOLDEN: dict[str, Message] = {
         slots=2,
         started_at=1759999990.0,
         flows=["hello", "report"],
+        flows_error="etl.py could not be loaded: ModuleNotFoundError: No module named 'pandas'",
         machine=Machine(
             host="box1",
             pid=4711,

@@ -64,7 +64,7 @@ class RunnerStart:
 
     def options(self, environ: Mapping[str, str], *, runs_dir: Path) -> dict[str, Any]:
         """Keyword arguments for Popen."""
-        env = {name: value for name, value in environ.items() if not self._is_fleet_variable(name)}
+        env = self.environment(environ)
         if (account := self.account) is None:
             return {"env": env | dict(self.env)}
         env |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
@@ -76,6 +76,10 @@ class RunnerStart:
             "umask": 0o077,
             "cwd": None if account.can_reach(Path.cwd()) else runs_dir,
         }
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The variables that are not the fleet's own."""
+        return {name: value for name, value in environ.items() if not self._is_fleet_variable(name)}
 
     def _is_fleet_variable(self, name: str) -> bool:
         is_setting = name.startswith("PYOCO_") and name != _MARK and name not in self.env_allow

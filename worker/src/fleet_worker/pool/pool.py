@@ -5,6 +5,7 @@ import logging
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fleet_contracts.catalogue import Catalogue
@@ -23,10 +24,18 @@ _MAX_BACKOFF_SECONDS = 10.0
 _TRIAL_SECONDS = 60.0
 # Shorter values are not masked: they would be found in every other word.
 _SHORTEST_SECRET = 4
+_SHOWN_CHARACTERS = 500
 
 
 class RunnersUnusable(Exception):
     """No runner can be started; the message says what to fix."""
+
+
+def describe_broken(place: str, failure: Mapping[str, str]) -> str:
+    """A sentence about a file that could not be loaded."""
+    origin = f" ({failure['exc_origin']})" if failure.get("exc_origin") else ""
+    message = " ".join(failure["exc_message"].split())[:_SHOWN_CHARACTERS]
+    return f"{place} could not be loaded: {failure['exc_type']}: {message}{origin}"
 
 
 class RunnerPool:
@@ -72,6 +81,17 @@ class RunnerPool:
         return self._broken
 
     @property
+    def flows_error(self) -> str | None:
+        """Why the flows are not as their files say, for people."""
+        if self.reload_error is not None:
+            return f"not reloaded: {self.reload_error}"
+        if not self._broken:
+            return None
+        place, failure = next(iter(self._broken.items()))
+        more = f"; and {len(self._broken) - 1} more" if len(self._broken) > 1 else ""
+        return f"{describe_broken(place, failure)}{more}"
+
+    @property
     def size(self) -> int:
         """The runners that live and are ready, busy or not."""
         return len(self._idle) + len(self._busy_since)
@@ -108,12 +128,14 @@ class RunnerPool:
             raise RunnersUnusable(ready.error)
         return ready
 
-    def switch(self, version: FlowVersion) -> None:
-        """Use this version for runs that begin from now on.
+    def switch(self, version: FlowVersion, ready: Ready | None = None) -> None:
+        """Use this version for runs that begin from now on; `ready` is what a trial of it has found.
 
         A runner of another version is replaced: at once if it is idle, after its run if it is busy.
         """
         self.version = version
+        if ready is not None:
+            self._log_flows(ready, version)
         for runner in [runner for runner in self._idle if runner.version is not version]:
             self._idle.remove(runner)
             self._retire(runner)
