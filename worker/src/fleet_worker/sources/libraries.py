@@ -81,7 +81,7 @@ class Libraries:
                         shutil.rmtree(tree, ignore_errors=True)
 
     async def _install(self, requirements: Requirements, tree: Path) -> None:
-        what = f"{requirements.count} requirements of {requirements.file}"
+        what = f"{requirements.count} requirement{'' if requirements.count == 1 else 's'} of {requirements.file}"
         about = {"event": LogEvent.FLOW_LIBRARIES}
         logger.info("installing %s", what, extra=about)
         begun = time.monotonic()

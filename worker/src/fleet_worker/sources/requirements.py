@@ -40,15 +40,12 @@ class Requirements:
         except (OSError, ValueError) as error:
             raise LibrariesUnusable(f"{file} cannot be read: {error}") from error
         wanted = [line for line in lines if not _is_met(line, own_packages)]
-        count = sum(bool(line.strip()) and not line.lstrip().startswith(("#", "-", ".")) for line in wanted)
-        included = sum(_INCLUDED.match(line) is not None for line in wanted)
-        if not count + included:
-            return None
+        included = _included(folder, wanted, set())
+        count = sum(_is_requirement(line) for text in (wanted, *included) for line in text)
         text = "\n".join(wanted) + "\n"
-        digest = hashlib.sha256(text.encode())
-        for part in _included(folder, wanted, set()):
-            digest.update(b"\0" + part)
-        return cls(file, text, count, digest.hexdigest())
+        everything = "\0".join([text, *("\n".join(lines) for lines in included)])
+        digest = hashlib.sha256(everything.encode(errors="replace")).hexdigest()
+        return cls(file, text, count, digest) if count else None
 
 
 def _dependencies(file: Path) -> list[str]:
@@ -67,12 +64,17 @@ def _is_met(line: str, own_packages: Mapping[str, str]) -> bool:
     return version is not None and wanted.url is None and wanted.specifier.contains(version, prereleases=True)
 
 
-def _included(folder: Path, lines: list[str], seen: set[Path]) -> list[bytes]:
+def _is_requirement(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith(("#", "-"))
+
+
+def _included(folder: Path, lines: list[str], seen: set[Path]) -> list[list[str]]:
+    """The lines of each file that is included."""
     found = []
     for line in lines:
         if (match := _INCLUDED.match(line)) is None or (file := folder / match[1]) in seen or not file.is_file():
             continue
         seen.add(file)
-        data = file.read_bytes()
-        found += [data, *_included(file.parent, data.decode(errors="replace").splitlines(), seen)]
+        text = file.read_text(errors="replace").splitlines()
+        found += [text, *_included(file.parent, text, seen)]
     return found
