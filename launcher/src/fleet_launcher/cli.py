@@ -13,6 +13,7 @@ from .commands.down import down
 from .commands.launch import INTERRUPTED_EXIT_CODE
 from .commands.log_lines import logs
 from .commands.more_workers import nats_config, worker, worker_credentials
+from .commands.reload import reload
 from .commands.status import status
 from .commands.up import up
 from .errors import FAILURES
@@ -26,7 +27,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_COMMANDS: tuple[Callable[..., None], ...] = (up, status, logs, down, worker, worker_credentials, nats_config)
+_COMMANDS: tuple[Callable[..., None], ...] = (up, status, logs, reload, down, worker, worker_credentials, nats_config)
 for _command in _COMMANDS:
     app.command()(_command)
 
