@@ -50,7 +50,6 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, Event
     # The stack's workers reload their flows when a file changes.
     flows_reload: bool = True
     flow_env_file: Path | None = None
-    flow_libraries_dir: Path | None = None
     runner_user: str | None = None
     worker_stop_grace_sec: float = Field(10.0, ge=0)
     # The tags that the stack's workers serve; comma-separated. Empty: the default tag.

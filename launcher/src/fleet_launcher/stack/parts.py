@@ -188,7 +188,7 @@ def flow_settings(folder: DataFolder, settings: LauncherSettings) -> dict[str, s
     if settings.flow_env_file is not None:
         env["PYOCO_FLOW_ENV_FILE"] = str(settings.flow_env_file.absolute())
     # If the runners' user cannot enter the data dir, the worker chooses a folder itself.
-    if settings.runner_user is None and settings.flow_libraries_dir is None:
+    if settings.runner_user is None:
         env["PYOCO_FLOW_LIBRARIES_DIR"] = str(folder.libraries)
     return env
 
