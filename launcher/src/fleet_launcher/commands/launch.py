@@ -59,6 +59,7 @@ class _Launch:
         self._folder = folder = plan.folder
         self._console = console
         self._supervisor: Supervisor | None = None
+        self._flow_news: FlowNewsReader | None = None
         self._listening: asyncio.Task[None] | None = None
         self._is_starting = True
         self._late_save: asyncio.TimerHandle | None = None
@@ -88,6 +89,7 @@ class _Launch:
             await self._stop(signals.hurry)
             if self._listening is not None:
                 self._listening.cancel()
+                self._show_flow_news()
             if self._late_save is not None:
                 self._late_save.cancel()
             _clean_up(self._folder, self._state)
@@ -109,7 +111,8 @@ class _Launch:
         self._state.parts = self._supervisor.states
         self._state.stop_seconds = stop_seconds(parts)
         workers = [part.name for part in parts if part.name.startswith(WORKER_PREFIX)]
-        self._listening = asyncio.create_task(self._show_flow_news(FlowNewsReader(self._folder, workers)))
+        self._flow_news = FlowNewsReader(self._folder, workers)
+        self._listening = asyncio.create_task(self._keep_showing_flow_news())
         self._console.say(f"starting {len(parts)} parts in {self._folder.path}")
         await self._supervisor.start(within_seconds=self._plan.settings.start_timeout_sec)
         self._state.example_commands = await self._plan.example_commands()
@@ -117,11 +120,15 @@ class _Launch:
         self._console.end_progress()
         self._is_starting = False
 
-    async def _show_flow_news(self, reader: FlowNewsReader) -> None:
+    async def _keep_showing_flow_news(self) -> None:
         while True:
-            for news in await asyncio.to_thread(reader.new):
-                self._console.show_flow_news(news.part, news.text, is_error=news.is_error)
+            self._show_flow_news()
             await asyncio.sleep(_NEWS_SECONDS)
+
+    def _show_flow_news(self) -> None:
+        assert self._flow_news is not None
+        for news in self._flow_news.new():
+            self._console.show_flow_news(news.part, news.text, is_error=news.is_error)
 
     async def _stop(self, hurry: asyncio.Event) -> None:
         if self._supervisor is None:
