@@ -3,7 +3,6 @@
 Only code is copied. Everything else in the folder, such as data files, is linked: it is always the present one.
 """
 
-import fcntl
 import hashlib
 import itertools
 import os
@@ -54,9 +53,10 @@ class FolderCopies:
         copies = cls(original, home)
         with lock:
             copies.keep_only(())
-            yield copies
-            copies.keep_only(())
-            fcntl.flock(lock, fcntl.LOCK_UN)
+            try:
+                yield copies
+            finally:
+                copies.keep_only(())
 
     def make(self) -> Copy:
         """Copy the code as it is now. Raises OSError, and TooLarge."""
