@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -187,7 +188,8 @@ class OwnFlows:
             copy = await asyncio.to_thread(self._copies.make)
         except TooLarge as error:
             self._warn_of_no_copy(error)
-            return without_copy
+            # Without a copy, nobody knows whether the code differs.
+            return replace(without_copy, digest=uuid.uuid4().hex)
         sources = replace(without_copy.sources, flows_dir=str(copy.folder))
         return replace(without_copy, sources=sources, digest=f"{without_copy.digest} {copy.digest}")
 

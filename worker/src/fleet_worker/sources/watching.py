@@ -12,8 +12,8 @@ logger = logging.getLogger(__name__)
 # A change is reported when nothing else has changed for this long, or at last after the second.
 _QUIET_MS = 100
 _LONGEST_MS = 1000
-_LOOK_MS = 1000
-_AGAIN_SECONDS = 1.0
+_LOOK_MS = 500
+_AGAIN_SECONDS = 0.5
 # Besides code, what lists libraries; folders have no suffix.
 _SUFFIXES = (".py", ".txt", ".toml", "")
 
