@@ -27,6 +27,12 @@ def test_the_methods_that_are_overridden_are_still_called_so() -> None:
     assert list(inspect.signature(Context.set_result).parameters) == ["self", "node_name", "value"]
 
 
+def test_the_engine_executes_tasks_by_the_method_that_is_overridden() -> None:
+    assert list(inspect.signature(engine.Engine._execute_task).parameters) == ["self", "task", "ctx", "log_capture"]
+    for caller in (engine.Engine._run_flow, engine.Engine._execute_node):
+        assert "self._execute_task" in inspect.getsource(caller)
+
+
 def test_the_engine_makes_its_contexts_of_the_class_that_is_replaced() -> None:
-    assert engine.Context is pyoco_context._FleetContext
+    assert engine.Context is pyoco_context.FleetContext
     assert "Context(" in inspect.getsource(engine.Engine)

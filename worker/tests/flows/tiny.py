@@ -204,32 +204,6 @@ saving = Flow("saving") >> save
 
 
 @task
-async def fetch(file=None):
-    os.close(os.open(file, os.O_CREAT))
-    return "fetched"
-
-
-asynchronous = Flow("asynchronous") >> fetch
-
-
-@task
-def call_asynchronously(file=None):
-    """A plain function, as decorators make them of `async def`."""
-    return fetch.task.func(file)
-
-
-wrapped_asynchronous = Flow("wrapped_asynchronous") >> call_asynchronously
-
-
-@task
-async def stream(file=None):
-    yield file
-
-
-streaming = Flow("streaming") >> stream
-
-
-@task
 def start_processes(ctx, file, wait=False):
     """Leave processes behind: in the group of this one, in another session, without a parent, and both."""
     orphan = "sleep 300 >/dev/null 2>&1 & echo $!"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from pyoco import Flow
-from pyoco.core.engine import Engine
 from pyoco.core.models import RunStatus as EngineStatus
 
 from fleet_contracts.dead_letter import DeadLetterReason
@@ -26,10 +25,12 @@ from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Se
 from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
+from .coroutines import Coroutines
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
+from .pyoco_engine import FleetEngine
 from .recording import Recorder, TaskStream
 from .results import is_larger, leave_out_large_values, result_of
 from .wheel_flows import WheelFlows, add_to_path
@@ -66,7 +67,8 @@ class Runner:
         self._running = threading.Event()
         # Held while progress is sent, so that none of a run is sent after its end.
         self._flushing = threading.Lock()
-        self._engine: Engine | None = None
+        self._engine: FleetEngine | None = None
+        self._coroutines = Coroutines()
         self._cancelled_run_id: str | None = None
         self._kept: set[int] = set()
         self._memory = MemoryLimit(0)
@@ -104,7 +106,7 @@ class Runner:
     def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Conclusion:
         try:
             done = self._attempt(run, flows, workflows, workspace)
-            is_spent = end_children(self._kept) or self._memory.is_used_up
+            is_spent = end_children(self._kept) or self._memory.is_used_up or self._coroutines.is_stuck
             return replace(done, spent=True) if is_spent else done
         finally:
             workspace.leave(run.folder)
@@ -128,7 +130,7 @@ class Runner:
     def _run_flow(self, run: Run, flow: Flow) -> Conclusion:
         recorder = Recorder(sorted(task.name for task in flow.tasks), log_max_bytes=run.log_max_bytes)
         context = FleetRunContext(run_id=run.run_id)
-        engine = Engine(recorder)
+        engine = FleetEngine(recorder, self._coroutines)
         # Known to the engine before it starts, so that no cancel comes too early.
         engine.active_runs[run.run_id] = context
         self._engine = engine
@@ -142,6 +144,7 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - a task's SystemExit must not end this process
             raised = error
         finally:
+            self._coroutines.end()
             self._running.clear()
             self._engine = None
             with self._flushing:
@@ -223,6 +226,7 @@ class Runner:
         self._cancelled_run_id = run_id
         if (engine := self._engine) is not None:
             engine.cancel(run_id)
+            self._coroutines.cancel()
 
     def _forget_recorder(self) -> None:
         self._recorder = None

@@ -27,7 +27,7 @@ class FleetRunContext(RunContext):  # type: ignore[misc]
         return json_safe(value)
 
 
-class _FleetContext(Context):  # type: ignore[misc]
+class FleetContext(Context):  # type: ignore[misc]
     def save_artifact(self, name: str, data: Any) -> str:
         self._refuse(
             f"ctx.save_artifact({name!r}, …) cannot be used: the fleet keeps no artifacts yet, the file would be "
@@ -37,13 +37,13 @@ class _FleetContext(Context):  # type: ignore[misc]
     def set_result(self, node_name: str, value: Any) -> None:
         if inspect.iscoroutine(value):
             value.close()  # else Python warns that it was never awaited
-        elif not inspect.isasyncgen(value):
-            super().set_result(node_name, value)
-            return
-        self._refuse(
-            f"task {node_name!r} is an `async def` function, which Pyoco does not await: nothing of it was executed; "
-            "make it a plain function that calls asyncio.run(…)"
-        )
+            self._refuse(f"task {node_name!r} has returned a coroutine from a coroutine; await it before you return")
+        if inspect.isasyncgen(value):
+            self._refuse(
+                f"task {node_name!r} is an asynchronous generator (`async def` with `yield`): nothing of it was "
+                "executed; make it an `async def` function that returns a list"
+            )
+        super().set_result(node_name, value)
 
     def _refuse(self, sentence: str) -> NoReturn:
         error = NotSupported(sentence)
@@ -53,4 +53,4 @@ class _FleetContext(Context):  # type: ignore[misc]
 
 
 # The engine creates the context of a run itself and accepts no other, so its class is replaced.
-engine.Context = _FleetContext
+engine.Context = FleetContext

@@ -4,6 +4,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 from pyoco.trace.backend import TraceBackend
@@ -18,15 +19,21 @@ from ..boundary.frames import Progress
 _CHUNK_CHARACTERS = 32 * 1024
 # The exceptions of at most this many failed tasks of a run are kept.
 _MOST_RAISED = 20
+_NO_TASK: tuple["Recorder | None", str | None] = (None, None)
+# The run's recorder and the task; a thread that a run has left behind may print during the next run.
+_current: ContextVar[tuple["Recorder | None", str | None]] = ContextVar("task", default=_NO_TASK)
 
 
 class Recorder(TraceBackend):  # type: ignore[misc]
-    """Pyoco calls the hooks in the thread that executes the task, so output finds its task by its thread."""
+    """Pyoco calls the hooks in the thread that executes the task: output finds its task by a context variable.
+
+    Coroutines, their asyncio tasks and `asyncio.to_thread` inherit it.
+    """
 
     def __init__(self, task_names: Iterable[str], *, log_max_bytes: int) -> None:
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
-        self._task_of_thread: dict[int, str] = {}
+        self._executing: set[str] = set()
         self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING)
         self._records: dict[str, dict[str, Any]] = {}
         self._raised: dict[str, Exception] = {}
@@ -42,8 +49,9 @@ class Recorder(TraceBackend):  # type: ignore[misc]
 
     def on_node_start(self, node_name: str) -> None:
         now = time.time()
+        _current.set((self, node_name))
         with self._lock:
-            self._task_of_thread[threading.get_ident()] = node_name
+            self._executing.add(node_name)
             self._enter(node_name, TaskStatus.RUNNING, now)
             self._records[node_name] = {"state": TaskStatus.RUNNING.value, "started_at": now, "ended_at": None}
 
@@ -56,15 +64,19 @@ class Recorder(TraceBackend):  # type: ignore[misc]
                 self._raised[node_name] = error
         self._leave(node_name, TaskStatus.FAILED, f"{type(error).__name__}: {describe(error, str)}")
 
+    def on_node_cancelled(self, node_name: str) -> None:
+        """Called by our engine: pyoco itself cancels only what has not begun."""
+        self._leave(node_name, TaskStatus.CANCELLED, None)
+
     def write(self, stream: str, text: str) -> None:
-        """Output of the task that this thread executes."""
+        """Output of the task that this thread or coroutine executes."""
         if not text.isascii():
             text = text.encode(errors="backslashreplace").decode()
         with self._lock:
-            task = self._task_of_thread.get(threading.get_ident())
-            if task is None and len(self._task_of_thread) == 1:
+            recorder, task = _current.get()
+            if recorder is not self:
                 # A thread that the only running task has started.
-                (task,) = self._task_of_thread.values()
+                task = next(iter(self._executing)) if len(self._executing) == 1 else None
             if (kept := self._within_limit(text)) is not None:
                 for start in range(0, len(kept), _CHUNK_CHARACTERS):
                     self._append(task, stream, kept[start : start + _CHUNK_CHARACTERS])
@@ -96,10 +108,11 @@ class Recorder(TraceBackend):  # type: ignore[misc]
 
     def _leave(self, task: str, status: TaskStatus, error: str | None) -> None:
         now = time.time()
+        _current.set(_NO_TASK)
         with self._lock:
             if self._tasks.get(task) == status:
                 return  # the engine reports the error of an isolated task twice
-            self._task_of_thread.pop(threading.get_ident(), None)
+            self._executing.discard(task)
             self._enter(task, status, now)
             record = self._records.setdefault(task, {"started_at": now})
             record |= {
