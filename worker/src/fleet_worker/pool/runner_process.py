@@ -191,7 +191,7 @@ class RunnerProcess(asyncio.Protocol):
 
 
 class _OutputLines(asyncio.Protocol):
-    """Logs output of a runner's native code and subprocesses, which belongs to no task."""
+    """Logs what a runner writes outside of runs: flow files that are loaded, processes that a run left, a crash."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -10,7 +10,6 @@ import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
 
 from pyoco import Flow
 from pyoco.core.models import RunStatus as EngineStatus
@@ -28,10 +27,11 @@ from ..boundary.workspace import Workspace
 from .coroutines import Coroutines
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
+from .output import Output
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
 from .pyoco_engine import FleetEngine
-from .recording import Recorder, TaskStream
+from .recording import Recorder
 from .results import is_larger, leave_out_large_values, result_of
 from .wheel_flows import WheelFlows, add_to_path
 from .workflows import Workflows
@@ -63,7 +63,7 @@ class Runner:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-        self._recorder: Recorder | None = None
+        self._output = Output()
         self._running = threading.Event()
         # Held while progress is sent, so that none of a run is sent after its end.
         self._flushing = threading.Lock()
@@ -74,10 +74,13 @@ class Runner:
         self._memory = MemoryLimit(0)
 
     def main(self) -> None:
-        sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
-        sys.stderr = cast(Any, TaskStream("stderr", sys.stderr, lambda: self._recorder))
-        # The recorder of a forked child would never be drained: its output goes to the agent's log instead.
-        os.register_at_fork(after_in_child=self._forget_recorder)
+        self._output.capture()
+        try:
+            self._serve()
+        finally:
+            self._output.release()
+
+    def _serve(self) -> None:
         threading.Thread(target=self._listen, name="fleet-listen", daemon=True).start()
         threading.Thread(target=self._flush_now_and_then, name="fleet-flush", daemon=True).start()
         setup = self._inbox.get()
@@ -85,6 +88,7 @@ class Runner:
         flows = self._load(setup)
         workflows = Workflows(setup)
         workspace = Workspace(Path(setup.runs_dir))
+        self._output.capture_logging()
         # Processes that the flows' modules have started at import belong to no run: they are kept.
         self._kept = children_of(os.getpid())
         self._memory = MemoryLimit(setup.memory_max_bytes)
@@ -128,7 +132,8 @@ class Runner:
             return self._run_flow(run, flow)
 
     def _run_flow(self, run: Run, flow: Flow) -> Conclusion:
-        recorder = Recorder(sorted(task.name for task in flow.tasks), log_max_bytes=run.log_max_bytes)
+        names = sorted(task.name for task in flow.tasks)
+        recorder = Recorder(names, log_max_bytes=run.log_max_bytes, outside=self._output)
         context = FleetRunContext(run_id=run.run_id)
         engine = FleetEngine(recorder, self._coroutines)
         # Known to the engine before it starts, so that no cancel comes too early.
@@ -136,7 +141,7 @@ class Runner:
         self._engine = engine
         if self._cancelled_run_id == run.run_id:
             engine.cancel(run.run_id)
-        self._recorder = recorder
+        self._output.begin(recorder)
         self._running.set()
         raised: BaseException | None = None
         try:
@@ -145,10 +150,11 @@ class Runner:
             raised = error
         finally:
             self._coroutines.end()
+            self._output.flush()
             self._running.clear()
             self._engine = None
             with self._flushing:
-                self._recorder = None
+                self._output.end()
         with self._memory.lifted():
             noted = recorder.drain()
             tasks = {name: TaskStatus(context.tasks[name].value) for name in sorted(context.tasks)}
@@ -187,11 +193,10 @@ class Runner:
             return self._failed(raised, done)
         if is_cancelled:
             return replace(done, status=RunStatus.CANCELLED)
-        done = replace(done, status=RunStatus.COMPLETED)
         if is_larger(result, run.records_max_bytes):
-            return replace(done, result_truncated=True)
+            return replace(done, status=RunStatus.COMPLETED, result_truncated=True)
         result, left_out = compact_result(json_safe(result), run.records_max_bytes)
-        return replace(done, result=result, result_truncated=left_out)
+        return replace(done, status=RunStatus.COMPLETED, result=result, result_truncated=left_out)
 
     def _failed(self, error: BaseException, done: Conclusion) -> Conclusion:
         hint = self._memory.explain(error)
@@ -228,15 +233,12 @@ class Runner:
             engine.cancel(run_id)
             self._coroutines.cancel()
 
-    def _forget_recorder(self) -> None:
-        self._recorder = None
-
     def _flush_now_and_then(self) -> None:
         while True:
             self._running.wait()
             time.sleep(_FLUSH_INTERVAL_SECONDS)
             with self._flushing, self._memory.lifted():
-                recorder = self._recorder
+                recorder = self._output.recorder
                 if recorder is not None and (progress := recorder.drain()) is not None:
                     self._channel.send(progress)
 

@@ -39,7 +39,6 @@ class FleetEngine(Engine):  # type: ignore[misc]
         # Pyoco counts a task's time with all its retries as well.
         deadline = time.monotonic() + task.timeout_sec if task.timeout_sec else None
 
-        @functools.wraps(task.func)
         def call(*args: Any, **kwargs: Any) -> Any:
             result = task.func(*args, **kwargs)
             if not inspect.iscoroutine(result):
@@ -49,4 +48,15 @@ class FleetEngine(Engine):  # type: ignore[misc]
                 result, is_cancelled=lambda: ctx.is_cancelled, deadline=deadline, sentence=sentence
             )
 
+        try:
+            call.__signature__ = _signature_of(task.func)  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
+            # It has none, or is not hashable: the engine looks itself, and fails the task if it must.
+            call.__wrapped__ = task.func  # type: ignore[attr-defined]
         return call
+
+
+@functools.lru_cache(maxsize=1000)
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Kept, because pyoco asks for it whenever it executes a task."""
+    return inspect.signature(function)

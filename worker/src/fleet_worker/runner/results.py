@@ -57,6 +57,8 @@ def leave_out_large_values(records: Mapping[str, TaskRecord], max_bytes: int) ->
 
 def _size_within(value: Any, max_bytes: int) -> int | None:
     """A lower bound for the size of the value's JSON; None if it exceeds the limit."""
+    if isinstance(value, str):
+        return len(value) if len(value) <= max_bytes else None
     size, found = 0, [(value, 0)]
     while found:
         value, depth = found.pop()
