@@ -176,7 +176,10 @@ class Runner:
         is_cancelled = context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED)
         result = result_of(flow, context.task_records) if raised is None and not is_cancelled else None
         has_large = leave_out_large_values(context.task_records, run.records_max_bytes)
-        records, truncated = compact_records(json_safe(context.serialize_task_records()), run.records_max_bytes)
+        records = json_safe(context.serialize_task_records())
+        for name, fields in recorder.iterations().items():
+            records[name] |= fields
+        records, truncated = compact_records(records, run.records_max_bytes)
         done = replace(
             done,
             task_records=records,

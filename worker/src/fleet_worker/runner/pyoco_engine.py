@@ -24,6 +24,8 @@ class FleetEngine(Engine):  # type: ignore[misc]
     def _execute_task(self, task: Task, ctx: FleetContext, log_capture: Any = None) -> None:
         awaited = copy(task)
         awaited.func = self._awaiting(task, ctx)
+        if ctx.loop is not None:
+            self._recorder.on_iteration(task.name, ctx.loops)
         try:
             # Without pyoco's own capture, which would keep a second copy of the output.
             super()._execute_task(awaited, ctx)

@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+from pyoco.core.context import LoopFrame
 from pyoco.trace.backend import TraceBackend
 
 from fleet_contracts.events import EventKind
@@ -13,6 +14,7 @@ from fleet_contracts.status import TaskStatus
 from fleet_kit.logs.json_values import describe
 
 from ..boundary.frames import Progress
+from .iterations import Iterations
 
 # One event stays well below NATS's maximum payload, even when every character is escaped.
 _CHUNK_CHARACTERS = 32 * 1024
@@ -48,6 +50,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         self._executing: set[str] = set()
         self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING)
         self._records: dict[str, dict[str, Any]] = {}
+        self._iterations: dict[str, Iterations] = {}
         self._raised: dict[str, Exception] = {}
         self._tasks_changed = False
         self._log_bytes_left = log_max_bytes
@@ -68,6 +71,11 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             self._executing.add(node_name)
             self._enter(node_name, TaskStatus.RUNNING, now)
             self._records[node_name] = {"state": TaskStatus.RUNNING.value, "started_at": now, "ended_at": None}
+
+    def on_iteration(self, node_name: str, loops: Sequence[LoopFrame]) -> None:
+        """Called by our engine before the start of a node that is in loops."""
+        with self._lock:
+            self._iterations.setdefault(node_name, Iterations()).begin(loops, now=time.time())
 
     def on_node_end(self, node_name: str, duration_ms: float) -> None:
         self._leave(node_name, TaskStatus.SUCCEEDED, None)
@@ -105,7 +113,16 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             if not self._tasks_changed:
                 return Progress(events)
             self._tasks_changed = False
-            return Progress(events, dict(self._tasks), {name: dict(record) for name, record in self._records.items()})
+            records = {name: dict(record) for name, record in self._records.items()}
+            for name, iterations in self._iterations.items():
+                if name in records:  # not before its first iteration has begun
+                    records[name] |= iterations.fields()
+            return Progress(events, dict(self._tasks), records)
+
+    def iterations(self) -> dict[str, dict[str, Any]]:
+        """What is added to the records of tasks in loops."""
+        with self._lock:
+            return {name: iterations.fields() for name, iterations in self._iterations.items()}
 
     def errors(self) -> dict[str, str]:
         with self._lock:
@@ -138,6 +155,8 @@ class Recorder(TraceBackend):  # type: ignore[misc]
                 "duration_ms": (now - record["started_at"]) * 1000,
                 "error": error,
             }
+            if (iterations := self._iterations.get(task)) is not None:
+                iterations.end(status, error, now=now)
 
     def _only_task(self) -> str | None:
         """The running task; None if there are others beside it."""
