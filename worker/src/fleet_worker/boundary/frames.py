@@ -29,6 +29,8 @@ class Setup:
     wheel_paths: list[str] | None = None
     # Memory limit of a run, on top of an idle runner's use; 0: no limit.
     memory_max_bytes: int = 0
+    # Values that leave the runner as `***` only.
+    secrets: list[str] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from ..boundary.workspace import Workspace
 from .coroutines import Coroutines
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
+from .masking import SECRETS
 from .output import Output
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
@@ -51,7 +52,7 @@ class Channel:
         os.register_at_fork(after_in_child=self._socket.close)
 
     def send(self, frame: Frame) -> None:
-        data = encode(frame)
+        data = encode(SECRETS.mask_frame(frame))
         with self._lock:
             self._socket.sendall(data)
 
@@ -85,6 +86,7 @@ class Runner:
         threading.Thread(target=self._flush_now_and_then, name="fleet-flush", daemon=True).start()
         setup = self._inbox.get()
         assert isinstance(setup, Setup)
+        SECRETS.set(setup.secrets)
         flows = self._load(setup)
         workflows = Workflows(setup)
         workspace = Workspace(Path(setup.runs_dir))
@@ -179,6 +181,8 @@ class Runner:
         records = json_safe(context.serialize_task_records())
         for name, fields in recorder.iterations().items():
             records[name] |= fields
+        # Before they are cut: a part of a secret would not be found.
+        records = SECRETS.mask_records(records)
         records, truncated = compact_records(records, run.records_max_bytes)
         done = replace(
             done,

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TextIO, cast
 
+from .masking import SECRETS
 from .recording import Recorder
 
 # Native code that holds the interpreter while it prints blocks when the pipe is full, and then nobody empties it.
@@ -96,15 +97,11 @@ class Output:
             os.dup2(pipe.original, pipe.descriptor)
 
     def _take(self, pipe: "_Pipe") -> None:
-        left = _PIPE_BYTES
-        while left > 0 and (data := pipe.read()):
-            left -= len(data)
-            if (recorder := self.recorder) is None:
-                os.write(pipe.original, data)
-            elif text := pipe.decoder.decode(data):
-                recorder.write_from_outside(pipe.name, text)
-            if len(data) < _READ_BYTES:
-                return
+        data = pipe.read()
+        if (recorder := self.recorder) is None:
+            os.write(pipe.original, SECRETS.mask_bytes(data))
+        elif text := pipe.decoder.decode(data):
+            recorder.write_from_outside(pipe.name, text)
 
     def _read_on(self) -> None:
         poll = select.poll()
@@ -137,10 +134,14 @@ class _Pipe:
         os.close(write_end)
 
     def read(self) -> bytes:
-        try:
-            return os.read(self.read_end, _READ_BYTES)
-        except BlockingIOError:
-            return b""
+        """All that it holds: a line that was written at once is not torn."""
+        data = b""
+        with contextlib.suppress(BlockingIOError):
+            while len(data) < _PIPE_BYTES and (more := os.read(self.read_end, _READ_BYTES)):
+                data += more
+                if len(more) < _READ_BYTES:
+                    break
+        return data
 
 
 class _LineBufferedStdout:

@@ -15,6 +15,7 @@ from fleet_kit.logs.json_values import describe
 
 from ..boundary.frames import Progress
 from .iterations import Iterations
+from .masking import SECRETS
 
 # One event stays well below NATS's maximum payload, even when every character is escaped.
 _CHUNK_CHARACTERS = 32 * 1024
@@ -165,7 +166,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
     def _write(self, task: str | None, stream: str, text: str, level: str | None) -> None:
         if not text.isascii():
             text = text.encode(errors="backslashreplace").decode()
-        if (kept := self._within_limit(text)) is not None:
+        if (kept := self._within_limit(SECRETS.mask(text))) is not None:
             for start in range(0, len(kept), _CHUNK_CHARACTERS):
                 self._append(task, stream, kept[start : start + _CHUNK_CHARACTERS], level)
 

@@ -9,6 +9,7 @@ from pyoco.core.models import TaskRecord
 
 from fleet_kit.logs.json_values import MAX_DEPTH
 
+from .masking import SECRETS
 from .plain import fields_of, is_numpy
 
 # Values up to this multiple of the limit in total are kept: compaction of their JSON preserves more of them.
@@ -46,7 +47,7 @@ def leave_out_large_values(records: Mapping[str, TaskRecord], max_bytes: int) ->
             return value
         was_any = True
         if isinstance(value, str):
-            return f"{value[:_SHOWN_CHARACTERS]}… ({len(value)} characters)"
+            return f"{SECRETS.beginning(value, _SHOWN_CHARACTERS)}… ({len(value)} characters)"
         return f"<{type(value).__name__}: too large to be shown>"
 
     for record in records.values():
