@@ -203,6 +203,11 @@ def save(ctx, caught=False):
 saving = Flow("saving") >> save
 
 
+async def fetch():
+    """A workflow file names it."""
+    return "fetched"
+
+
 @task
 def start_processes(ctx, file, wait=False):
     """Leave processes behind: in the group of this one, in another session, without a parent, and both."""
