@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from fleet_contracts.status import RunStatus
-from fleet_worker.runner.masking import Secrets
+from fleet_worker.boundary.masking import Secrets
 
 from .one_runner import one_runner
 

@@ -3,7 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fleet_contracts.status import RunStatus
+from fleet_worker.pool.runner_process import RunnerDied
 
 from .one_runner import one_runner
 
@@ -53,6 +56,27 @@ async def test_tasks_that_talk_at_the_same_time_keep_their_words_apart(tmp_path:
         # Nobody knows which of several tasks it is from.
         assert run.said("cid") == ""
         assert run.said().count("from nobody\n") == 1
+
+
+async def test_native_code_that_holds_the_interpreter_is_not_blocked_by_a_full_pipe(tmp_path: Path) -> None:
+    async with one_runner(tmp_path, secrets=["xxxx"]) as runner:
+        run = await runner.run("flooding", megabytes=3)
+        assert (run.done.status, run.done.result) == (RunStatus.COMPLETED, "flooded")
+        assert "***" in run.said()
+        assert "xxxx" not in run.said()
+        assert len(run.said()) <= 2 * 1_000_100
+
+
+async def test_the_last_words_of_a_crash_are_in_the_agents_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with one_runner(tmp_path) as runner:
+        with pytest.raises(RunnerDied, match="signal 6"):
+            await runner.run("crashing")
+    messages = "\n".join(caplog.messages)
+    assert "my last words" in messages
+    assert "Fatal Python error: Aborted" in messages
 
 
 async def test_output_without_end_does_not_hold_up_the_end_of_a_run(tmp_path: Path) -> None:

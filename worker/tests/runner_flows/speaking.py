@@ -85,3 +85,12 @@ def flood(megabytes):
 
 
 flooding = Flow("flooding") >> flood
+
+
+@task
+def crash():
+    os.write(2, b"my last words\n")
+    ctypes.PyDLL(None).abort()
+
+
+crashing = Flow("crashing") >> crash

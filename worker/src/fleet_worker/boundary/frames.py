@@ -12,6 +12,8 @@ from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_kit.logs.json_values import make_plain
 
 _LENGTH = struct.Struct(">I")
+# One event stays well below NATS's maximum payload, even when every character is escaped.
+LOG_CHUNK_CHARACTERS = 32 * 1024
 _ENCODING = orjson.OPT_NON_STR_KEYS
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fleet_kit.logs.json_values import describe
 
 from ..boundary.frames import Failure
-from .masking import SECRETS
+from ..boundary.masking import SECRETS
 
 # Endless recursion has a thousand frames, of which the last ones are enough.
 _MOST_FRAMES = 50

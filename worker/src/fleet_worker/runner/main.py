@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,13 +22,13 @@ from fleet_kit.logs.json_values import describe
 from ..boundary.compaction import compact_records, compact_result
 from ..boundary.descendants import adopt_orphans, children_of, end_children
 from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Setup, encode
+from ..boundary.masking import SECRETS
 from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
 from .coroutines import Coroutines
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
-from .masking import SECRETS
 from .output import Output
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
@@ -74,8 +75,8 @@ class Runner:
         self._kept: set[int] = set()
         self._memory = MemoryLimit(0)
 
-    def main(self) -> None:
-        self._output.capture()
+    def main(self, pipe_ends: Sequence[int]) -> None:
+        self._output.capture(pipe_ends)
         try:
             self._serve()
         finally:
@@ -271,14 +272,14 @@ def _text(error: BaseException) -> str:
 
 
 def main() -> None:
-    fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    fd, parent_pid, *pipe_ends = map(int, sys.argv[1:])
     die_with(parent_pid)
     adopt_orphans()
     offer_to_oom_killer()
     faulthandler.enable()
     # The flows' code sees a plain command line.
     sys.argv[1:] = []
-    Runner(Channel(fd)).main()
+    Runner(Channel(fd)).main(pipe_ends)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import codecs
 import contextlib
 import ctypes
 import faulthandler
-import fcntl
 import io
 import logging
 import os
@@ -16,14 +15,13 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO, cast
 
-from .masking import SECRETS
+from ..boundary.masking import SECRETS
 from .recording import Recorder
 
-# Native code that holds the interpreter while it prints blocks when the pipe is full, and then nobody empties it.
-_PIPE_BYTES = 1024 * 1024
+_MOST_BYTES = 1024 * 1024
 _READ_BYTES = 64 * 1024
 _LINE_BUFFERED = 1  # _IOLBF of <stdio.h>
 _OUT_OF_MEMORY_PAUSE_SECONDS = 0.05
@@ -41,11 +39,12 @@ class Output:
         self._log_handler = _LogHandler(lambda: self.recorder)
         self._libc = _LineBufferedStdout()
 
-    def capture(self) -> None:
+    def capture(self, pipe_ends: Sequence[int]) -> None:
+        """Take the place of stdout and stderr with these pipes, each given by its two ends."""
         sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self.recorder))
         sys.stderr = cast(Any, TaskStream("stderr", sys.stderr, lambda: self.recorder))
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
-            pipe = _Pipe(name, descriptor)
+            pipe = _Pipe(name, descriptor, *pipe_ends[2 * descriptor - 2 : 2 * descriptor])
             self._pipes[pipe.read_end] = pipe
             self._poll.register(pipe.read_end, select.POLLIN)
             if descriptor == 2:
@@ -119,17 +118,15 @@ class Output:
 
 
 class _Pipe:
-    """Takes the place of a descriptor; `original` is where that led to."""
+    """Takes the place of a descriptor; `original` is where that led to. Its reading end does not block."""
 
-    def __init__(self, name: str, descriptor: int) -> None:
+    def __init__(self, name: str, descriptor: int, read_end: int, write_end: int) -> None:
         self.name = name
         self.descriptor = descriptor
         self.original = os.dup(descriptor)
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.read_end, write_end = os.pipe()
-        os.set_blocking(self.read_end, False)
-        with contextlib.suppress(OSError, AttributeError):  # a limit of the user's, or not Linux
-            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self.read_end = read_end
+        os.set_inheritable(read_end, False)
         os.dup2(write_end, descriptor)
         os.close(write_end)
 
@@ -137,7 +134,7 @@ class _Pipe:
         """All that it holds: a line that was written at once is not torn."""
         data = b""
         with contextlib.suppress(BlockingIOError):
-            while len(data) < _PIPE_BYTES and (more := os.read(self.read_end, _READ_BYTES)):
+            while len(data) < _MOST_BYTES and (more := os.read(self.read_end, _READ_BYTES)):
                 data += more
                 if len(more) < _READ_BYTES:
                     break

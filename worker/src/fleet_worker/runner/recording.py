@@ -13,12 +13,10 @@ from fleet_contracts.events import EventKind
 from fleet_contracts.status import TaskStatus
 from fleet_kit.logs.json_values import describe
 
-from ..boundary.frames import Progress
+from ..boundary.frames import LOG_CHUNK_CHARACTERS, Progress
+from ..boundary.masking import SECRETS
 from .iterations import Iterations
-from .masking import SECRETS
 
-# One event stays well below NATS's maximum payload, even when every character is escaped.
-_CHUNK_CHARACTERS = 32 * 1024
 # The exceptions of at most this many failed tasks of a run are kept.
 _MOST_RAISED = 20
 _NO_TASK: tuple["Recorder | None", str | None] = (None, None)
@@ -167,8 +165,8 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         if not text.isascii():
             text = text.encode(errors="backslashreplace").decode()
         if (kept := self._within_limit(SECRETS.mask(text))) is not None:
-            for start in range(0, len(kept), _CHUNK_CHARACTERS):
-                self._append(task, stream, kept[start : start + _CHUNK_CHARACTERS], level)
+            for start in range(0, len(kept), LOG_CHUNK_CHARACTERS):
+                self._append(task, stream, kept[start : start + LOG_CHUNK_CHARACTERS], level)
 
     def _within_limit(self, text: str) -> str | None:
         """The text, cut to what is left of the run's output limit; None if nothing is left."""
@@ -188,7 +186,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             last = self._events[-1]
             if last.get("stream") == stream and last["task"] == task and "level" not in last:
                 joined = last["text"] + text
-                if len(joined) <= _CHUNK_CHARACTERS:
+                if len(joined) <= LOG_CHUNK_CHARACTERS:
                     last["text"] = joined
                     return
         event = {"at": time.time(), "kind": EventKind.LOG.value, "task": task, "stream": stream, "text": text}

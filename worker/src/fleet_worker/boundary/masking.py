@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import orjson
 
-from ..boundary.frames import Conclusion, Frame, Progress, Ready
+from .frames import Conclusion, Frame, Progress, Ready
 
 _Records = TypeVar("_Records", dict[str, Any], dict[str, Any] | None)
 _INSTEAD = "***"
