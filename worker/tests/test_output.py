@@ -35,7 +35,7 @@ async def test_all_that_a_run_says_is_recorded_in_order(tmp_path: Path) -> None:
                 ("stderr", None, "printed to stderr\ngeschrieben: ß\n"),
                 ("stdout", None, "from a child\n"),
                 ("stderr", None, "from its stderr\n"),
-                ("stdout", None, "in native code\n"),
+                ("stdout", None, "the child has ended\nin native code\n"),
                 ("stderr", "INFO", "for your information\n"),
                 ("stderr", "WARNING", "beware\n"),
             ]

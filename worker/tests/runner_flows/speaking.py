@@ -22,6 +22,7 @@ def say_it_all():
     print("printed to stderr", file=sys.stderr)
     os.write(2, "geschrieben: ß\n".encode())
     subprocess.run(["sh", "-c", "echo from a child; echo from its stderr >&2"], check=True)
+    print("the child has ended")
     libc.printf(b"in native code\n")
     logger.debug("not said")
     logger.info("for %s", "your information")
@@ -89,8 +90,8 @@ flooding = Flow("flooding") >> flood
 
 @task
 def crash():
-    os.write(2, b"my last words\n")
-    ctypes.PyDLL(None).abort()
+    """Print and abort in native code that holds the interpreter."""
+    ctypes.PyDLL(None).__assert_fail(b"my last words", b"file.c", 1, b"crash")
 
 
 crashing = Flow("crashing") >> crash
