@@ -19,6 +19,7 @@ from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work
 
 from .accept.cancellation import Cancellation
 from .accept.submission import Submission
+from .accept.terms import FlowTerms
 from .dead_letters.arrivals import DeadLetterIngest
 from .dead_letters.handling import DeadLetters
 from .dispatch.queued_jobs import QueuedJobs
@@ -100,7 +101,8 @@ class RunsService:
         self._sweeper = Sweeper(shared, relay=self._relay, expiry=self._expiry, jobs=jobs, unclaimed=unclaimed)
 
         accepted = AcceptedRuns(self._database)
-        self.submission = Submission(shared, accepted=accepted, relay=self._relay, disk=self._disk)
+        terms = FlowTerms(self.catalogues, default_tag=settings.default_tag)
+        self.submission = Submission(shared, terms=terms, accepted=accepted, relay=self._relay, disk=self._disk)
         self.views = RunViews(shared, accepted=accepted, workers=self._fleet, is_unclaimed=unclaimed.has)
         self._cursors = CursorSigner()
         self.listing = Listing(shared, cursors=self._cursors, views=self.views)
