@@ -103,6 +103,12 @@ class DeadLetterNotFound(FleetError):
     status = 404
 
 
+class FlowNotFound(FleetError):
+    """No live worker offers this flow."""
+
+    status = 404
+
+
 class LetterNotRequeued(FleetError):
     """The run of this letter cannot be tried again."""
 
