@@ -8,7 +8,6 @@ import pytest
 from fleet_contracts.catalogue import FlowDefaults, FlowOffer
 from fleet_contracts.retry import RetryPolicy
 from fleet_runs_api.accept.params_schema import ParamsSchema, UnusableSchema
-
 from fleet_testkit.waiting import eventually
 
 from .conftest import RunsUnderTest
