@@ -230,7 +230,11 @@ function defaults({ retry, timeout_sec: timeout, tag }) {
 // --- The graph: each node with those that follow it
 
 function graph({ nodes, edges }) {
-  const lines = nodes.map((node) => {
+  const named = new Set(edges.map((edge) => edge.target));
+  const begins = new Set(edges.map((edge) => edge.source));
+  // A task at the end is named by those before it.
+  const shown = nodes.filter((node) => begins.has(node.name) || !named.has(node.name) || node.kind !== "task");
+  const lines = shown.map((node) => {
     const next = edges.filter((edge) => edge.source === node.name).flatMap((edge) => [
       el("span", { className: "faint" }, edge.label ? ` —${edge.label}→ ` : " → "),
       el("span", { className: "tag" }, edge.target),
