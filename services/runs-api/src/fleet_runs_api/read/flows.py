@@ -11,6 +11,7 @@ from typing import Any
 
 from fleet_contracts.catalogue import FlowOffer, WorkerCatalogue
 from fleet_contracts.worker_record import WorkerRecord
+from fleet_kit.logs.text import visible
 
 from ..errors import FlowNotFound
 from ..live.catalogues import Catalogues
@@ -31,6 +32,7 @@ _LOOK_SECONDS = 0.25
 _HEARTBEAT_SECONDS = 10.0
 _MOST_NAMES = 5_000
 _MOST_BROKEN_NAMED = 3
+_LONGEST_REASON = 500
 
 _Loaded = tuple[WorkerRecord, WorkerCatalogue]
 # A worker's record and catalogue with one of the flows in it.
@@ -132,7 +134,8 @@ class FlowViews(Part):
         if listed.broken:
             named = (f"{one.place} ({one.exc_type}: {one.message})" for one in listed.broken[:_MOST_BROKEN_NAMED])
             reasons.append(f"could not be loaded: {', '.join(named)}")
-        return "; ".join(reasons)
+        # A terminal that shows it would execute control characters, which a worker may have sent.
+        return "; ".join(visible(reason)[:_LONGEST_REASON] for reason in reasons)
 
 
 def _book_of(state: Any, live: list[_Loaded]) -> _Book:
