@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyoco import Flow
 
-from fleet_contracts.catalogue import Catalogue, FlowSource, SourceKind
+from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowSource, SourceKind
 
 from ..boundary.frames import Failure
 from .failures import describe_failure
@@ -49,7 +49,7 @@ class WheelFlows(Flows):
     def __init__(self, own: Flows, paths: Sequence[str]) -> None:
         self._own = own
         self._offers: dict[str, EntryPoint] = {}
-        self.broken = dict(own.broken)
+        self.broken, self.problems = dict(own.broken), list(own.problems)
         for distribution in distributions(path=list(paths)):
             self._read(distribution, taken=own.names)
         self.names = sorted({*own.names, *self._offers})
@@ -84,6 +84,7 @@ class WheelFlows(Flows):
     def _refuse(self, entry: EntryPoint, why: str) -> None:
         what = f"the flow {entry.name} of {_wheel_of(entry)}"
         self.broken[what] = Failure("FlowNameTaken", why, "", entry.value)
+        self.problems.append(BrokenSource(place=what, exc_type="FlowNameTaken", message=why))
 
 
 def _load(name: str, entry: EntryPoint) -> Flow:
