@@ -132,6 +132,53 @@ def test_what_is_broken_is_told_with_the_line_of_the_users_file(tmp_path: Path) 
     assert broken["sub/needs.py"].message.endswith("it is in the same subfolder: write `from . import other`")
 
 
+OPTIONS = """
+import dataclasses
+
+@dataclasses.dataclass
+class Options:
+    retry: dict
+    timeout_sec: float = None
+    tag: str = "gpu"
+
+"""
+
+
+def test_options_beside_a_flow_are_its_defaults(tmp_path: Path) -> None:
+    def flow(name: str) -> str:
+        return FLOW.format(task=name, name=name).replace("pass", f'"""What {name} does.\n\n    More."""')
+
+    write(
+        tmp_path,
+        {
+            "one.py": flow("a") + "flow.fleet = {'retry': 3, 'timeout_sec': 60, 'description': 'The first.'}",
+            "two.py": OPTIONS + flow("b") + "flow.fleet = Options({'max_attempts': 2, 'base_seconds': 0.5})",
+            "three.py": '"""About this\nfile.\n\nMore."""\n' + FLOW.format(task="c", name="c"),
+            "unknown.py": flow("d") + "flow.fleet = {'retries': 3}",
+            "wrong.py": flow("e") + "flow.fleet = {'timeout_sec': -1}",
+            "deep.py": flow("f") + "flow.fleet = {'retry': {'max': 1}}",
+            "odd.py": flow("g") + "flow.fleet = 7",
+        },
+    )
+    flows = load_flows(None, str(tmp_path))
+    a, b, c = flows.catalogue().flows
+    assert (a.description, a.defaults.timeout_sec, a.defaults.tag) == ("The first.", 60, None)
+    assert a.defaults.retry is not None
+    assert a.defaults.retry.max_attempts == 3
+    assert b.defaults.retry is not None
+    assert (b.description, b.defaults.tag, b.defaults.retry.base_seconds) == ("What b does.", "gpu", 0.5)
+    assert c.description == "About this file."
+    broken = {one.place: one.message.partition("options are wrong: ")[2] for one in flows.catalogue().broken}
+    assert broken == {
+        "unknown.py": "there is no option 'retries'; known: retry, timeout_sec, tag, description",
+        "wrong.py": "option 'timeout_sec': Input should be greater than 0",
+        "deep.py": "option 'retry': Value error, unknown: max",
+        "odd.py": "it is a int, not a dict or an object with attributes",
+    }
+    with pytest.raises(FlowNotFound, match=r"flow 'd' of unknown\.py:7 cannot be used: its options are wrong"):
+        flows.resolve("d")
+
+
 def test_endless_recursion_is_reported_with_a_few_frames(tmp_path: Path) -> None:
     code = "def a(n):\n    b(n)\ndef b(n):\n    a(n)\na(1)\n"
     (tmp_path / "deep.py").write_text(code)

@@ -14,7 +14,10 @@ from fleet_contracts.dead_letter import DeadLetterReason
 
 from ..boundary.frames import Failure
 from .failures import describe_failure
-from .sources import assigned_lines, broken_source, import_file, import_source, source_files
+from .offers import offer_of
+from .options import OptionsUnusable
+from .params import Signature
+from .sources import assigned_lines, broken_source, docstring_of, import_file, import_source, source_files
 
 
 class FlowsUnusable(Exception):
@@ -50,13 +53,16 @@ class Flows:
     def resolve(self, name: str) -> Flow:
         raise FlowNotFound(f"flow {name!r} is not known to this worker, which has no flows of its own")
 
+    def knows_params(self, name: str) -> bool:
+        """Whether the catalogue has the schema of the flow's params: then others than these are refused."""
+        return False
+
     def catalogue(self) -> Catalogue:
         """What this worker offers, and what it could not load."""
-        offers = [FlowOffer(name=name, source=self._source(name)) for name in self.names]
-        return Catalogue(flows=offers, broken=self.problems)
+        return Catalogue(flows=[self._offer(name) for name in self.names], broken=self.problems)
 
-    def _source(self, name: str) -> FlowSource:
-        raise FlowNotFound(f"flow {name!r} has no source")
+    def _offer(self, name: str) -> FlowOffer:
+        raise FlowNotFound(f"flow {name!r} is not offered")
 
 
 def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
@@ -112,6 +118,7 @@ class FolderFlows(Flows):
         super().__init__()
         self._folder = folder = folder.absolute()
         self._found: dict[str, list[_Found]] = {}
+        self._offers: dict[str, FlowOffer] = {}
         # Why a flow of this name cannot be used.
         self._unusable: dict[str, str] = {}
         # Files may import their neighbours. Last on the path, so that none of them hides a library.
@@ -121,7 +128,12 @@ class FolderFlows(Flows):
         for name, found in self._found.items():
             if len(found) > 1:
                 self._refuse_duplicates(name, found)
-        self.names = sorted(self._found.keys() - self._unusable.keys())
+            else:
+                self._describe(name, found[0])
+        self.names = sorted(self._offers)
+
+    def knows_params(self, name: str) -> bool:
+        return name in self._offers and self._offers[name].params_schema is not None
 
     def resolve(self, name: str) -> Flow:
         if (sentence := self._unusable.get(name)) is not None:
@@ -131,10 +143,26 @@ class FolderFlows(Flows):
             raise FlowNotFound(f"flow {name!r} is not known to this worker; known flows: {known}")
         return self._found[name][0].flow
 
-    def _source(self, name: str) -> FlowSource:
-        [found] = self._found[name]
+    def _offer(self, name: str) -> FlowOffer:
+        return self._offers[name]
+
+    def _describe(self, name: str, found: _Found) -> None:
         place = str(found.file.relative_to(self._folder))
-        return FlowSource(kind=SourceKind.FILE, place=place, line=found.line)
+        source = FlowSource(kind=SourceKind.FILE, place=place, line=found.line)
+        try:
+            self._offers[name] = offer_of(
+                found.flow, source, Signature.of(found.flow), module_doc=self._doc_of(found)
+            )
+        except OptionsUnusable as error:
+            sentence = f"flow {name!r} of {found.shown(self._folder)} cannot be used: its options are wrong: {error}"
+            self._refuse(name, found, "OptionsUnusable", sentence)
+        except Exception:  # noqa: BLE001 - the types of a flow's arguments may raise anything; it can be run all the same
+            self._offers[name] = FlowOffer(name=name, source=source)
+
+    def _doc_of(self, found: _Found) -> str | None:
+        """The docstring of the flow's module, if that defines no other flow."""
+        flows_there = [one for group in self._found.values() for one in group if one.file == found.file]
+        return docstring_of(found.file) if len(flows_there) == 1 else None
 
     def _load(self, file: Path) -> None:
         try:

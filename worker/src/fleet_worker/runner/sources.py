@@ -112,6 +112,10 @@ def assigned_lines(file: Path) -> dict[str, int]:
     return lines
 
 
+def docstring_of(file: Path) -> str | None:
+    return ast.get_docstring(ast.parse(file.read_bytes()))
+
+
 def broken_source(file: Path, folder: Path, error: BaseException) -> BrokenSource:
     """A file that could not be imported; the line is one of this file, the message names another that raised."""
     message = describe(error, str)

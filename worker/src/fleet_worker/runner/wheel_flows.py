@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyoco import Flow
 
-from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowSource, SourceKind
+from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind
 
 from ..boundary.frames import Failure
 from .failures import describe_failure
@@ -62,15 +62,20 @@ class WheelFlows(Flows):
                 raise FlowNotFound(f"{error}; wheels offer: {', '.join(sorted(self._offers)) or 'none'}") from error
         return _load(name, entry)
 
+    def knows_params(self, name: str) -> bool:
+        return self._own.knows_params(name)
+
     def catalogue(self) -> Catalogue:
         catalogue = super().catalogue()
         return catalogue.model_copy(update={"is_open": self._own.catalogue().is_open})
 
-    def _source(self, name: str) -> FlowSource:
+    def _offer(self, name: str) -> FlowOffer:
+        """No more than the wheel's metadata say, because nothing of it has been imported."""
         if (entry := self._offers.get(name)) is None:
-            return self._own._source(name)
+            return self._own._offer(name)
         package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
-        return FlowSource(kind=SourceKind.WHEEL, place=entry.value, package=package, version=version)
+        source = FlowSource(kind=SourceKind.WHEEL, place=entry.value, package=package, version=version)
+        return FlowOffer(name=name, source=source)
 
     def _read(self, distribution: Distribution, *, taken: Collection[str]) -> None:
         for entry in distribution.entry_points.select(group=FLOWS_GROUP):
