@@ -2,13 +2,14 @@
 
 import inspect
 import tomllib
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from pyoco.core import engine
 from pyoco.core.context import Context
-from pyoco.core.models import RunContext
+from pyoco.core.models import RunContext, Task
 from pyoco.dsl.expressions import Expression
 
 from fleet_worker.runner import pyoco_context
@@ -26,6 +27,12 @@ def test_the_methods_that_are_overridden_are_still_called_so() -> None:
     assert list(inspect.signature(RunContext._safe_value).parameters) == ["self", "value"]
     assert list(inspect.signature(RunContext.append_log).parameters) == ["self", "task_name", "stream", "payload"]
     assert list(inspect.signature(Context.set_result).parameters) == ["self", "node_name", "value"]
+
+
+def test_the_engine_takes_everything_of_a_task_from_what_it_executes() -> None:
+    assert list(inspect.signature(engine.Engine._execute_task).parameters) == ["self", "task", "ctx", "log_capture"]
+    assert list(inspect.signature(Context.resolve).parameters) == ["self", "value"]
+    assert {"func", "name", "inputs", "outputs", "retries"} <= {field.name for field in fields(Task)}
 
 
 def test_the_engine_makes_its_contexts_of_the_class_that_is_replaced() -> None:

@@ -26,8 +26,10 @@ from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Se
 from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
+from .engine import ConvertingEngine
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
+from .params import Given, ParamsRefused, Signatures
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
 from .recording import Recorder, TaskStream
@@ -70,6 +72,7 @@ class Runner:
         self._cancelled_run_id: str | None = None
         self._kept: set[int] = set()
         self._memory = MemoryLimit(0)
+        self._signatures = Signatures()
 
     def main(self) -> None:
         sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
@@ -116,21 +119,29 @@ class Runner:
             workspace.enter(run.folder)
             if run.workflow_yaml is None:
                 flow = flows.resolve(run.flow_name)
+                is_complete = flows.knows_params(run.flow_name)
             else:
-                flow = workflows.build(run.workflow_yaml, name=run.flow_name)
+                flow, is_complete = workflows.build(run.workflow_yaml, name=run.flow_name), False
+            params = json.loads(run.params)
+            inputs = self._signatures.of(flow).convert(params, is_complete=is_complete)
         except FlowBroken as error:
             return _broken(error)
         except FlowNotFound as error:
             return replace(_NOTHING_DONE, error=str(error), reason=error.reason)
+        except ParamsRefused as error:
+            # No `flow_failed`: the same params are refused by the next attempt.
+            return replace(_NOTHING_DONE, error=str(error), reason=DeadLetterReason.EXECUTION_ERROR)
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
             return self._failed(error, _NOTHING_DONE)
         else:
-            return self._run_flow(run, flow)
+            return self._run_flow(run, flow, params, inputs)
 
-    def _run_flow(self, run: Run, flow: Flow) -> Conclusion:
+    def _run_flow(
+        self, run: Run, flow: Flow, params: dict[str, Any], inputs: dict[str, dict[str, Given]]
+    ) -> Conclusion:
         recorder = Recorder(sorted(task.name for task in flow.tasks), log_max_bytes=run.log_max_bytes)
         context = FleetRunContext(run_id=run.run_id)
-        engine = Engine(recorder)
+        engine = ConvertingEngine(recorder, inputs)
         # Known to the engine before it starts, so that no cancel comes too early.
         engine.active_runs[run.run_id] = context
         self._engine = engine
@@ -140,7 +151,7 @@ class Runner:
         self._running.set()
         raised: BaseException | None = None
         try:
-            engine.run(flow, json.loads(run.params), context)
+            engine.run(flow, params, context)
         except BaseException as error:  # noqa: BLE001 - a task's SystemExit must not end this process
             raised = error
         finally:
