@@ -6,11 +6,21 @@ from typing import Any
 from pyoco import Flow
 from pyoco.core.models import Task
 from pyoco.dsl.expressions import Expression
-from pyoco.dsl.nodes import DEFAULT_CASE_VALUE, ForEachNode, RepeatNode, SubFlowNode, SwitchNode, TaskNode, UntilNode
+from pyoco.dsl.nodes import (
+    DEFAULT_CASE_VALUE,
+    CaseNode,
+    ForEachNode,
+    RepeatNode,
+    SubFlowNode,
+    SwitchNode,
+    TaskNode,
+    UntilNode,
+)
 
 from fleet_contracts.catalogue import FlowGraph, GraphEdge, GraphNode
 
 _MOST_NODES = 500
+_MOST_LINE_CHARACTERS = 400
 # A node that comes before, with the label of the edge from it.
 _Sources = Sequence[tuple[str, str | None]]
 
@@ -78,22 +88,19 @@ class _Drawing:
             case TaskNode():
                 return [(self._node(node.task.name, "task", sources), None)]
             case SwitchNode():
-                name = self._node(self._free(f"switch {node.expression.source}"), "switch", sources)
+                name = self._node(self._free(_title(node)), "switch", sources)
                 ends: list[tuple[str, str | None]] = []
                 for case in node.cases:
-                    label = "*" if case.value == DEFAULT_CASE_VALUE else str(case.value)
-                    ends += self.add(case.target, [(name, label)])
+                    ends += self.add(case.target, [(name, _label(case))])
                 return ends
             case RepeatNode():
-                count = node.count.source if isinstance(node.count, Expression) else node.count
-                return self._loop(self._free(f"repeat {count}"), "loop", node.body, sources)
+                return self._loop(self._free(_title(node)), "loop", node.body, sources)
             case ForEachNode():
-                item = f" as {node.alias}" if node.alias else ""
-                return self._loop(self._free(f"foreach {node.source.source}{item}"), "foreach", node.body, sources)
+                return self._loop(self._free(_title(node)), "foreach", node.body, sources)
             case UntilNode():
                 number = len(self.edges)
                 first = len(self.nodes)
-                name = self._free(f"until {node.condition.source}")
+                name = self._free(_title(node))
                 ends = list(self.add(node.body, sources))
                 entry = self._entry(number, first, sources)
                 self._node(name, "condition", ends)
@@ -132,3 +139,53 @@ class _Drawing:
         while (found := name if number == 1 else f"{name} #{number}") in self._names:
             number += 1
         return found
+
+
+def graph_line(flow: Flow) -> str:
+    """The graph as a line of text: `a → b & c → d`, where b and c run at the same time."""
+    if flow.has_control_flow():
+        line = _text(flow.build_program())
+    else:
+        line = " → ".join(" & ".join(names) for names in _levels(flow))
+    return line if len(line) <= _MOST_LINE_CHARACTERS else f"{line[:_MOST_LINE_CHARACTERS]}…"
+
+
+def _levels(flow: Flow) -> list[list[str]]:
+    """The names of the tasks, by how many others have to come before."""
+    levels: dict[str, int] = {}
+    for task in in_order(flow):
+        levels[task.name] = 1 + max((levels.get(one.name, 0) for one in task.dependencies & flow.tasks), default=-1)
+    found: list[list[str]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
+    for name, level in levels.items():
+        found[level].append(name)
+    return found
+
+
+def _text(node: Any) -> str:
+    match node:
+        case TaskNode():
+            return str(node.task.name)
+        case SwitchNode():
+            cases = (f"{_label(case)}: {_text(case.target)}" for case in node.cases)
+            return f"{_title(node)} [{' | '.join(cases)}]"
+        case SubFlowNode():
+            return " → ".join(_text(step) for step in node.steps)
+        case _:
+            return f"{_title(node)} ({_text(node.body)})"
+
+
+def _title(node: Any) -> str:
+    match node:
+        case SwitchNode():
+            return f"switch {node.expression.source}"
+        case RepeatNode():
+            return f"repeat {node.count.source if isinstance(node.count, Expression) else node.count}"
+        case ForEachNode():
+            return f"foreach {node.source.source}" + (f" as {node.alias}" if node.alias else "")
+        case UntilNode():
+            return f"until {node.condition.source}"
+    raise TypeError(f"a node of an unknown kind: {type(node).__name__}")
+
+
+def _label(case: CaseNode) -> str:
+    return "*" if case.value == DEFAULT_CASE_VALUE else str(case.value)
