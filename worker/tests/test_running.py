@@ -187,7 +187,7 @@ async def test_a_flow_of_ten_thousand_tasks_ends_with_a_snapshot_within_its_limi
 async def test_params_that_do_not_fit_end_the_run_before_any_task_and_without_another_attempt(
     desk: Desk, start_worker: StartWorker
 ) -> None:
-    start_worker("w1")
+    worker = start_worker("w1", PYOCO_LOG_EXCEPTION_MESSAGES="0")
     job = desk.job("tiny", nam="Ada").model_copy(update={"retry": RetryPolicy(max_attempts=3, base_seconds=0)})
     await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=time.time()).encode())
     await desk.queue(job)
@@ -196,6 +196,9 @@ async def test_params_that_do_not_fit_end_the_run_before_any_task_and_without_an
     assert run.error == "no task takes the param 'nam'; did you mean 'name'?"
     [letter] = await desk.dead_letters()
     assert letter.reason == DeadLetterReason.EXECUTION_ERROR
+    # The log quotes nothing of what was submitted.
+    assert "run failed: its params do not fit the flow" in worker.log
+    assert "'nam'" not in worker.log
 
 
 async def test_output_beyond_the_limit_is_not_kept(desk: Desk, start_worker: StartWorker) -> None:

@@ -113,7 +113,7 @@ def _report(console: Console, done: Conclusion, catalogue: Catalogue) -> int:
     if done.status is RunStatus.COMPLETED:
         sys.stdout.write(f"{json.dumps(done.result, indent=2, ensure_ascii=False)}\n")
         return 0
-    if done.failure is not None:
+    if done.failure is not None and done.flow_failed:
         console.say(_of_the_flow(done.failure["exc_traceback"]))
     console.say(f"{done.status}: {done.error}")
     if not done.tasks:

@@ -130,7 +130,10 @@ class Runner:
             return replace(_NOTHING_DONE, error=str(error), reason=error.reason)
         except ParamsRefused as error:
             # No `flow_failed`: the same params are refused by the next attempt.
-            return replace(_NOTHING_DONE, error=str(error), reason=DeadLetterReason.EXECUTION_ERROR)
+            failure = replace(describe_failure(error), sentence="its params do not fit the flow")
+            return replace(
+                _NOTHING_DONE, error=str(error), reason=DeadLetterReason.EXECUTION_ERROR, failure=asdict(failure)
+            )
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
             return self._failed(error, _NOTHING_DONE)
         else:
