@@ -7,6 +7,8 @@ from typing import Any
 from pyoco.core.engine import Engine
 from pyoco.core.models import Task
 
+# The contexts that the engine makes then are those that know what `Given` is.
+from . import pyoco_context  # noqa: F401
 from .params import Given
 from .recording import Recorder
 
