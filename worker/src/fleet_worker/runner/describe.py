@@ -13,7 +13,7 @@ from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer
 from ..boundary.runner_account import AS_THE_AGENT
 from .flows import Flows, FlowsUnusable, load_flows
 from .graphs import graph_line
-from .params import Signature
+from .params import Signature, signature_of
 
 
 def _lines(flows: Flows, catalogue: Catalogue) -> Iterator[str]:
@@ -34,7 +34,7 @@ def _lines_of(offer: FlowOffer, flows: Flows) -> Iterator[str]:
     yield f"{offer.name}  ({place})"
     if offer.description:
         yield f"  {offer.description}"
-    for param in _params(offer.params_schema or {}, Signature.of(flow)):
+    for param in _params(offer.params_schema or {}, signature_of(flow)):
         yield f"  param     {param}"
     if offer.params_schema and offer.params_schema["additionalProperties"]:
         yield "  param     …  any other: a task takes ctx or **"

@@ -16,7 +16,7 @@ from ..boundary.frames import Failure
 from .failures import describe_failure
 from .offers import offer_of
 from .options import OptionsUnusable
-from .params import Signature
+from .params import signature_of
 from .sources import assigned_lines, broken_source, docstring_of, import_file, import_source, source_files
 
 
@@ -49,6 +49,8 @@ class Flows:
         # For the log, by file; the same for the catalogue.
         self.broken: dict[str, Failure] = {}
         self.problems: list[BrokenSource] = []
+        # Why a flow of this name cannot be used.
+        self.unusable: dict[str, str] = {}
 
     def resolve(self, name: str) -> Flow:
         raise FlowNotFound(f"flow {name!r} is not known to this worker, which has no flows of its own")
@@ -119,8 +121,6 @@ class FolderFlows(Flows):
         self._folder = folder = folder.absolute()
         self._found: dict[str, list[_Found]] = {}
         self._offers: dict[str, FlowOffer] = {}
-        # Why a flow of this name cannot be used.
-        self._unusable: dict[str, str] = {}
         # Files may import their neighbours. Last on the path, so that none of them hides a library.
         sys.path.append(str(folder))
         for file in source_files(folder):
@@ -136,7 +136,7 @@ class FolderFlows(Flows):
         return name in self._offers and self._offers[name].params_schema is not None
 
     def resolve(self, name: str) -> Flow:
-        if (sentence := self._unusable.get(name)) is not None:
+        if (sentence := self.unusable.get(name)) is not None:
             raise FlowNotFound(sentence)
         if name not in self._found:
             known = ", ".join(self.names) or "none"
@@ -151,7 +151,7 @@ class FolderFlows(Flows):
         source = FlowSource(kind=SourceKind.FILE, place=place, line=found.line)
         try:
             self._offers[name] = offer_of(
-                found.flow, source, Signature.of(found.flow), module_doc=self._doc_of(found)
+                found.flow, source, signature_of(found.flow), module_doc=self._doc_of(found)
             )
         except OptionsUnusable as error:
             sentence = f"flow {name!r} of {found.shown(self._folder)} cannot be used: its options are wrong: {error}"
@@ -192,7 +192,7 @@ class FolderFlows(Flows):
         self._refuse(name, found[-1], "FlowNameTaken", sentence)
 
     def _refuse(self, name: str, found: _Found, kind: str, sentence: str) -> None:
-        self._unusable[name] = sentence
+        self.unusable[name] = sentence
         place = str(found.file.relative_to(self._folder))
         self.broken[f"{found.file} (flow {name!r})"] = Failure(kind, sentence, "", found.shown(self._folder))
         self.problems.append(BrokenSource(place=place, exc_type=kind, message=sentence, line=found.line))

@@ -29,7 +29,7 @@ from ..boundary.workspace import Workspace
 from .engine import ConvertingEngine
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
-from .params import Given, ParamsRefused, Signatures
+from .params import Given, ParamsRefused, signature_of
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
 from .recording import Recorder, TaskStream
@@ -72,7 +72,6 @@ class Runner:
         self._cancelled_run_id: str | None = None
         self._kept: set[int] = set()
         self._memory = MemoryLimit(0)
-        self._signatures = Signatures()
 
     def main(self) -> None:
         sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
@@ -123,7 +122,7 @@ class Runner:
             else:
                 flow, is_complete = workflows.build(run.workflow_yaml, name=run.flow_name), False
             params = json.loads(run.params)
-            inputs = self._signatures.of(flow).convert(params, is_complete=is_complete)
+            inputs = signature_of(flow).convert(params, is_complete=is_complete)
         except FlowBroken as error:
             return _broken(error)
         except FlowNotFound as error:

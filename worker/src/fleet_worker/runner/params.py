@@ -19,7 +19,7 @@ _PARAMS = "$ctx.params"
 # Above this, it is not looked up which task comes before which.
 _MOST_TASKS = 500
 _MOST_PROBLEMS = 5
-_MOST_KEPT = 200
+_KEPT_AS = "_fleet_signature"
 
 
 class ParamsRefused(Exception):
@@ -110,21 +110,12 @@ class Signature:
         return f"the flow takes: {', '.join(own)}" if own else "the flow takes no params"
 
 
-class Signatures:
-    """Keeps what was found out about flows that are run again and again."""
-
-    def __init__(self) -> None:
-        # With the flow, because the id of one that is gone may be given again.
-        self._kept: dict[int, tuple[Flow, Signature]] = {}
-
-    def of(self, flow: Flow) -> Signature:
-        if (kept := self._kept.get(id(flow))) is not None:
-            return kept[1]
-        if len(self._kept) >= _MOST_KEPT:
-            self._kept.clear()
-        signature = Signature.of(flow)
-        self._kept[id(flow)] = (flow, signature)
-        return signature
+def signature_of(flow: Flow) -> Signature:
+    """The flow's signature, kept with the flow: many flows are run again and again."""
+    kept: tuple[int, Signature] | None = vars(flow).get(_KEPT_AS)
+    if kept is None or kept[0] != len(flow.tasks):
+        kept = vars(flow)[_KEPT_AS] = (len(flow.tasks), Signature.of(flow))
+    return kept[1]
 
 
 class _Reader:

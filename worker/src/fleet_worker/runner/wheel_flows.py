@@ -51,13 +51,15 @@ class WheelFlows(Flows):
         self._offers: dict[str, EntryPoint] = {}
         self.broken, self.problems = dict(own.broken), list(own.problems)
         for distribution in distributions(path=list(paths)):
-            self._read(distribution, taken=own.names)
+            self._read(distribution, taken={*own.names, *own.unusable})
         self.names = sorted({*own.names, *self._offers})
 
     def resolve(self, name: str) -> Flow:
         try:
             return self._own.resolve(name)
         except FlowNotFound as error:
+            if name in self._own.unusable:
+                raise
             if (entry := self._offers.get(name)) is None:
                 raise FlowNotFound(f"{error}; wheels offer: {', '.join(sorted(self._offers)) or 'none'}") from error
         return _load(name, entry)
