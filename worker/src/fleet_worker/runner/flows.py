@@ -61,9 +61,9 @@ class Flows:
 
     def catalogue(self) -> Catalogue:
         """What this worker offers, and what it could not load."""
-        return Catalogue(flows=[self._offer(name) for name in self.names], broken=self.problems)
+        return Catalogue(flows=[self.offer(name) for name in self.names], broken=self.problems)
 
-    def _offer(self, name: str) -> FlowOffer:
+    def offer(self, name: str) -> FlowOffer:
         raise FlowNotFound(f"flow {name!r} is not offered")
 
 
@@ -143,7 +143,7 @@ class FolderFlows(Flows):
             raise FlowNotFound(f"flow {name!r} is not known to this worker; known flows: {known}")
         return self._found[name][0].flow
 
-    def _offer(self, name: str) -> FlowOffer:
+    def offer(self, name: str) -> FlowOffer:
         return self._offers[name]
 
     def _describe(self, name: str, found: _Found) -> None:

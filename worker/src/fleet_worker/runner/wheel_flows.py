@@ -71,10 +71,10 @@ class WheelFlows(Flows):
         catalogue = super().catalogue()
         return catalogue.model_copy(update={"is_open": self._own.catalogue().is_open})
 
-    def _offer(self, name: str) -> FlowOffer:
+    def offer(self, name: str) -> FlowOffer:
         """No more than the wheel's metadata say, because nothing of it has been imported."""
         if (entry := self._offers.get(name)) is None:
-            return self._own._offer(name)
+            return self._own.offer(name)
         package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
         source = FlowSource(kind=SourceKind.WHEEL, place=entry.value, package=package, version=version)
         return FlowOffer(name=name, source=source)
