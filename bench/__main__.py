@@ -15,7 +15,7 @@ from .load import LoadProcess, raise_open_files_limit
 from .measures import GROUPS
 from .peer_env import PeerEnv, prepare_peer
 from .progress import say
-from .report import document, draw_chart, table
+from .report import document, draw_chart, missed_limits, table
 from .session import FULL, QUICK, Effort, Session
 from .sides import both_sides
 
@@ -41,8 +41,11 @@ def main() -> int:
     except KeyboardInterrupt:
         say("interrupted; everything is stopped")
         return _INTERRUPTED_EXIT_CODE
+    missed = missed_limits(figures)
+    for sentence in missed:
+        say(sentence)
     say(f"done in {time.monotonic() - begun:.0f} s" + (f"; not measured: {', '.join(failed)}" if failed else ""))
-    return 1 if failed else 0
+    return 1 if failed or missed else 0
 
 
 def measure(wanted: list[str], effort: Effort, folder: Path, peer_env: PeerEnv) -> tuple[list[Figure], list[str]]:

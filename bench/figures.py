@@ -14,6 +14,12 @@ class Figure:
     ours: float
     # None where the peer has nothing to compare with.
     peer: float | None
+    # What ours must stay under, if anything.
+    limit: float | None = None
+
+    @property
+    def misses_limit(self) -> bool:
+        return self.limit is not None and self.ours >= self.limit
 
     @property
     def ratio(self) -> float | None:

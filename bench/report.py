@@ -27,6 +27,15 @@ def document(figures: Sequence[Figure]) -> str:
     return json.dumps([figure.as_json() for figure in figures], indent=2) + "\n"
 
 
+def missed_limits(figures: Sequence[Figure]) -> list[str]:
+    """A sentence for each figure that is not under its limit."""
+    return [
+        f"FAILED: {figure.name} is {number(figure.ours)} {figure.unit}, and must stay under {number(figure.limit)}"
+        for figure in figures
+        if figure.misses_limit
+    ]
+
+
 def draw_chart(figures_file: Path, chart: Path, *, python: str) -> None:
     """Drawn by the peer's Python, which has a library for it."""
     done = subprocess.run(

@@ -92,7 +92,7 @@ def test_a_whole_line_is_valid(changes: dict[str, Any]) -> None:
         {"event": "dlq.transition", "meta": {"job_type": "hello", "reason": "invalid_job"}},
     ],
 )
-def test_a_line_that_tells_too_little_or_something_else_is_not(changes: dict[str, Any]) -> None:
+def test_a_line_that_lacks_fields_or_has_wrong_ones_is_not(changes: dict[str, Any]) -> None:
     assert not VALIDATOR.is_valid({**LINE, **changes})
 
 

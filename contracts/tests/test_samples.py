@@ -6,8 +6,21 @@ from typing import Any
 
 import pytest
 
+from fleet_contracts.catalogue import (
+    BrokenSource,
+    Catalogue,
+    FlowDefaults,
+    FlowGraph,
+    FlowOffer,
+    FlowSource,
+    GraphEdge,
+    GraphNode,
+    SourceKind,
+    WorkerCatalogue,
+)
 from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.dead_letter import DeadLetter, DeadLetterReason
+from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.events import EventKind, RunEvent, RunEvents
 from fleet_contracts.job import Job
 from fleet_contracts.messages import Document, MalformedMessage, Message
@@ -124,6 +137,53 @@ GOLDEN: dict[str, Message] = {
     "snapshot_with_wheels": WITH_WHEELS,
     "snapshot_cancelling": RUNNING.request_cancel(by="key1", now=1760000001.5, reason="a typo"),
     "control": Control(kind=ControlKind.CANCEL, run_id=JOB.run_id),
+    "control_job": Control(
+        kind=ControlKind.JOB,
+        job=JOB,
+        ack_subject="$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.7.9.0.0",
+        num_delivered=1,
+    ),
+    "declined": Declined(
+        run_id=JOB.run_id,
+        flow_name="hello",
+        tag="default",
+        ack_subject="$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.7.9.0.0",
+        num_delivered=1,
+        reason="flow 'hello' is not known to this worker; known flows: report",
+    ),
+    "declined_answer": DeclinedAnswer(
+        decision=DeclinedDecision.NOT_FOUND, error="flow 'hello' is offered by no live worker of the tag default"
+    ),
+    "worker_catalogue": WorkerCatalogue(
+        worker_id="w1",
+        instance_id="w1-7f3a",
+        tags=["default"],
+        loaded_at=1760000000.0,
+        catalogue=Catalogue(
+            flows=[
+                FlowOffer(
+                    name="hello",
+                    source=FlowSource(kind=SourceKind.FILE, place="hello.py", line=12),
+                    description="Greets somebody.",
+                    params_schema={
+                        "type": "object",
+                        "properties": {"name": {"type": "string", "default": "world"}},
+                        "additionalProperties": False,
+                    },
+                    graph=FlowGraph(
+                        nodes=[GraphNode(name="greet"), GraphNode(name="shout")],
+                        edges=[GraphEdge(source="greet", target="shout")],
+                    ),
+                    defaults=FlowDefaults(retry=RetryPolicy(max_attempts=3), timeout_sec=600.0, tag="default"),
+                )
+            ],
+            broken=[
+                BrokenSource(
+                    place="etl.py", exc_type="ModuleNotFoundError", message="No module named 'pandas'", line=3
+                )
+            ],
+        ),
+    ),
     "dead_letter": DeadLetter(
         timestamp=1760000002.0,
         reason=DeadLetterReason.EXECUTION_ERROR,

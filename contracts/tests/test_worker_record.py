@@ -34,7 +34,7 @@ def test_silence_disconnects_a_worker_unless_it_has_stopped(
     assert worker.is_alive(now=now, disconnect_timeout_sec=20.0) == (effective.value in ("IDLE", "RUNNING"))
 
 
-def test_a_record_of_v0_is_read_with_what_it_tells() -> None:
+def test_a_record_of_v0_is_read_with_what_it_has() -> None:
     old = WorkerRecord.decode(b'{"worker_id": "w1", "heartbeat_at": 5.5, "hidden": null, "tags": null}')
     assert (old.last_seen_at, old.last_heartbeat_at, old.instance_id) == (5.5, 5.5, "")
     assert (old.state, old.hidden, old.tags) == (WorkerState.IDLE, False, [])
@@ -56,6 +56,6 @@ def test_a_null_that_we_do_not_know_survives() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"last_seen_at": None}, {"state": "ASLEEP"}, {"worker_id": None}])
-def test_a_record_that_tells_too_little_is_malformed(fields: dict[str, Any]) -> None:
+def test_a_record_that_lacks_fields_is_malformed(fields: dict[str, Any]) -> None:
     with pytest.raises(MalformedMessage, match="WorkerRecord"):
         record(**fields)

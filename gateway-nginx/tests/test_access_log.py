@@ -52,6 +52,8 @@ def test_a_line_has_the_required_fields(shared_gateway):
         ("/runs/batch", ""),
         ("/runs/batch-7", "run:batch-7"),
         ("/runs/r2/watch", "run:r2"),
+        ("/flows/events", ""),
+        ("/flows/etl", "flow:etl"),
         ("/workers", ""),
         ("/workers/events", ""),
         ("/workers/w1", "worker:w1"),
@@ -99,7 +101,7 @@ def test_what_is_not_there_is_named(shared_gateway):
     assert check_log_lines([json.dumps(line)], of="access log") == 1
 
 
-def test_a_refused_request_tells_why(gateway):
+def test_a_refused_request_is_logged_with_the_reason(gateway):
     gateway.services["runs"].answer = lambda exchange: exchange.reply(422)
     with gateway.client() as client:
         client.post("/runs", json={}, headers={"X-Request-Id": "log-9"})

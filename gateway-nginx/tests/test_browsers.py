@@ -145,7 +145,7 @@ def test_what_changes_nothing_may_be_asked_from_anywhere(named_gateway: Gateway)
 
 
 @pytest.mark.parametrize("method", ["BREW", "PROPFIND", "TRACE", "M-SEARCH", "FOO_BAR"])
-def test_a_method_that_nobody_has_is_told_so(named_gateway: Gateway, method: str) -> None:
+def test_a_method_that_nobody_has_is_answered_with_405(named_gateway: Gateway, method: str) -> None:
     for path in ("/runs", "/health", "/", "/nowhere"):
         status, _, body = ask(named_gateway, f"{method} {path} HTTP/1.1", "Host: localhost")
         assert status == 405

@@ -113,7 +113,7 @@ def test_the_image_knows_the_hosts_that_the_embedded_stack_does(tmp_path: Path, 
     )
 
 
-def test_compose_tells_the_gateway_where_it_is_published_and_who_may_come_in() -> None:
+def test_compose_passes_the_gateway_its_public_address_and_the_auth_mode() -> None:
     gateway = yaml.safe_load((ROOM.parent / "compose.yaml").read_text())["services"]["gateway"]
     assert gateway["ports"] == [gateway["environment"]["PYOCO_PUBLISH"] + ":8000"]
     assert gateway["environment"]["PYOCO_HTTP_AUTH_MODE"] == "${PYOCO_HTTP_AUTH_MODE:-}"

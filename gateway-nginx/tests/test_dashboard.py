@@ -55,7 +55,7 @@ def test_everything_the_page_names_is_there(shared_gateway):
     ("option", "locale", "lang"),
     [("ja", "C", "ja"), ("en", "ja_JP.UTF-8", "en"), ("auto", "ja_JP.UTF-8", "ja"), ("auto", "C.UTF-8", "en")],
 )
-def test_the_page_is_told_its_language_and_where_the_key_goes(start_gateway, monkeypatch, option, locale, lang):
+def test_the_page_gets_its_language_and_the_header_of_the_key(start_gateway, monkeypatch, option, locale, lang):
     monkeypatch.setenv("LC_ALL", locale)
     gateway = start_gateway(dashboard_lang=option, api_key_header="X-Fleet-Key")
     with gateway.client(None) as client:

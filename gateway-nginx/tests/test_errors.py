@@ -91,7 +91,7 @@ def raw_error(gateway, request):
     ],
     ids=["garbage", "no-host", "nul", "above-root", "smuggling", "no-chunk", "long-uri", "long-header"],
 )
-def test_a_request_that_nginx_cannot_take_is_told_why(shared_gateway, request_bytes, status, message):
+def test_a_request_that_nginx_cannot_take_is_answered_with_the_reason(shared_gateway, request_bytes, status, message):
     answered, body = raw_error(shared_gateway, request_bytes)
     assert answered == status
     assert body == envelope(status=status, message=message, request_id=body["error"]["meta"]["request_id"])

@@ -25,6 +25,7 @@ PROTECTED = [
     "/artifacts/a",
     "/dlq",
     "/metrics",
+    "/flows/events",
     "/workers",
     "/workers/events",
     "/wheels",
@@ -51,7 +52,7 @@ SECRET = "what-only-the-gateway-knows"
 
 
 @pytest.mark.parametrize("path", [*PROTECTED, "/health"])
-def test_the_services_can_tell_that_a_request_came_through_the_gateway(start_gateway, path):
+def test_the_services_can_verify_that_a_request_came_through_the_gateway(start_gateway, path):
     gateway = start_gateway(secret=SECRET)
     with gateway.client("good-a") as client:
         forged = {"X-Pyoco-From-Gateway": "forged", "x-pyoco-from-gateway": "forged-again"}
@@ -231,7 +232,7 @@ def test_what_auth_says_about_caching_does_not_prolong_the_verification(gateway)
 
 
 @pytest.mark.parametrize("status", [500, 502, 504, 404, 302])
-def test_an_auth_that_gives_no_verdict_closes_the_door(gateway, status):
+def test_an_auth_that_gives_no_verdict_lets_nobody_in(gateway, status):
     gateway.services["auth"].answer = lambda exchange: exchange.reply(status, b"oops")
     with gateway.client("good") as client:
         answer = client.get("/runs", headers={"X-Request-Id": "r-3"})
@@ -242,7 +243,7 @@ def test_an_auth_that_gives_no_verdict_closes_the_door(gateway, status):
     assert gateway.services["runs"].seen == []
 
 
-def test_an_auth_that_cannot_reach_nats_is_told_with_the_problem_of_the_spec(gateway):
+def test_an_auth_that_cannot_reach_nats_is_reported_with_the_problem_of_the_spec(gateway):
     gateway.services["auth"].answer = lambda exchange: exchange.reply(503, b"{}")
     with gateway.client("good") as client:
         answer = client.get("/runs", headers={"X-Request-Id": "r-4"})
@@ -255,7 +256,7 @@ def test_an_auth_that_cannot_reach_nats_is_told_with_the_problem_of_the_spec(gat
     )
 
 
-def test_an_auth_that_is_down_closes_the_door_until_it_is_back(gateway):
+def test_an_auth_that_is_down_lets_nobody_in_until_it_is_back(gateway):
     gateway.services["auth"].stop()
     with gateway.client("good") as client:
         answer = client.post("/runs", json={}, headers={"X-Request-Id": "r-5"})

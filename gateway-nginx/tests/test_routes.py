@@ -26,6 +26,9 @@ RUN = "/runs/0b7e5f7e-6a0e-4b43-9f39-7d8f3f0c9d11"
         ("/artifacts/a/b.txt", "runs"),
         ("/dlq", "runs"),
         ("/dlq/1/replay", "runs"),
+        ("/flows", "runs"),
+        ("/flows/events", "runs"),
+        ("/flows/a%2Fb", "runs"),
         ("/workers", "workers"),
         ("/workers?scope=all", "workers"),
         ("/workers/w1", "workers"),
@@ -60,6 +63,7 @@ def test_the_metrics_of_a_service_are_not_those_of_the_gateway(shared_gateway, p
         "/Runs",
         "/runs%0A",
         "/jobsx/1",
+        "/flowsx",
         "/workersfoo",
         "/wheels2",
         "/metrics/",
@@ -111,7 +115,7 @@ def test_methods_are_left_to_the_services(shared_gateway, method):
         assert client.request(method, "/runs").json()["method"] == method
 
 
-def test_a_service_is_told_where_the_request_came_from(shared_gateway):
+def test_a_service_gets_the_address_that_the_request_came_from(shared_gateway):
     with shared_gateway.client() as client:
         headers = client.get("/runs", headers={"X-Forwarded-For": "203.0.113.9"}).json()["headers"]
     assert headers["host"] == f"127.0.0.1:{shared_gateway.config.port}"

@@ -218,7 +218,7 @@ async def test_a_crash_is_answered_without_details_and_logged_with_all_of_them(
         ("/teapot", {}),
     ],
 )
-async def test_a_failed_request_tells_in_its_line_what_the_taxonomy_asks_for(
+async def test_the_line_of_a_failed_request_has_what_the_taxonomy_asks_for(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, expected: dict[str, object]
 ) -> None:
     with caplog.at_level(logging.INFO, "fleet_kit.http.app"):
@@ -267,7 +267,7 @@ async def test_a_refused_method_says_what_is_allowed(client: httpx.AsyncClient) 
         ("/health", logging.DEBUG),
     ],
 )
-async def test_a_request_line_tells_method_path_status_and_is_as_loud_as_it_is_bad(
+async def test_a_request_line_has_method_path_and_status_and_a_level_to_match(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str, level: int
 ) -> None:
     with caplog.at_level(logging.DEBUG, "fleet_kit.http.app"):
@@ -299,7 +299,7 @@ async def test_what_is_away_makes_a_service_unready_but_not_unhealthy(
     ready = await client.get("/ready")
     assert (ready.status_code, ready.json()["waiting_for"]) == (503, missing)
     health = await client.get("/health")
-    assert (health.status_code, health.json()) == (200, {"status": "ok", "waiting_for": missing})
+    assert (health.status_code, health.json()) == (200, {"status": "degraded", "waiting_for": missing})
 
 
 async def test_metrics_are_given_in_the_text_format(client: httpx.AsyncClient) -> None:

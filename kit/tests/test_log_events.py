@@ -41,17 +41,17 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
     sys.excepthook, sys.unraisablehook = hooks
 
 
-def test_a_use_case_tells_that_it_is_done(written: Written) -> None:
+def test_a_use_case_logs_that_it_is_done(written: Written) -> None:
     with service_call(logger, "runs", "submit") as call:
         call["entity_id"] = "run:r1"
         call["runs"] = 3
     [line] = written()
     assert (line["event"], line["status"], line["entity_id"]) == ("service.call", "completed", "run:r1")
     assert line["meta"] == {"service": "runs", "operation": "submit", "runs": 3}
-    assert line["func"] == "test_a_use_case_tells_that_it_is_done"
+    assert line["func"] == "test_a_use_case_logs_that_it_is_done"
 
 
-def test_a_use_case_tells_why_it_has_failed(written: Written) -> None:
+def test_a_use_case_logs_why_it_has_failed(written: Written) -> None:
     with pytest.raises(NatsUnavailable), service_call(logger, "runs", "cancel", entity_id="run:r1"):
         raise NatsUnavailable(reason="refused")
     [line] = written()
@@ -66,7 +66,7 @@ class ShelfNotFound(FleetError):
 
 
 @pytest.mark.parametrize(("entity_id", "resource"), [("shelf:s1", "shelf:s1"), ("", "runs")])
-def test_a_use_case_tells_what_was_not_there(written: Written, entity_id: str, resource: str) -> None:
+def test_a_use_case_logs_what_was_not_there(written: Written, entity_id: str, resource: str) -> None:
     with pytest.raises(ShelfNotFound), service_call(logger, "runs", "tidy", entity_id=entity_id):
         raise ShelfNotFound
     [line] = written()
@@ -79,7 +79,7 @@ def test_a_quiet_use_case_says_nothing(written: Written) -> None:
     assert written() == []
 
 
-def test_a_call_of_somebody_else_tells_how_long_it_may_take(written: Written) -> None:
+def test_a_call_of_another_part_logs_how_long_it_may_take(written: Written) -> None:
     log_integration_call(
         logger, provider="pip", operation="install", attempt=1, timeout_seconds=1.5, begun=time.perf_counter()
     )

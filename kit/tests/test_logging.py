@@ -293,7 +293,7 @@ def test_the_component_is_the_process_and_the_room_in_it(written: Written, name:
     assert [line["component"] for line in written()] == [component]
 
 
-def test_a_failure_tells_its_code_and_what_that_code_asks_for(written: Written) -> None:
+def test_a_failure_is_logged_with_its_code_and_what_that_code_asks_for(written: Written) -> None:
     logger.error("plain")
     logger.error("away", extra=problem_fields(Problem.NATS_UNAVAILABLE))
     try:

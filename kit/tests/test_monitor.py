@@ -12,13 +12,13 @@ from fleet_testkit.nats_server import free_port
 from fleet_testkit.waiting import wait_until
 
 
-def test_it_tells_that_it_lives_what_it_waits_for_and_its_metrics() -> None:
+def test_it_answers_health_readiness_and_metrics() -> None:
     missing = {"nats": "not there yet"}
     with (
         monitored("127.0.0.1", 0, new_registry("tested"), lambda: missing) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client,
     ):
-        assert client.get("/health").json() == {"status": "ok", "waiting_for": missing}
+        assert client.get("/health").json() == {"status": "degraded", "waiting_for": missing}
         waiting = client.get("/ready")
         assert (waiting.status_code, waiting.json()["waiting_for"]) == (503, missing)
         missing = {}

@@ -195,7 +195,7 @@ async def test_a_link_is_not_ready_before_its_hooks_have_succeeded_and_says_what
 
 
 @pytest.mark.own_nats
-async def test_a_mirror_tells_every_change_also_those_that_happened_during_an_outage(
+async def test_a_mirror_reports_every_change_also_those_that_happened_during_an_outage(
     link: NatsLink, nats_server: NatsServer
 ) -> None:
     changes: list[tuple[str, bytes | None]] = []

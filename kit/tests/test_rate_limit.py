@@ -76,7 +76,7 @@ def test_the_next_outage_is_news(failures: RateLimitedLog, caplog: pytest.LogCap
     assert levels_and_messages(caplog) == [(logging.WARNING, "tidying was interrupted: The shelf is away.")] * 2
 
 
-def test_an_outage_tells_what_it_is_without_its_traceback(
+def test_an_outage_is_logged_without_its_traceback(
     failures: RateLimitedLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures.log(logger, "tidying was interrupted", ShelfAway(reason="stolen"))
@@ -91,10 +91,12 @@ def test_an_outage_tells_what_it_is_without_its_traceback(
         "retryable": True,
     }
     assert nats.__dict__["err_id"] == "ERR-PYOCO-0003"
-    assert shelf.funcName == "test_an_outage_tells_what_it_is_without_its_traceback"
+    assert shelf.funcName == "test_an_outage_is_logged_without_its_traceback"
 
 
-def test_a_surprise_tells_its_traceback_once(failures: RateLimitedLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_logged_with_its_traceback_once(
+    failures: RateLimitedLog, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(2):
         failures.log(logger, "tidying was interrupted", KeyError("x"))
     first, second = caplog.records

@@ -222,7 +222,7 @@ async def test_a_clients_trace_is_propagated_without_a_recorder() -> None:
         assert (await client.get("/things/a", headers=twice)).json() == {"trace": None}
 
 
-async def test_clients_need_not_be_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_trace_of_a_client_is_ignored_without_propagators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_PROPAGATORS", "none")
     async with running(app_under_test()) as client:
         assert (await client.get("/things/a", headers=REMOTE.headers)).json() == {"trace": None}

@@ -67,7 +67,7 @@ def test_a_data_dir_with_a_long_path_gets_its_sockets_a_short_one(tmp_path: Path
     assert not folder.sockets.exists()
 
 
-def test_a_disk_that_is_nearly_full_is_told_and_a_full_one_refused(tmp_path: Path) -> None:
+def test_a_disk_that_is_nearly_full_is_reported_and_a_full_one_refused(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path)
     assert check_disk(folder, DiskLimits(disk_free_min_bytes=0, disk_free_warn_bytes=0)) is None
     warning = check_disk(folder, DiskLimits(disk_free_min_bytes=0, disk_free_warn_bytes=2**60))

@@ -43,7 +43,7 @@ async def written(tmp_path: Path, part: str, *texts: bytes, settings: FleetSetti
         ("runs-api", 'odd " \\ \x01 text', "WARNING", 'odd " \\ \x01 text', "http"),
     ],
 )
-async def test_its_level_and_its_message_are_told(
+async def test_its_level_and_its_message_are_logged(
     tmp_path: Path, part: str, text: str, level: str, message: str, service: str
 ) -> None:
     lines = await written(tmp_path, part, text.encode() + b"\n")
@@ -70,7 +70,7 @@ async def test_lines_are_put_together_and_the_last_one_needs_no_end(tmp_path: Pa
     assert [json.loads(line)["message"] for line in lines] == ["one", "two", "three"]
 
 
-async def test_what_is_no_text_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
+async def test_what_is_no_text_is_logged_as_far_as_it_goes(tmp_path: Path) -> None:
     lines = await written(tmp_path, "nats", b"\xff" * 40_000)
     assert check_log_lines(lines, of="nats") >= 1
 

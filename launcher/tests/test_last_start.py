@@ -97,7 +97,7 @@ def test_a_ledger_elsewhere_is_left_only_by_saying_so(folder: DataFolder) -> Non
     assert start(folder) == []
 
 
-def test_what_is_remembered_is_nobody_elses_and_tells_no_secret(folder: DataFolder) -> None:
+def test_the_remembered_start_is_private_and_holds_no_secret(folder: DataFolder) -> None:
     start(folder, runs_database_url=POSTGRES, http_auth_mode="api_key")
     assert stat.S_IMODE(folder.last_start.stat().st_mode) == 0o600
     assert "hush" not in folder.last_start.read_text()
@@ -113,9 +113,7 @@ def test_a_data_dir_that_was_moved_has_the_same_ledger(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.5", "fleet.example"])
-def test_a_gateway_that_other_machines_can_reach_wants_to_be_told_who_may_come_in(
-    folder: DataFolder, host: str
-) -> None:
+def test_a_gateway_that_other_machines_can_reach_needs_an_auth_mode(folder: DataFolder, host: str) -> None:
     with pytest.raises(LaunchError, match="none of them would need a key; add --auth api_key, or say --auth none"):
         start(folder, host=host)
     assert start(folder, host=host, http_auth_mode="none") == []

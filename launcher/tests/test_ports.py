@@ -28,7 +28,7 @@ def test_a_host_that_is_not_of_this_machine_is_refused() -> None:
         check_gateway_port("192.0.2.1", 8000)
 
 
-def test_a_port_for_metrics_that_is_taken_is_told_whichever_of_them_it_is() -> None:
+def test_a_port_for_metrics_that_is_taken_is_reported_whichever_of_them_it_is() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for first in (port, port - 2):

@@ -106,7 +106,7 @@ async def test_what_a_crashed_part_had_started_goes_with_it(tmp_path: Path) -> N
         assert not child.is_running()
 
 
-async def test_a_part_that_lives_but_is_ill_is_shown_and_not_restarted(tmp_path: Path) -> None:
+async def test_a_part_that_runs_but_is_unhealthy_is_shown_and_not_restarted(tmp_path: Path) -> None:
     async with running(tmp_path, standin(tmp_path, "ill")) as watched:
         [state] = watched.supervisor.states
         pid = state.pid
@@ -124,7 +124,7 @@ async def test_a_part_that_lives_but_is_ill_is_shown_and_not_restarted(tmp_path:
     ]
 
 
-async def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
+async def test_a_command_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     missing = standin(tmp_path, "missing", command=[str(tmp_path / "no-such-program")])
     with pytest.raises(LaunchError, match=r"missing does not start \(exit code 1.*No such file"):
         async with running(tmp_path, missing):

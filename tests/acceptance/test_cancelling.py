@@ -23,7 +23,9 @@ def test_a_running_run_is_cancelled_within_moments(stack: Fleet) -> None:
     assert stack.client.post(f"/runs/{run_id}/cancel").json()["status"] == "CANCELLED"
 
 
-def test_chains_of_short_tasks_hear_their_cancel(stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path) -> None:
+def test_chains_of_short_tasks_notice_their_cancel(
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
+) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "chains", tag="chains", flows_dir=flows_dir):
         for number in range(15):
             run_id = submit(stack.client, "chain", tag="chains", marks=str(marks), label=str(number))
@@ -111,7 +113,7 @@ def test_runs_that_are_cancelled_while_they_fail_all_end(
 
 
 @pytest.mark.also_composed("PostgreSQL")
-def test_two_who_cancel_at_once_are_told_the_same(stack: Fleet) -> None:
+def test_two_cancels_at_once_get_the_same_answer(stack: Fleet) -> None:
     def cancel(reason: str) -> dict[str, Any]:
         answer: dict[str, Any] = stack.client.post(f"/runs/{run_id}/cancel", json={"reason": reason}).json()
         return {name: answer[name] for name in ("cancel_requested_at", "cancel_requested_by", "cancel_reason")}

@@ -11,13 +11,16 @@ import httpx
 import psutil
 import pytest
 
+from fleet_testkit.documented_commands import CommandShell
 from fleet_testkit.nats_server import free_port
-from fleet_testkit.newcomer import Newcomer
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import is_alive
 from fleet_testkit.waiting import wait_until
 
-pytestmark = pytest.mark.embedded_only("the script ./fleet, sockets and the lock of the data dir")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.embedded_only("the script ./fleet, sockets and the lock of the data dir"),
+]
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -79,24 +82,24 @@ def test_help_lists_every_command_that_the_script_takes() -> None:
     assert taken - {"-h", "--help"} == listed
 
 
-def test_what_readme_and_stack_tell_to_type_works_with_keys_on_a_fresh_data_dir(short_path: Path) -> None:
+def test_the_commands_of_readme_and_stack_work_with_keys_on_a_fresh_data_dir(short_path: Path) -> None:
     (short_path / "flows").mkdir()
     (short_path / "flows" / "weather.py").write_text(
         "from pyoco import Flow, task\n\n@task\ndef report():\n    return 21\n\nflow = Flow('weather') >> report\n"
     )
-    newcomer, separate = Newcomer(short_path, PYOCO_FLOWS_DIR=str(short_path / "flows")), None
+    shell, separate = CommandShell(short_path, PYOCO_FLOWS_DIR=str(short_path / "flows")), None
     readme = (REPOSITORY / "README.md").read_text()
     chapter = readme[readme.index("## API keys") :]
     start, create, ask, list_keys, revoke, stop = chapter.split("```\n")[1].splitlines()
     try:
-        printed = newcomer.types(start)
+        printed = shell.run(start)
         invited = dict(line.split(": ", 1) for line in printed.splitlines() if line.startswith(("make a key", "try")))
-        admin = newcomer.types(f'{create}\necho "$KEY"').strip()
-        assert newcomer.types(ask, KEY=admin) == "[]"
+        admin = shell.run(f'{create}\necho "$KEY"').strip()
+        assert shell.run(ask, KEY=admin) == "[]"
 
-        made, tried = newcomer.types(f'{invited["make a key"]}; echo "$KEY"; {invited["try"]}').strip().split("\n")
+        made, tried = shell.run(f'{invited["make a key"]}; echo "$KEY"; {invited["try"]}').strip().split("\n")
         headers = {"X-API-Key": made}
-        with httpx.Client(base_url=f"http://127.0.0.1:{newcomer.port}", timeout=30, headers=headers) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{shell.port}", timeout=30, headers=headers) as client:
             [ended] = wait_ended(client, [json.loads(tried)["run_id"]])
             assert (ended["flow_name"], ended["status"]) == ("weather", "COMPLETED")
             waiting = client.post("/runs", json={"flow_name": "weather", "tag": "gpu"}).json()["run_id"]
@@ -105,20 +108,20 @@ def test_what_readme_and_stack_tell_to_type_works_with_keys_on_a_fresh_data_dir(
                 answer: dict[str, Any] = client.get(f"/runs/{waiting}").json()
                 return answer
 
-            separate = newcomer.starts(shown()["waiting_detail"].partition(" with: ")[2])
+            separate = shell.start(shown()["waiting_detail"].partition(" with: ")[2])
             assert wait_ended(client, [waiting])[0]["status"] == "COMPLETED"
             worker = shown()["worker_id"]
 
             [key_id] = re.findall(r"[0-9a-f]{16}", admin)[:1]
-            assert key_id in newcomer.types(list_keys)
-            newcomer.types(revoke.replace("7f1c0d3b9a52e684", key_id))
+            assert key_id in shell.run(list_keys)
+            shell.run(revoke.replace("7f1c0d3b9a52e684", key_id))
             wait_until(
                 lambda: client.get("/runs", headers={"X-API-Key": admin}).status_code == httpx.codes.FORBIDDEN,
                 within=30,
                 what="the key refused",
             )
     finally:
-        stopped = newcomer.types(stop)
+        stopped = shell.run(stop)
         if separate is not None:
             goes_on = separate.poll() is None
             separate.terminate()

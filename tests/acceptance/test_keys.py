@@ -18,7 +18,7 @@ MOST_SECONDS_TO_BITE = 3.0
 
 @pytest.mark.also_composed("the gateway's cache and auth are in two containers")
 @pytest.mark.parametrize("how", ["command", "http"])
-def test_a_revocation_bites_within_three_seconds_through_the_gateway(guarded: Fleet, how: str) -> None:
+def test_a_revoked_key_is_refused_within_three_seconds_through_the_gateway(guarded: Fleet, how: str) -> None:
     # Once is enough: a machine that stands still makes it longer, nothing makes it shorter.
     wait_until(
         lambda: _seconds_to_bite(guarded, how) < MOST_SECONDS_TO_BITE, within=20, what="a revocation biting in time"

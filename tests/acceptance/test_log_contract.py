@@ -43,7 +43,7 @@ def every_log(stack: Stack) -> str:
     return "".join(log.read_text(errors="replace") for log in (stack.data_dir / "logs").glob("*.log"))
 
 
-def test_a_canary_is_told_by_debug_lines_and_in_what_a_flow_raised_and_a_secret_by_none(
+def test_a_canary_is_in_debug_lines_and_in_what_a_flow_raised_and_a_secret_in_none(
     talkative: Stack, marks: Path, tmp_path: Path
 ) -> None:
     client = talkative.client
@@ -104,7 +104,7 @@ def test_neither_flows_nor_their_worker_see_a_secret_of_the_other_parts(talkativ
         assert seen["worker"] == {}
 
 
-def test_every_event_of_the_contract_is_told_with_its_meta(talkative: Stack, tmp_path: Path) -> None:
+def test_every_event_of_the_contract_is_logged_with_its_meta(talkative: Stack, tmp_path: Path) -> None:
     client = talkative.client
     client.headers.update(issue_key(talkative, "events"))
     wheel = build_wheel(tmp_path, "stall", modules={"stall.py": "VERSION = 1\n"})

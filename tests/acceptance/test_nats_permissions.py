@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import nats
 import nkeys
@@ -22,6 +23,7 @@ from fleet_testkit.nats_users import operator_file, worker_file
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import eventually
+from fleet_testkit.worker_process import WorkerProcess
 
 API = "$JS.API"
 STREAMS = [
@@ -272,6 +274,54 @@ async def test_a_worker_cannot_wipe_what_it_may_write(stack: Fleet) -> None:
                 assert b"rollup not permitted" in answer.data, subject
         read = f"{API}.DIRECT.GET.KV_pyoco_runs.$KV.pyoco_runs.{kept['run_id']}"
         assert kept["run_id"].encode() in (await worker.client.request(read, b"", timeout=30)).data
+
+
+async def test_a_snapshot_that_a_worker_removes_is_soon_put_back_from_the_ledger(
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
+) -> None:
+    """NATS allows or refuses subjects, not headers: whoever may write a key may leave the marker of its deletion."""
+    gate = tmp_path / "gate"
+
+    def start(flow: str, tag: str, **params: str) -> list[str]:
+        return [submit(stack.client, flow, tag=tag, label=f"{tag}-{how}", **params) for how in ("DEL", "PURGE")]
+
+    def wait(run_ids: list[str]) -> list[dict[str, Any]]:
+        return wait_ended(stack.client, run_ids, within=20)
+
+    def executed(label: str) -> int:
+        return marks.read_text().split().count(label)
+
+    def worker_of(tag: str) -> WorkerProcess:
+        return WorkerProcess(stack.nats_url, tmp_path, f"of-{tag}", tag=tag, flows_dir=flows_dir, slots=2)
+
+    with worker_of("removed"):
+        ended = await asyncio.to_thread(lambda: wait(start("marked", "removed", marks=str(marks))))
+        held = start("gated", "removed", marks=str(marks), gate=str(gate))
+        queued = start("marked", "removed-later", marks=str(marks))
+        await eventually(lambda: executed("removed-DEL") == executed("removed-PURGE") == 2, what="the runs held")
+        async with connected(stack, "worker") as worker:
+            for one, other in ([run["run_id"] for run in ended], held, queued):
+                for run_id, operation in ((one, "DEL"), (other, "PURGE")):
+                    answer = await worker.client.request(
+                        f"$KV.pyoco_runs.{run_id}", b"", headers={"KV-Operation": operation}, timeout=30
+                    )
+                    assert b'"seq"' in answer.data
+            # What expires by itself would need no marker.
+            answer = await worker.client.request(
+                f"$KV.pyoco_runs.{held[0]}", b"", headers={"Nats-TTL": "1s"}, timeout=30
+            )
+            assert b"per-message TTL is disabled" in answer.data
+        gate.touch()
+        for run in await asyncio.to_thread(lambda: wait(held)):
+            assert run["status"] == "COMPLETED"
+    with worker_of("removed-later"):
+        for run in await asyncio.to_thread(lambda: wait(queued)):
+            assert run["status"] == "COMPLETED"
+    again = await asyncio.to_thread(lambda: wait([run["run_id"] for run in ended]))
+    for run, before in zip(again, ended, strict=True):
+        for name in ("status", "result", "attempt", "worker_id", "end_time", "tasks"):
+            assert run[name] == before[name], name
+    assert executed("removed-later-DEL") == executed("removed-later-PURGE") == 1
 
 
 @pytest.mark.also_composed("secrets")

@@ -24,7 +24,10 @@ from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 
-pytestmark = pytest.mark.embedded_only("commands of the launcher, and a NATS that it does not start")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.embedded_only("commands of the launcher, and a NATS that it does not start"),
+]
 
 
 def runs_on(stack: Stack, tag: str) -> str:

@@ -201,7 +201,7 @@ def test_what_follows_a_good_request_on_its_connection_needs_a_key_of_its_own(gu
         "Content-Length: +6",
     ],
 )
-def test_a_request_is_not_smuggled_past_the_door_inside_another(guarded: Fleet, limited: str, framing: str) -> None:
+def test_a_request_is_not_smuggled_past_auth_inside_another(guarded: Fleet, limited: str, framing: str) -> None:
     """nginx and the services must agree where a request ends, or the rest of it would come without a verdict."""
     inner = (
         "GET /workers HTTP/1.1\r\nHost: localhost\r\nX-Pyoco-Tenant-Id: operators\r\nX-Pyoco-Scopes: admin\r\n\r\n"

@@ -390,7 +390,7 @@ def test_what_is_said_to_be_missing_is_named_nowhere_in_the_code() -> None:
 
 
 @pytest.mark.parametrize("problem", [pytest.param(p, id=p.err_id) for p in Problem if p not in NOT_YET])
-def test_a_problem_is_told_with_its_ids_where_the_table_says(ground: Ground, problem: Problem) -> None:
+def test_a_problem_is_reported_with_its_ids_where_the_table_says(ground: Ground, problem: Problem) -> None:
     reports = [producer(ground, problem) for producer in PRODUCERS[problem]]
     for evidence in reports:
         match evidence:

@@ -40,6 +40,9 @@ TABLE: dict[Route, Scope] = {
     ("GET", "/dlq/{letter_id}"): Scope.RUNS_READ,
     ("DELETE", "/dlq/{letter_id}"): Scope.RUNS_WRITE,
     ("POST", "/dlq/{letter_id}/requeue"): Scope.RUNS_WRITE,
+    ("GET", "/flows"): Scope.WORKERS_READ,
+    ("GET", "/flows/events"): Scope.WORKERS_READ,
+    ("GET", "/flows/{flow_name}"): Scope.WORKERS_READ,
     ("GET", "/fleet/metrics"): Scope.METRICS_READ,
     ("GET", "/workers"): Scope.WORKERS_READ,
     ("GET", "/workers/events"): Scope.WORKERS_READ,
@@ -120,7 +123,7 @@ def ask(stack: Fleet, route: Route, headers: dict[str, str], **in_path: str) -> 
     places = {
         "run_id": str(uuid.uuid4()),
         "letter_id": "999999999",
-        **dict.fromkeys(("key_id", "worker_id", "wheel_name"), "nobody"),
+        **dict.fromkeys(("key_id", "worker_id", "wheel_name", "flow_name"), "nobody"),
         **in_path,
     }
     with stack.client.stream(method, path.format(**places), headers=headers, **BODIES.get(route, {})) as answer:
@@ -162,7 +165,7 @@ def test_with_a_key_that_is_none_nobody_gets_in(guarded: Fleet, keys: Keys, rout
 
 
 @pytest.mark.parametrize(("route", "scope"), TABLE.items())
-def test_a_key_without_the_scope_is_told_which_one_it_lacks(
+def test_a_key_without_the_scope_is_refused_with_the_missing_one(
     guarded: Fleet, keys: Keys, route: Route, scope: Scope
 ) -> None:
     status, meta = ask(guarded, route, keys.all_but[scope])
@@ -190,7 +193,11 @@ LISTS = {("GET", "/runs"), ("GET", "/dlq"), ("DELETE", "/dlq"), ("GET", "/dlq/gr
 @pytest.mark.parametrize("route", [*TABLE, *OPEN])
 def test_a_parameter_that_the_route_does_not_know_is_refused(guarded: Fleet, keys: Keys, route: Route) -> None:
     method, path = route[0], OUTSIDE.get(route[1], route[1])
-    places = {"run_id": str(uuid.uuid4()), "letter_id": "1", "key_id": "x", "worker_id": "x", "wheel_name": "x"}
+    places = {
+        "run_id": str(uuid.uuid4()),
+        "letter_id": "1",
+        **dict.fromkeys(("key_id", "worker_id", "wheel_name", "flow_name"), "x"),
+    }
     answer = guarded.client.request(method, path.format(**places), params={"limti": 7}, headers=keys.admin)
     assert answer.status_code == 422
     if method != "HEAD":
@@ -238,7 +245,7 @@ def test_no_way_of_writing_the_address_leads_to_metrics_without_a_key(
         assert b"pyoco_" not in answer
 
 
-def test_the_gateways_metrics_tell_nothing_of_anybodys_flows(guarded: Fleet, keys: Keys, foreign_run: str) -> None:
+def test_the_gateways_metrics_contain_nothing_of_anybodys_flows(guarded: Fleet, keys: Keys, foreign_run: str) -> None:
     text = guarded.client.get("/metrics", headers=keys.only[Scope.METRICS_READ]).text
     assert "pyoco_runs_total{" in text
     assert "hello" not in text

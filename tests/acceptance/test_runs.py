@@ -101,7 +101,7 @@ def test_the_branching_example_takes_one_branch(
     assert packed == [f"packed {item} ({number} of {len(items)})" for number, item in enumerate(items, 1)]
 
 
-def test_the_long_example_shows_that_it_lives_while_it_works(stack: Fleet, wire: Wire) -> None:
+def test_the_long_example_sends_heartbeats_while_it_works(stack: Fleet, wire: Wire) -> None:
     run_id = submit(stack.client, "long", seconds=2.4)
     wait_until(lambda: "step 1 of 12" in output_lines(wire, run_id), what="the first output")
     assert stack.client.get(f"/runs/{run_id}").json()["status"] == "RUNNING"
@@ -173,7 +173,7 @@ def test_a_whole_number_of_any_size_reaches_the_flow(stack: Fleet) -> None:
 
 
 @pytest.mark.also_composed("PostgreSQL")
-def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
+def test_an_output_that_json_cannot_hold_is_shown_as_far_as_it_can_be(
     stack: Fleet, flows_dir: Path, tmp_path: Path
 ) -> None:
     with WorkerProcess(stack.nats_url, tmp_path, "speechless", tag="speechless", flows_dir=flows_dir):
@@ -193,7 +193,7 @@ def test_an_output_that_json_cannot_hold_is_told_as_well_as_it_can(
 
 
 @pytest.mark.also_composed("PostgreSQL")
-def test_an_error_that_the_database_cannot_hold_is_told_as_well_as_it_can(
+def test_an_error_that_the_database_cannot_hold_is_shown_as_far_as_it_can_be(
     stack: Fleet, flows_dir: Path, tmp_path: Path
 ) -> None:
     body = {"flow_name": "choking", "tag": "choking", "retry": {"max_attempts": 2, "base_seconds": 0}}

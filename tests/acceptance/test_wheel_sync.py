@@ -15,6 +15,8 @@ from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "wheel"
 SHOP = """
 import os
@@ -81,7 +83,7 @@ def wait_installed(stack: Fleet, *names: str) -> None:
 
 
 @pytest.mark.also_composed("the installer of the image, a read-only file system")
-def test_versions_come_and_go_while_runs_go_on_and_every_attempt_tells_what_it_ran_with(
+def test_versions_come_and_go_while_runs_go_on_and_every_attempt_records_its_wheels(
     synced: Fleet, tmp_path: Path, shared_folder: Path
 ) -> None:
     go = shared_folder / "go"

@@ -53,7 +53,7 @@ def test_a_wheel_goes_in_comes_out_and_is_deleted(stack: Fleet, tmp_path: Path) 
 
 
 @pytest.mark.also_composed("networks and identity")
-def test_the_history_tells_who_did_it_from_where_and_nobody_can_lie_about_it(guarded: Fleet, tmp_path: Path) -> None:
+def test_the_history_records_who_did_it_from_where_and_nobody_can_forge_it(guarded: Fleet, tmp_path: Path) -> None:
     caller = issue_key(guarded, "acme")
     lies = {
         "X-Real-IP": "192.0.2.1",

@@ -170,7 +170,7 @@ def hasty(new_fleet: MakesFleets, tmp_path: Path) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_watcher_sees_a_worker_come_be_drained_die_and_be_forgotten(
+def test_a_watcher_sees_a_worker_register_drain_die_and_be_removed(
     hasty: Fleet, tmp_path: Path, flows_dir: Path
 ) -> None:
     crew = Crew(hasty, tmp_path, flows_dir, "default")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from bench.figures import Figure
 from bench.measures import GROUPS
-from bench.report import document, number, table
+from bench.report import document, missed_limits, number, table
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,12 @@ def test_the_table_aligns_its_columns_and_marks_what_is_missing() -> None:
     assert len({len(line) for line in lines}) == 1
     assert lines[1].split() == ["submit", "per", "s", "1,234", "617", "2.00×"]
     assert lines[2].split() == ["list", "ms", "2.50", "–", "–"]
+
+
+def test_a_figure_that_is_not_under_its_limit_is_said_to_have_failed() -> None:
+    within, over = Figure("p99", "ms", 99.9, None, limit=100.0), Figure("p99", "ms", 130.2, None, limit=100.0)
+    assert missed_limits([within, Figure("max", "ms", 500.0, None)]) == []
+    assert missed_limits([within, over]) == ["FAILED: p99 is 130 ms, and must stay under 100"]
 
 
 @pytest.mark.parametrize(("value", "shown"), [(12345.6, "12,346"), (12.34, "12.3"), (0.123, "0.12"), (None, "–")])

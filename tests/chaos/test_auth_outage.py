@@ -16,9 +16,7 @@ STALE_SECONDS = 4.0
 
 
 @pytest.mark.own_nats
-def test_the_door_stays_open_to_known_keys_for_a_while_and_then_closes(
-    nats_server: NatsServer, tmp_path: Path
-) -> None:
+def test_known_keys_are_let_in_for_a_while_and_then_none(nats_server: NatsServer, tmp_path: Path) -> None:
     env = {"PYOCO_AUTH_STALE_SEC": str(STALE_SECONDS), "PYOCO_WORKERS": "0"}
     options = ("--nats-url", nats_server.url, "--auth", "api_key")
     with Stack(tmp_path / "data", *options, with_nats=False, with_worker=False, env=env) as stack:

@@ -38,7 +38,7 @@ def test_a_full_disk_is_answered_and_afterwards_work_goes_on(
             assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, answer.text
             assert "no space left on the data disk" in answer.json()["detail"]
         health = stack.client.get("/health")
-        assert health.status_code == httpx.codes.OK
+        assert (health.status_code, health.json()["status"]) == (httpx.codes.OK, "degraded")
         assert "are free on the data disk" in health.json()["waiting_for"]["disk"]
         assert {run["run_id"] for run in stack.client.get("/runs").json()} == {held, queued}
         assert stack.client.get(f"/runs/{held}").json()["status"] == "RUNNING"
@@ -56,6 +56,7 @@ def test_a_full_disk_is_answered_and_afterwards_work_goes_on(
         assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
         assert sorted(marks.read_text().split()) == ["after", "held", "queued"]
         stack.wait_healthy()
+        assert stack.client.get("/health").json() == {"status": "ok", "waiting_for": {}}
 
 
 def nats_of(launcher: psutil.Process) -> set[int]:

@@ -35,6 +35,8 @@ from fleet_testkit.waiting import eventually
 from fleet_worker.job.disposition import Ended, Fenced
 from fleet_worker.settings import WorkerSettings
 
+pytestmark = pytest.mark.long
+
 # The same examples every time, unless somebody asks for so many new ones: what failed is printed either way.
 EXAMPLES = int(os.environ.get("FLEET_INTERLEAVINGS", "0"))
 WORKERS = 3
@@ -226,7 +228,7 @@ class Story:
             case Verb.CLAIM | Verb.CLAIM_IGNORING_CANCEL:
                 await worker.take(obeys_cancel=act.verb is Verb.CLAIM)
             case Verb.HEARTBEAT:
-                await worker.tend()
+                await worker.keep_alive()
             case Verb.COMPLETE:
                 await worker.end(RunStatus.COMPLETED)
             case Verb.FAIL:
@@ -329,7 +331,7 @@ class Story:
         return not (work.state.subjects or {}).get(subject)
 
     async def work_off(self, worker: ScriptedWorker) -> None:
-        await worker.tend()
+        await worker.keep_alive()
         await worker.end(RunStatus.COMPLETED)
         await worker.take()
 

@@ -16,6 +16,8 @@ from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack, is_alive
 from fleet_testkit.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 SERVICES = ["auth", "runs-api", "workers-api", "wheels-api", "gateway"]
 PARTS = ["nats", *SERVICES, "worker-1"]
 RUNS = 6

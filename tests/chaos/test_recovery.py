@@ -43,8 +43,15 @@ def is_killed(fleet: Stack, name: str) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("fault", [stands_still, is_killed])
-@pytest.mark.parametrize("name", ["nats", "runs-api", "worker-1"])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        *((name, fault) for name in ("nats", "runs-api", "worker-1") for fault in (stands_still, is_killed)),
+        # Every request passes both of them.
+        ("gateway", is_killed),
+        ("auth", is_killed),
+    ],
+)
 def test_the_last_run_ends_within_ten_seconds_after_the_part_is_back(
     name: str, fault: Callable[[Stack, str], None], fleet: Stack, marks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -310,7 +310,7 @@ def test_kill_9_of_a_worker(trial: Trial) -> None:
     trial.settle("a worker killed", also=held, **more)
 
 
-def test_what_one_replica_is_told_the_other_knows_in_a_moment(cluster: Cluster) -> None:
+def test_a_change_through_one_replica_is_seen_by_the_other_in_a_moment(cluster: Cluster) -> None:
     cluster.wait_whole()
     worker_id = cluster.client.get("/workers").json()[0]["worker_id"]
     for order, wanted in (("drain", True), ("resume", False)):

@@ -85,7 +85,7 @@ def test_only_hosts_that_it_knows_are_answered(tools: str) -> None:
 
 
 @pytest.mark.parametrize("tools", TOOLS)
-def test_what_goes_wrong_is_told_at_once(tools: str) -> None:
+def test_what_goes_wrong_is_reported_at_once(tools: str) -> None:
     def errors(container: str) -> list[str]:
         return [line for line in log(container) if "nginx.error" in line]
 

@@ -59,9 +59,7 @@ def test_the_gateway_has_no_build_tools(composed: ComposedFleet) -> None:
 
 
 @pytest.mark.parametrize("service", OURS)
-def test_an_image_tells_its_version_its_user_and_how_to_ask_for_its_health(
-    composed: ComposedFleet, service: str
-) -> None:
+def test_an_image_names_its_version_its_user_and_its_health_check(composed: ComposedFleet, service: str) -> None:
     image = json.loads(composed.docker("image", "inspect", f"pyoco-fleet/{service}:{IMAGES_TAG}"))[0]["Config"]
     labels = {name.rpartition(".")[2]: value for name, value in image["Labels"].items()}
     assert labels["version"] == IMAGES_TAG

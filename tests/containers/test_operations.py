@@ -206,7 +206,7 @@ def test_an_upgrade_under_load_loses_no_answered_run(
         composed.docker("tag", f"pyoco-fleet/{image}:{IMAGES_TAG}", f"pyoco-fleet/{image}:{before}")
     earlier = {run_id for (run_id,) in composed.ledger("SELECT run_id FROM runs")}
     composed.layered(PYOCO_VERSION=before).up("--scale", "worker=2")
-    with Load(composed.url, "hello", {"name": "load"}) as load:
+    with Load(composed.url, "hello", {}, label="name") as load:
         wait_until(lambda: len(load.accepted) > 20, within=60, what="the load begun")
         begun = time.monotonic()
         composed.up("--scale", "worker=2")
@@ -271,7 +271,7 @@ def _accepted(fleet: ComposedFleet) -> str | None:
 
 
 # The next test makes every container anew, with the tags of before.
-def test_what_a_run_without_a_worker_tells_to_type_keeps_layers_and_the_number_of_workers(
+def test_the_command_in_waiting_detail_keeps_layers_and_the_number_of_workers(
     composed: ComposedFleet, tmp_path: Path
 ) -> None:
     layer = tmp_path / "layer.yaml"

@@ -55,14 +55,14 @@ def test_the_page_names_every_setting_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(_fields()))
-def test_the_page_tells_the_default(name: str) -> None:
+def test_the_page_gives_the_default(name: str) -> None:
     shown = _page()[name][0]
     defaults = {_shown(default) for default in _fields()[name].values()}
     assert shown in defaults, f"the page says {shown}, the code {defaults}"
 
 
 @pytest.mark.parametrize("name", sorted(_fields()))
-def test_the_page_tells_only_processes_that_read_the_setting(name: str) -> None:
+def test_the_page_names_only_processes_that_read_the_setting(name: str) -> None:
     users = {user.strip() for user in _page()[name][2].split(",")}
     if "services" in users:
         users = users - {"services"} | SERVICES

@@ -9,16 +9,18 @@ from typing import Any
 import httpx
 import pytest
 
+from fleet_testkit.documented_commands import REPOSITORY, CommandShell
 from fleet_testkit.nats_server import free_port
-from fleet_testkit.newcomer import REPOSITORY, Newcomer
 from fleet_testkit.runs import wait_ended
 from fleet_testkit.waiting import wait_until
+
+pytestmark = pytest.mark.long
 
 TUTORIAL = REPOSITORY / "docs" / "tutorial"
 
 
 @pytest.fixture
-def newcomer(short_path: Path) -> Newcomer:
+def shell(short_path: Path) -> CommandShell:
     """The commands name a folder with the flows of the tutorial, and free ports."""
     flows = short_path / "my_flows"
     flows.mkdir()
@@ -32,7 +34,7 @@ def newcomer(short_path: Path) -> Newcomer:
         "4222": str(free_port()),
         "b-1.nk": str(short_path / "b-1.nk"),
     }
-    return Newcomer(short_path, instead)
+    return CommandShell(short_path, instead)
 
 
 def _blocks(text: str, language: str = "") -> list[str]:
@@ -44,48 +46,48 @@ def _commands(page: str) -> list[str]:
     return _blocks((TUTORIAL / page).read_text())
 
 
-def test_the_first_run(newcomer: Newcomer) -> None:
+def test_the_first_run(shell: CommandShell) -> None:
     start, _, submit, look, follow, cancel = _commands("first-run.md")
-    newcomer.types(f"{start.strip()} --detach")
+    shell.run(f"{start.strip()} --detach")
     try:
-        run_id = json.loads(newcomer.types(submit))["run_id"]
-        with httpx.Client(base_url=f"http://127.0.0.1:{newcomer.port}", timeout=30) as client:
+        run_id = json.loads(shell.run(submit))["run_id"]
+        with httpx.Client(base_url=f"http://127.0.0.1:{shell.port}", timeout=30) as client:
             wait_ended(client, [run_id])
-        seen = newcomer.types(re.sub(r"RUN=\S+", f"RUN={run_id}", look))
+        seen = shell.run(re.sub(r"RUN=\S+", f"RUN={run_id}", look))
         assert '"status":"COMPLETED","result":"Hello, Ada!"' in seen
-        assert "event: end" in newcomer.types(follow)
-        assert re.search('"status":"CANCELL(ING|ED)"', newcomer.types(cancel))
+        assert "event: end" in shell.run(follow)
+        assert re.search('"status":"CANCELL(ING|ED)"', shell.run(cancel))
     finally:
-        newcomer.types("./fleet down")
+        shell.run("./fleet down")
 
 
-def test_a_flow_of_ones_own(newcomer: Newcomer) -> None:
+def test_a_flow_of_ones_own(shell: CommandShell) -> None:
     start, fail, stop = _commands("own-flow.md")
     try:
-        assert '"result":"Nara: 21 °C"' in newcomer.types(start)
-        attempts = json.loads(newcomer.types(fail).splitlines()[-1])
+        assert '"result":"Nara: 21 °C"' in shell.run(start)
+        attempts = json.loads(shell.run(fail).splitlines()[-1])
         assert [attempt["attempt"] for attempt in attempts["attempts"]] == list(
             range(1, len(attempts["attempts"]) + 1)
         )
         assert attempts["status"] in ("COMPLETED", "FAILED")
         assert len(attempts["attempts"]) == attempts["failures"] + (attempts["status"] == "COMPLETED")
     finally:
-        newcomer.types(stop)
+        shell.run(stop)
 
 
-def test_a_worker_on_another_machine(newcomer: Newcomer) -> None:
+def test_a_worker_on_another_machine(shell: CommandShell) -> None:
     start, invite, work, use, wait, clean_up = _commands("two-machines.md")
-    newcomer.types(start)
+    shell.run(start)
     worker: subprocess.Popen[bytes] | None = None
     try:
-        newcomer.types(invite)
-        worker = newcomer.starts(work)
-        with httpx.Client(base_url=f"http://127.0.0.1:{newcomer.port}", timeout=30) as client:
+        shell.run(invite)
+        worker = shell.start(work)
+        with httpx.Client(base_url=f"http://127.0.0.1:{shell.port}", timeout=30) as client:
             wait_until(lambda: "b-1" in client.get("/workers").text, within=60, what="the worker in the list")
-            assert '"worker_id":"b-1"' in newcomer.types(use).splitlines()[-1]
+            assert '"worker_id":"b-1"' in shell.run(use).splitlines()[-1]
             _stop(worker)
 
-            run_id = json.loads(newcomer.types(wait))["run_id"]
+            run_id = json.loads(shell.run(wait))["run_id"]
 
             def run() -> dict[str, Any]:
                 answer: dict[str, Any] = client.get(f"/runs/{run_id}").json()
@@ -93,13 +95,13 @@ def test_a_worker_on_another_machine(newcomer: Newcomer) -> None:
 
             wait_until(lambda: run()["waiting_reason"] == "no_worker", within=60, what="the reason of the waiting")
             assert run()["status"] == "PENDING"
-            worker = newcomer.starts(work)
+            worker = shell.start(work)
             [ended] = wait_ended(client, [run_id], within=60)
             assert ended["status"] == "COMPLETED"
     finally:
         if worker is not None:
             _stop(worker)
-        newcomer.types(clean_up)
+        shell.run(clean_up)
 
 
 def _stop(worker: "subprocess.Popen[bytes]") -> None:

@@ -30,7 +30,7 @@ def test_what_looks_at_the_fleet_is_bounded_and_can_change_nothing(name: str) ->
             assert source in LAYER["volumes"]
 
 
-def test_everybody_who_makes_spans_is_told_where_to() -> None:
+def test_every_part_that_makes_spans_gets_the_address_to_send_them_to() -> None:
     traced = {name for name, service in LAYER["services"].items() if "image" not in service}
     assert traced == {"runs-api", "workers-api", "wheels-api", "auth", "worker"}
     for name in traced:

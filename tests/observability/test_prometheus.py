@@ -116,7 +116,7 @@ def summed(query: str) -> set[str]:
     return set(re.findall(r"\bsum\b(?:\s*(?:by|without)\s*\([^)]*\))?\s*\(\s*(pyoco_\w+)", query))
 
 
-def test_what_every_replica_tells_alike_is_never_added_up(schema: dict[str, Any]) -> None:
+def test_what_every_replica_exposes_alike_is_never_added_up(schema: dict[str, Any]) -> None:
     alike = {metric["name"] for metric in schema["metrics"] if metric.get("fleet_wide")}
     assert {"pyoco_runs_total", "pyoco_queue_jobs"} <= alike
     assert summed('sum by (tag) (pyoco_queue_jobs{state="waiting"})') == {"pyoco_queue_jobs"}

@@ -65,6 +65,6 @@ def test_names_follow_the_conventions(schema: dict[str, Any]) -> None:
             assert metric.get("unit") or name in {"pyoco_ledger_commit_writes", "pyoco_run_attempts"}, name
 
 
-def test_the_build_tells_its_revision(scrapes: dict[str, Scrape]) -> None:
+def test_the_build_exposes_its_revision(scrapes: dict[str, Scrape]) -> None:
     for component, scrape in scrapes.items():
         assert scrape.value("pyoco_build_info", component=component, revision="abc123") == 1

@@ -146,13 +146,13 @@ def test_the_whole_way_of_a_run_is_one_tree(completed: Trace) -> None:
     assert trace.only("run.ingest", pyoco_run_status="COMPLETED").service == RUNS_API
 
 
-def test_the_queue_is_a_link_that_tells_how_long_the_job_waited(completed: Trace) -> None:
+def test_the_queue_is_a_link_with_the_time_that_the_job_waited(completed: Trace) -> None:
     [(linked, about)] = completed.only("run.process").links
     assert linked == completed.only("run.relay").span_id
     assert 0 <= about["pyoco.queue.wait_ms"] < 30_000
 
 
-def test_every_span_of_an_attempt_tells_what_it_is_about(scene: Scene, completed: Trace) -> None:
+def test_every_span_of_an_attempt_names_its_run(scene: Scene, completed: Trace) -> None:
     run_id = completed.only("run.accept").attributes["pyoco.run.id"]
     held_by = read(scene.stack.client, run_id)["worker_id"]
     about = {"pyoco.run.id": run_id, "pyoco.flow.name": "dag", "pyoco.tenant.id": "anonymous", "pyoco.tag": "default"}
@@ -199,7 +199,7 @@ def test_a_clients_trace_goes_all_the_way(scene: Scene) -> None:
     assert [(span.name, span.parent_id) for span in trace.orphans()] == [("POST /runs", CLIENT.span_id)]
 
 
-def test_a_trace_that_the_client_does_not_want_sampled_is_carried_and_not_told(scene: Scene) -> None:
+def test_a_trace_that_the_client_does_not_want_sampled_is_carried_and_not_exported(scene: Scene) -> None:
     run_id = scene.submit("hello", headers=UNSAMPLED.headers)
     [ended] = wait_ended(scene.stack.client, [run_id])
     assert ended["trace_id"] == UNSAMPLED.trace_id
@@ -208,7 +208,7 @@ def test_a_trace_that_the_client_does_not_want_sampled_is_carried_and_not_told(s
     assert scene.receiver.trace(UNSAMPLED.trace_id).spans == []
 
 
-def test_a_failing_flow_tells_what_went_wrong_and_where(failed: Trace) -> None:
+def test_a_failing_flow_records_what_went_wrong_and_where(failed: Trace) -> None:
     task = failed.only("task explode")
     assert task.is_error
     assert task.attributes["error.type"] == failed.only("run.execute").attributes["error.type"]

@@ -43,6 +43,22 @@ async def test_what_a_run_has_started_ends_with_it(
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
 
 
+async def test_what_a_run_has_started_ends_also_when_its_agent_is_killed(
+    desk: Desk, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    worker, bystander = start_worker("w1"), start_worker("w2", "--tags", "gpu")
+    file, others = tmp_path / "pids", tmp_path / "pids-of-others"
+    await desk.submit("fertile", file=str(file), wait=True)
+    of_others = await desk.submit("fertile", tag="gpu", file=str(others), wait=True)
+    await eventually(lambda: file.exists() and others.exists(), what="the processes", within=60)
+    started, spared = ([int(pid) for pid in one.read_text().split()] for one in (file, others))
+    worker.kill()
+    await eventually(lambda: not any(map(is_alive, started)), what="the processes of the run gone")
+    assert all(map(is_alive, [*spared, bystander.process.pid]))
+    await desk.change(of_others, lambda snapshot: snapshot.request_cancel(by="ada", now=1.0))
+    await desk.wait_ended(of_others)
+
+
 def is_alive(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)

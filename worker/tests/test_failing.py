@@ -121,6 +121,18 @@ async def test_messages_of_exceptions_can_be_kept_out_of_the_log(desk: Desk, sta
     assert "it broke" not in worker.log
 
 
+async def test_tracebacks_can_be_kept_out_of_the_log(desk: Desk, start_worker: StartWorker) -> None:
+    worker = start_worker("w1", PYOCO_LOG_INCLUDE_TRACEBACK="0")
+    run = await desk.wait_ended(await desk.submit("broken", message="it broke"))
+    assert "raise ValueError(message)" in run.task_records["raise_an_error"]["traceback"]
+    await desk.wait_queue_empty()
+    [line] = [line for line in worker.log_lines if "exc_type" in line and line.get("run_id") == run.run_id]
+    assert (line["exc_type"], line["exc_message"]) == ("ValueError", "it broke")
+    assert "exc_traceback" not in line
+    for of_a_traceback in ("raise ValueError(message)", "Traceback (most recent call last)", "exc_frames"):
+        assert of_a_traceback not in worker.log
+
+
 async def test_every_line_about_a_failed_flow_names_what_it_raised(desk: Desk, start_worker: StartWorker) -> None:
     worker = start_worker("w1")
     run_id = await desk.submit("broken", message="it broke")

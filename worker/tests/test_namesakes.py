@@ -136,7 +136,7 @@ async def test_of_two_that_found_the_name_free_the_record_decides(desk: Desk, na
         assert (left.instance_id, left.state) == (winner, WorkerState.STOPPED_GRACEFUL)
 
 
-async def test_a_killed_worker_is_followed_by_its_next_life_at_once(desk: Desk, start_worker: StartWorker) -> None:
+async def test_a_killed_worker_can_be_started_again_at_once(desk: Desk, start_worker: StartWorker) -> None:
     first = start_worker("w1")
     before = await registered(desk, "w1")
     first.kill()

@@ -82,7 +82,9 @@ async def test_what_the_worker_uses_is_measured_with_all_that_it_has_started(
     await wait_for(desk, "w1", lambda record: (record.machine.cpu_percent or 0.0) < 20.0)
 
 
-async def test_hidden_is_kept_across_lives_and_while_one_goes_on(desk: Desk, start_worker: StartWorker) -> None:
+async def test_hidden_is_kept_across_restarts_and_while_the_worker_runs(
+    desk: Desk, start_worker: StartWorker
+) -> None:
     old = WorkerRecord(
         worker_id="w1",
         instance_id="before",

@@ -1,11 +1,8 @@
 """What flows see and may read: nothing of the fleet's in their environment, and as another user not its files."""
 
-import contextlib
 import os
 import pwd
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fleet_contracts.status import RunStatus
+from fleet_testkit.other_user import NOBODY, python_of_nobody
 
 from .conftest import FLOWS, Desk, WorkerProcess
 
 StartWorker = Callable[..., WorkerProcess]
-NOBODY = "nobody"
 
 
 async def test_flows_have_the_callers_environment_without_that_of_the_fleet(
@@ -46,19 +43,8 @@ async def test_flows_have_the_callers_environment_without_that_of_the_fleet(
 
 @pytest.fixture
 def nobodys_python() -> dict[str, str]:
-    """An interpreter that another user can execute: that of the tests may be in somebody's home."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can run runners as another user")
-    packages = os.pathsep.join(path for path in sys.path if path and not path.startswith(sys.base_prefix))
-    env = {"PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"}
-    probe = f"import sys, fleet_worker.runner.main; open({str(FLOWS / 'tiny.py')!r}); assert sys.version_info[:2] == "
-    probe += str(sys.version_info[:2])
-    for python in (sys.executable, "/usr/bin/python3"):
-        with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            command = [python, "-c", probe]
-            subprocess.run(command, user=NOBODY, group="nogroup", extra_groups=[], cwd="/", env=env, check=True)
-            return {"python": python, **env}
-    pytest.skip(f"{NOBODY} can execute no Python {sys.version_info[:2]}, or cannot read {sys.prefix} and {FLOWS}")
+    python, env = python_of_nobody(FLOWS / "tiny.py")
+    return {"python": python, **env}
 
 
 @pytest.fixture

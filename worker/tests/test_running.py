@@ -1,11 +1,14 @@
 """A run from its job to its end, executed by a real worker."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fleet_contracts.control import Control, ControlKind
+from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_testkit.permissions import open_to_others
@@ -177,6 +180,23 @@ async def test_a_flow_of_ten_thousand_tasks_ends_with_a_snapshot_within_its_limi
     assert len(run.encode()) <= WorkerSettings().max_run_snapshot_bytes
     await desk.wait_queue_empty()
     assert "ERR-PYOCO-0010" not in worker.log
+
+
+async def test_params_that_do_not_fit_end_the_run_before_any_task_and_without_another_attempt(
+    desk: Desk, start_worker: StartWorker
+) -> None:
+    worker = start_worker("w1", PYOCO_LOG_EXCEPTION_MESSAGES="0")
+    job = desk.job("tiny", nam="Ada").model_copy(update={"retry": RetryPolicy(max_attempts=3, base_seconds=0)})
+    await desk.runs.create(job.run_id, RunSnapshot.pending(job, now=time.time()).encode())
+    await desk.queue(job)
+    run = await desk.wait_ended(job.run_id)
+    assert (run.status, run.attempt, run.tasks) == (RunStatus.FAILED, 1, {})
+    assert run.error == "no task takes the param 'nam'; did you mean 'name'?"
+    [letter] = await desk.dead_letters()
+    assert letter.reason == DeadLetterReason.EXECUTION_ERROR
+    # The log quotes nothing of what was submitted.
+    assert "run failed: its params do not fit the flow" in worker.log
+    assert "'nam'" not in worker.log
 
 
 async def test_output_beyond_the_limit_is_not_kept(desk: Desk, start_worker: StartWorker) -> None:

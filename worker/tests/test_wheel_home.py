@@ -16,7 +16,7 @@ from fleet_worker.wheels.home import WheelHome
 from fleet_worker.wheels.install import InstallFailed, install, why_unusable
 from fleet_worker.wheels.own_packages import own_packages
 
-from .shelf import pips_of
+from .wheel_store import pips_of
 
 HERE = Interpreter.here(own_packages())
 
@@ -44,7 +44,7 @@ async def add(home: WheelHome, tmp_path: Path, wheel: InstalledWheel) -> Path:
     return home.path_of(wheel)
 
 
-async def test_the_next_life_finds_what_is_in_force_and_nothing_unfinished(
+async def test_a_restarted_worker_finds_the_set_in_force_and_nothing_unfinished(
     home: WheelHome, folder: Path, tmp_path: Path
 ) -> None:
     wheel, other = described("a"), described("b")

@@ -24,7 +24,9 @@ from fleet_worker.wheels.home import WheelHome
 from fleet_worker.wheels.sync import SyncedWheels
 
 from .conftest import FLOWS, Desk, WorkerProcess
-from .shelf import FAST, SHOP, Shelf, pips_of, shop_wheel
+from .wheel_store import FAST, SHOP, WheelStore, pips_of, shop_wheel
+
+pytestmark = pytest.mark.long
 
 StartWorker = Callable[..., WorkerProcess]
 YAML = """
@@ -38,8 +40,8 @@ tasks:
 
 
 @pytest.fixture
-async def shelf(desk: Desk) -> Shelf:
-    return await Shelf.make(desk)
+async def store(desk: Desk) -> WheelStore:
+    return await WheelStore.make(desk)
 
 
 @pytest.fixture
@@ -76,11 +78,11 @@ async def run_yaml(desk: Desk, text: str) -> RunSnapshot:
 
 
 async def test_flows_of_a_wheel_run_and_the_attempt_records_which_wheels_it_had(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     wheel = shop_wheel(tmp_path / "in")
-    await shelf.put(wheel, tags="gpu,default")
-    await shelf.put(build_wheel(tmp_path / "in", "elsewhere"), tags="gpu")
+    await store.put(wheel, tags="gpu,default")
+    await store.put(build_wheel(tmp_path / "in", "elsewhere"), tags="gpu")
     worker = syncing("w1")
     run = await desk.wait_ended(await desk.submit("shop"))
     assert (run.status, run.result, run.attempt) == (RunStatus.COMPLETED, "1.0", 1), worker.log
@@ -89,7 +91,7 @@ async def test_flows_of_a_wheel_run_and_the_attempt_records_which_wheels_it_had(
     assert made.result == "1.0"
     own = await desk.wait_ended(await desk.submit("tiny"))
     assert (own.status, used(own)) == (RunStatus.COMPLETED, [wheel.name])
-    sync = await shelf.wait_installed("w1", wheel.name)
+    sync = await store.wait_installed("w1", wheel.name)
     (installed,) = sync.installed_wheels
     assert (installed.package, installed.version, installed.tags) == ("shop", "1.0", ["gpu", "default"])
     assert installed.sha256_hex == digest(wheel)
@@ -100,11 +102,11 @@ async def test_flows_of_a_wheel_run_and_the_attempt_records_which_wheels_it_had(
 
 
 async def test_the_wheels_of_an_attempt_are_recorded_from_its_claim_on_and_cost_no_write(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    name = await shelf.put(shop_wheel(tmp_path / "in"))
+    name = await store.put(shop_wheel(tmp_path / "in"))
     syncing("w1")
-    await shelf.wait_installed("w1", name)
+    await store.wait_installed("w1", name)
     assert (await desk.wait_ended(await desk.submit("shop"))).status is RunStatus.COMPLETED
     written: list[RunSnapshot] = []
 
@@ -128,12 +130,12 @@ async def test_the_wheels_of_an_attempt_are_recorded_from_its_claim_on_and_cost_
 
 
 async def test_plugin_tasks_and_callables_of_a_wheel_run_from_workflow_files_without_an_allow_list(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     syncing("w1")
     missing = await run_yaml(desk, YAML.format(task="ask", how="callable: shop:price"))
     assert (missing.status, missing.reason) == (RunStatus.FAILED, "callable_not_allowed")
-    await shelf.put(shop_wheel(tmp_path / "in"))
+    await store.put(shop_wheel(tmp_path / "in"))
     # At once: nobody waits for the next sync.
     used_task = await run_yaml(desk, YAML.format(task="ask", how="use: shop/price"))
     assert (used_task.status, used_task.result) == (RunStatus.COMPLETED, "2 x 1.0"), used_task.error
@@ -144,12 +146,12 @@ async def test_plugin_tasks_and_callables_of_a_wheel_run_from_workflow_files_wit
 
 
 async def test_a_run_that_was_submitted_right_after_an_upload_finds_its_flow_even_if_the_next_sync_is_far_away(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     worker = syncing("w1", "--slots", "2", PYOCO_WHEEL_SYNC_INTERVAL_SEC="600")
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
     wheel = shop_wheel(tmp_path / "in")
-    await shelf.put(wheel)
+    await store.put(wheel)
     run_ids = [await desk.submit("shop") for _ in range(5)]
     runs = [await desk.wait_ended(run_id) for run_id in run_ids]
     assert {(run.status, run.result) for run in runs} == {(RunStatus.COMPLETED, "1.0")}, worker.log
@@ -157,21 +159,21 @@ async def test_a_run_that_was_submitted_right_after_an_upload_finds_its_flow_eve
     assert await desk.dead_letters() == []
 
 
-async def test_an_upload_is_heard_of_at_once_even_if_the_next_sync_is_far_away(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+async def test_an_upload_is_installed_at_once_even_if_the_next_sync_is_far_away(
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    old = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    old = await store.put(shop_wheel(tmp_path / "in", "1.0"))
     syncing("w1", PYOCO_WHEEL_SYNC_INTERVAL_SEC="600")
-    await shelf.wait_installed("w1", old)
-    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
-    await shelf.wait_installed("w1", new)
+    await store.wait_installed("w1", old)
+    new = await store.put(shop_wheel(tmp_path / "in", "2.0"))
+    await store.wait_installed("w1", new)
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
 
 
 async def test_only_a_run_whose_flow_is_missing_costs_a_look_at_the_registry(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    await shelf.put(shop_wheel(tmp_path / "in"))
+    await store.put(shop_wheel(tmp_path / "in"))
     syncing("w1", PYOCO_WHEEL_SYNC_INTERVAL_SEC="600")
     assert (await desk.wait_ended(await desk.submit("shop"))).status is RunStatus.COMPLETED
     looks: list[bytes] = []
@@ -191,16 +193,16 @@ async def test_only_a_run_whose_flow_is_missing_costs_a_look_at_the_registry(
 
 
 async def test_a_new_version_is_used_by_the_next_run_while_a_run_on_the_old_one_ends_on_it(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     old, new = shop_wheel(tmp_path / "in", "1.0"), shop_wheel(tmp_path / "in", "1.10")
-    await shelf.put(old)
+    await store.put(old)
     worker = syncing("w1", "--slots", "3")
     long_runs = [await desk.submit("shop", file=str(tmp_path / "go")) for _ in range(2)]
     for run_id in long_runs:
         await desk.wait_running(run_id)
-    await shelf.put(new)
-    sync = await shelf.wait_installed("w1", new.name)
+    await store.put(new)
+    sync = await store.wait_installed("w1", new.name)
     assert (sync.updated_wheels, sync.removed_wheels) == ([new.name], [old.name])
     for _ in range(3):
         run = await desk.wait_ended(await desk.submit("shop"))
@@ -219,11 +221,11 @@ async def test_a_new_version_is_used_by_the_next_run_while_a_run_on_the_old_one_
 
 
 async def test_no_run_fails_or_is_begun_twice_while_wheels_change_again_and_again(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    names = [await shelf.put(shop_wheel(tmp_path / "in", "1.0"))]
+    names = [await store.put(shop_wheel(tmp_path / "in", "1.0"))]
     worker = syncing("w1", "--slots", "2")
-    await shelf.wait_installed("w1", names[0])
+    await store.wait_installed("w1", names[0])
     run_ids: list[str] = []
     submitting = True
 
@@ -234,8 +236,8 @@ async def test_no_run_fails_or_is_begun_twice_while_wheels_change_again_and_agai
 
     crowd = asyncio.create_task(submit())
     for number in range(1, 5):
-        names.append(await shelf.put(shop_wheel(tmp_path / "in", f"1.{number}")))
-        await shelf.wait_installed("w1", names[-1])
+        names.append(await store.put(shop_wheel(tmp_path / "in", f"1.{number}")))
+        await store.wait_installed("w1", names[-1])
     submitting = False
     await crowd
     runs = [await desk.wait_ended(run_id, within=60) for run_id in run_ids]
@@ -249,17 +251,17 @@ async def test_no_run_fails_or_is_begun_twice_while_wheels_change_again_and_agai
 
 
 async def test_a_removed_wheel_disappears_and_an_older_one_takes_its_place(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    old = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
-    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
+    old = await store.put(shop_wheel(tmp_path / "in", "1.0"))
+    new = await store.put(shop_wheel(tmp_path / "in", "2.0"))
     syncing("w1")
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
-    await shelf.delete(new)
-    await shelf.wait_installed("w1", old)
+    await store.delete(new)
+    await store.wait_installed("w1", old)
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "1.0"
-    await shelf.delete(old)
-    sync = await shelf.wait_installed("w1")
+    await store.delete(old)
+    sync = await store.wait_installed("w1")
     assert (sync.removed_wheels, sync.selected_count) == ([old], 0)
     run = await desk.wait_ended(await desk.submit("shop"))
     assert (run.status, run.reason, run.wheels) == (RunStatus.FAILED, "flow_not_found", [])
@@ -267,26 +269,26 @@ async def test_a_removed_wheel_disappears_and_an_older_one_takes_its_place(
 
 
 async def test_what_does_not_fit_is_skipped_with_a_reason_and_the_newest_that_fits_is_used(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     inside = tmp_path / "in"
-    fits = await shelf.put(shop_wheel(inside, "1.0"))
+    fits = await store.put(shop_wheel(inside, "1.0"))
     old_python = {
         "shop-2.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: shop\nVersion: 2.0\nRequires-Python: <3\n"
     }
     reasons = {
-        await shelf.put(shop_wheel(inside, "2.0", members=old_python)): "it requires Python <3",
-        await shelf.put(shop_wheel(inside, "3.0", python="cp39", abi="cp39", platform="win32")): "no tag of it fits",
-        await shelf.put(build_wheel(inside, "pyoco", "99.0")): "the worker itself is made with pyoco",
-        await shelf.put(
+        await store.put(shop_wheel(inside, "2.0", members=old_python)): "it requires Python <3",
+        await store.put(shop_wheel(inside, "3.0", python="cp39", abi="cp39", platform="win32")): "no tag of it fits",
+        await store.put(build_wheel(inside, "pyoco", "99.0")): "the worker itself is made with pyoco",
+        await store.put(
             build_wheel(inside, "sly", "1.0", modules={"fleet_worker/x.py": ""})
         ): "the module fleet_worker",
-        await shelf.put(build_wheel(inside, "deep", "1.0"), name="no wheel.zip"): "its name cannot be read",
+        await store.put(build_wheel(inside, "deep", "1.0"), name="no wheel.zip"): "its name cannot be read",
     }
     syncing("w1")
     run = await desk.wait_ended(await desk.submit("shop"))
     assert (run.result, used(run)) == ("1.0", [fits])
-    sync = await shelf.wait_installed("w1", fits)
+    sync = await store.wait_installed("w1", fits)
     assert sync.skipped_incompatible_count == len(reasons)
     assert {wheel.name for wheel in sync.skipped_incompatible} == reasons.keys()
     for wheel in sync.skipped_incompatible:
@@ -294,21 +296,21 @@ async def test_what_does_not_fit_is_skipped_with_a_reason_and_the_newest_that_fi
 
 
 async def test_a_failing_install_is_reported_once_and_the_set_before_stays_in_force_as_a_whole(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     inside = tmp_path / "in"
-    good = await shelf.put(shop_wheel(inside, "1.0"))
+    good = await store.put(shop_wheel(inside, "1.0"))
     worker = syncing("w1")
-    await shelf.wait_installed("w1", good)
-    await shelf.put(shop_wheel(inside, "2.0"))
-    await shelf.wait_installed("w1", "shop-2.0-py3-none-any.whl")
-    bad = await shelf.put(build_wheel(inside, "bad", members={"bad-1.0.dist-info/WHEEL": b"Wheel-Version: 9.0\n"}))
-    await shelf.put(shop_wheel(inside, "3.0"))
+    await store.wait_installed("w1", good)
+    await store.put(shop_wheel(inside, "2.0"))
+    await store.wait_installed("w1", "shop-2.0-py3-none-any.whl")
+    bad = await store.put(build_wheel(inside, "bad", members={"bad-1.0.dist-info/WHEEL": b"Wheel-Version: 9.0\n"}))
+    await store.put(shop_wheel(inside, "3.0"))
 
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure in the record")
+    failed = await store.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure in the record")
     assert bad in (failed.last_error or "")
     attempted = failed.last_attempt_at or 0.0
-    again = await shelf.wait_synced(
+    again = await store.wait_synced(
         "w1", lambda sync: (sync.last_attempt_at or 0) > attempted + 1, what="two more tries"
     )
     assert [wheel.name for wheel in again.installed_wheels] == ["shop-2.0-py3-none-any.whl"]
@@ -317,35 +319,35 @@ async def test_a_failing_install_is_reported_once_and_the_set_before_stays_in_fo
     assert "the last wheel sync failed" in (missing.error or "")
     logged = [line for line in worker.log_lines if line.get("err_id") == "ERR-PYOCO-0024"]
     assert len(logged) == 1, logged
-    await shelf.delete(bad)
-    await shelf.wait_installed("w1", "shop-3.0-py3-none-any.whl")
+    await store.delete(bad)
+    await store.wait_installed("w1", "shop-3.0-py3-none-any.whl")
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "3.0"
 
 
 async def test_a_damaged_object_is_never_installed(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    good = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    good = await store.put(shop_wheel(tmp_path / "in", "1.0"))
     worker = syncing("w1")
-    await shelf.wait_installed("w1", good)
+    await store.wait_installed("w1", good)
     worker.stop()
-    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
-    await shelf.spoil(new)
+    new = await store.put(shop_wheel(tmp_path / "in", "2.0"))
+    await store.corrupt(new)
     worker = syncing("w1")
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the damage in the record")
+    failed = await store.wait_synced("w1", lambda sync: sync.last_result == "error", what="the damage in the record")
     assert "damaged" in (failed.last_error or "")
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "1.0"
     assert any(line.get("err_id") == "ERR-PYOCO-0024" for line in worker.log_lines)
 
 
 async def test_a_broken_wheel_breaks_only_what_it_offers_and_the_run_says_why(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     modules = {"ruin.py": "import not_there_at_all\n", "trap.py": "import os\nos._exit(3)\n"}
     flows = {"ruined": "ruin:flow", "trapped": "trap:flow", "tiny": "ruin:tiny", "number": "json:__name__"}
     entry_points = {"pyoco.flows": flows, "pyoco.tasks": {"ruin": "ruin:offer"}}
-    await shelf.put(build_wheel(tmp_path / "in", "ruin", modules=modules, entry_points=entry_points))
-    await shelf.put(shop_wheel(tmp_path / "in"))
+    await store.put(build_wheel(tmp_path / "in", "ruin", modules=modules, entry_points=entry_points))
+    await store.put(shop_wheel(tmp_path / "in"))
     worker = syncing("w1")
     ruined = await desk.wait_ended(await desk.submit("ruined"))
     assert (ruined.status, ruined.reason) == (RunStatus.FAILED, "flow_not_found")
@@ -367,11 +369,11 @@ async def test_a_broken_wheel_breaks_only_what_it_offers_and_the_run_says_why(
 
 
 async def test_a_restarted_worker_has_its_wheels_without_fetching_or_installing_anything(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    name = await shelf.put(shop_wheel(tmp_path / "in"))
+    name = await store.put(shop_wheel(tmp_path / "in"))
     worker = syncing("w1")
-    await shelf.wait_installed("w1", name)
+    await store.wait_installed("w1", name)
     (tree,) = home_of(tmp_path).glob("*/trees/*")
     made = tree.stat().st_ino
     worker.kill()
@@ -380,7 +382,7 @@ async def test_a_restarted_worker_has_its_wheels_without_fetching_or_installing_
     await desk.link.jetstream.purge_stream("OBJ_pyoco_wheels", subject="$O.pyoco_wheels.C.>")
     assert info.state.messages > 1
     worker = syncing("w2")
-    await shelf.wait_installed("w2", name)
+    await store.wait_installed("w2", name)
     run = await desk.wait_ended(await desk.submit("shop"))
     assert (run.status, run.worker_id) == (RunStatus.COMPLETED, "w2")
     assert tree.stat().st_ino == made
@@ -388,15 +390,15 @@ async def test_a_restarted_worker_has_its_wheels_without_fetching_or_installing_
 
 
 async def test_a_worker_killed_in_the_middle_of_an_install_leaves_nothing_that_is_ever_used(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    good = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    good = await store.put(shop_wheel(tmp_path / "in", "1.0"))
     worker = syncing("w1")
-    await shelf.wait_installed("w1", good)
+    await store.wait_installed("w1", good)
     # Enough files to be caught in the act.
     many = {f"shop/part{number}.py": f"X = {number}\n" * 50 for number in range(2500)}
     modules = {"shop/__init__.py": SHOP.format(version="2.0"), **many}
-    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0", modules=modules))
+    new = await store.put(shop_wheel(tmp_path / "in", "2.0", modules=modules))
 
     (pip,) = wait_until(lambda: pips_of(worker.process.pid), within=30, what="pip at work")
     wait_until(lambda: list(home_of(tmp_path).glob("*/scratch/*/*")), what="something in the scratch folder")
@@ -407,18 +409,18 @@ async def test_a_worker_killed_in_the_middle_of_an_install_leaves_nothing_that_i
     note = json.loads(next(home_of(tmp_path).glob("*/wheels.json")).read_text())
     assert [wheel["name"] for wheel in note["wheels"]] == [good]
     syncing("w1")
-    await shelf.wait_installed("w1", new)
+    await store.wait_installed("w1", new)
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "2.0"
     assert not list(home_of(tmp_path).glob("*/scratch/*"))
     wait_until(lambda: trees_in(tmp_path) == ["shop"], what="the old tree removed")
 
 
 async def test_an_install_that_takes_too_long_is_ended_with_all_its_processes(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    await shelf.put(shop_wheel(tmp_path / "in"))
+    await store.put(shop_wheel(tmp_path / "in"))
     worker = syncing("w1", PYOCO_WHEEL_INSTALL_TIMEOUT_SEC="0.05")
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the timeout in the record")
+    failed = await store.wait_synced("w1", lambda sync: sync.last_result == "error", what="the timeout in the record")
     assert "PYOCO_WHEEL_INSTALL_TIMEOUT_SEC" in (failed.last_error or "")
     assert (await desk.wait_ended(await desk.submit("tiny"))).status is RunStatus.COMPLETED
     assert worker.stop() == 0
@@ -426,11 +428,11 @@ async def test_an_install_that_takes_too_long_is_ended_with_all_its_processes(
 
 @pytest.mark.own_nats
 async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is_followed_again(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path, nats_server: NatsServer
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path, nats_server: NatsServer
 ) -> None:
-    old = await shelf.put(shop_wheel(tmp_path / "in", "1.0"))
+    old = await store.put(shop_wheel(tmp_path / "in", "1.0"))
     worker = syncing("w1", "--slots", "2")
-    await shelf.wait_installed("w1", old)
+    await store.wait_installed("w1", old)
     nats_server.stop()
 
     async def is_logged() -> bool:
@@ -443,15 +445,15 @@ async def test_while_nats_is_away_the_wheels_stay_and_afterwards_the_registry_is
         await desk.link.wait_ready()
     run = await desk.wait_ended(await desk.submit("shop"), within=30)
     assert (run.result, used(run)) == ("1.0", [old])
-    new = await shelf.put(shop_wheel(tmp_path / "in", "2.0"))
-    await shelf.wait_installed("w1", new)
+    new = await store.put(shop_wheel(tmp_path / "in", "2.0"))
+    await store.wait_installed("w1", new)
     logged = [line for line in worker.log_lines if line.get("event") == "wheel_sync_failed"]
     assert len(logged) == 1
 
 
 @pytest.mark.own_nats
 async def test_a_run_that_misses_its_flow_while_nats_is_away_waits_until_it_is_back(
-    desk: Desk, shelf: Shelf, tmp_path: Path, nats_server: NatsServer
+    desk: Desk, store: WheelStore, tmp_path: Path, nats_server: NatsServer
 ) -> None:
     states: list[WheelSync] = []
     settings = WorkerSettings(nats_url=nats_server.url, wheel_sync_interval_sec=0.2)
@@ -484,7 +486,7 @@ async def test_a_run_that_misses_its_flow_while_nats_is_away_waits_until_it_is_b
 
 
 async def test_a_set_with_which_no_runner_can_be_started_is_not_put_in_force(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     resolver = tmp_path / "resolver.py"
     resolver.write_text(
@@ -495,11 +497,11 @@ async def test_a_set_with_which_no_runner_can_be_started_is_not_put_in_force(
         "try:\n    import extra\nexcept ModuleNotFoundError:\n    pass\n"
         "def find(name):\n    return {'tiny': tiny.tiny}[name]\n"
     )
-    good = await shelf.put(shop_wheel(tmp_path / "in"))
+    good = await store.put(shop_wheel(tmp_path / "in"))
     worker = syncing("w1", "--flow-resolver", f"{resolver}:find")
-    await shelf.wait_installed("w1", good)
-    await shelf.put(build_wheel(tmp_path / "in", "extra", modules={"extra.py": "raise RuntimeError('no extra')\n"}))
-    failed = await shelf.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure in the record")
+    await store.wait_installed("w1", good)
+    await store.put(build_wheel(tmp_path / "in", "extra", modules={"extra.py": "raise RuntimeError('no extra')\n"}))
+    failed = await store.wait_synced("w1", lambda sync: sync.last_result == "error", what="the failure in the record")
     assert "no runner can be started with extra-1.0" in (failed.last_error or "")
     assert "RuntimeError: no extra" in (failed.last_error or "")
     for name in ("tiny", "shop"):
@@ -509,16 +511,16 @@ async def test_a_set_with_which_no_runner_can_be_started_is_not_put_in_force(
 
 
 async def test_a_wheel_that_is_replaced_under_its_name_is_installed_anew(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     modules = {"shop/__init__.py": SHOP.format(version="first")}
-    name = await shelf.put(shop_wheel(tmp_path / "in", modules=modules))
+    name = await store.put(shop_wheel(tmp_path / "in", modules=modules))
     syncing("w1")
     assert (await desk.wait_ended(await desk.submit("shop"))).result == "first"
-    before = (await shelf.wait_installed("w1", name)).installed_wheels[0]
+    before = (await store.wait_installed("w1", name)).installed_wheels[0]
     modules = {"shop/__init__.py": SHOP.format(version="second")}
-    await shelf.put(shop_wheel(tmp_path / "in", modules=modules))
-    sync = await shelf.wait_synced(
+    await store.put(shop_wheel(tmp_path / "in", modules=modules))
+    sync = await store.wait_synced(
         "w1", lambda sync: sync.installed_wheels[0].nuid != before.nuid, what="the other content in force"
     )
     assert (sync.updated_wheels, sync.removed_wheels) == ([name], [])
@@ -528,9 +530,9 @@ async def test_a_wheel_that_is_replaced_under_its_name_is_installed_anew(
 
 
 async def test_a_worker_may_live_by_wheels_alone(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    name = await shelf.put(shop_wheel(tmp_path / "in"))
+    name = await store.put(shop_wheel(tmp_path / "in"))
     syncing("w1", "--wheel-sync", flows_dir="", PYOCO_WHEEL_SYNC_ENABLED="0")
     run = await desk.wait_ended(await desk.submit("shop"))
     assert (run.result, used(run)) == ("1.0", [name])
@@ -539,7 +541,7 @@ async def test_a_worker_may_live_by_wheels_alone(
 
 
 async def test_programs_that_a_task_starts_can_use_the_wheels_too(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
     code = """
 import subprocess
@@ -555,20 +557,20 @@ def call():
 flow = Flow("tooling") >> call
 """
     entry_points = {"console_scripts": {"tooled": "tooled:main"}, "pyoco.flows": {"tooling": "tooled:flow"}}
-    await shelf.put(build_wheel(tmp_path / "in", "tooled", modules={"tooled.py": code}, entry_points=entry_points))
+    await store.put(build_wheel(tmp_path / "in", "tooled", modules={"tooled.py": code}, entry_points=entry_points))
     syncing("w1")
     run = await desk.wait_ended(await desk.submit("tooling"))
     assert run.result == "a script of the wheel\n", run.error
 
 
 async def test_workers_that_share_a_folder_do_not_touch_each_others_wheels(
-    desk: Desk, shelf: Shelf, syncing: StartWorker, tmp_path: Path
+    desk: Desk, store: WheelStore, syncing: StartWorker, tmp_path: Path
 ) -> None:
-    name = await shelf.put(shop_wheel(tmp_path / "in"), tags="cpu")
+    name = await store.put(shop_wheel(tmp_path / "in"), tags="cpu")
     syncing("w1", "--tags", "cpu")
     syncing("w2", "--tags", "gpu")
-    await shelf.wait_installed("w1", name)
-    await shelf.wait_installed("w2")
+    await store.wait_installed("w1", name)
+    await store.wait_installed("w2")
     assert sorted(home.name for home in home_of(tmp_path).iterdir()) == ["1", "2"]
     assert trees_in(tmp_path) == ["shop"]
 

@@ -2,7 +2,10 @@
 
 from enum import StrEnum
 
-from .messages import Message
+from pydantic import Field
+
+from .job import Job
+from .messages import Message, is_missing
 
 
 class ControlKind(StrEnum):
@@ -10,6 +13,8 @@ class ControlKind(StrEnum):
     CANCEL = "cancel"
     # Read the worker's registry record: an operator has changed it.
     RECORD = "record"
+    # Take this job over from a worker that does not offer its flow.
+    JOB = "job"
     # A liveness check; the answer is the instance id.
     PING = "ping"
 
@@ -18,3 +23,7 @@ class Control(Message):
     kind: ControlKind
     # CANCEL only.
     run_id: str | None = None
+    # JOB only: the job and its delivery.
+    job: Job | None = Field(None, exclude_if=is_missing)
+    ack_subject: str | None = Field(None, exclude_if=is_missing)
+    num_delivered: int | None = Field(None, exclude_if=is_missing)

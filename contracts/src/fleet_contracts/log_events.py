@@ -77,7 +77,7 @@ class LogEvent(StrEnum):
 
 
 _TEXT, _NUMBER, _ANY = {"type": "string"}, {"type": "integer", "minimum": 0}, True
-_SAID = {"type": "string", "minLength": 1}
+_NON_EMPTY = {"type": "string", "minLength": 1}
 _FAILURES = [LogStatus.FAILED.value, LogStatus.TIMEOUT.value]
 
 # The value of a required field that is not known: the gateway cannot look into a service, for example.
@@ -97,14 +97,14 @@ REQUIRED_META: Mapping[LogEvent, Mapping[str, Any]] = {
 # Required fields of the `meta` of a failure, by its `error_code`.
 REQUIRED_OF_FAILURES: Mapping[ErrorCode, Mapping[str, Any]] = {
     # Names of fields, never their values.
-    ErrorCode.VALIDATION_ERROR: {"fields": {"type": "array", "items": _TEXT}, "detail": _SAID},
-    ErrorCode.NOT_FOUND: {"resource": _SAID},
+    ErrorCode.VALIDATION_ERROR: {"fields": {"type": "array", "items": _TEXT}, "detail": _NON_EMPTY},
+    ErrorCode.NOT_FOUND: {"resource": _NON_EMPTY},
     ErrorCode.DEPENDENCY_ERROR: {
         "provider": _TEXT,
         "dependency_status": {"type": ["string", "integer"]},
         "retryable": {"type": "boolean"},
     },
-    ErrorCode.INTERNAL_ERROR: {"exception_type": _SAID, "retryable": {"const": False}},
+    ErrorCode.INTERNAL_ERROR: {"exception_type": _NON_EMPTY, "retryable": {"const": False}},
 }
 
 _REQUIRED: Mapping[str, Any] = {

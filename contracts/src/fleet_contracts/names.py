@@ -56,8 +56,11 @@ class WireNames(BaseModel):
 
     control_subject_prefix: SubjectPrefix = "pyoco.control"
 
+    declined_subject_prefix: SubjectPrefix = "pyoco.declined"
+
     runs_kv_bucket: BucketName = "pyoco_runs"
     workers_kv_bucket: BucketName = "pyoco_workers"
+    flows_kv_bucket: BucketName = "pyoco_flows"
     auth_kv_bucket: BucketName = "pyoco_auth"
     wheel_object_store_bucket: BucketName = "pyoco_wheels"
     wheel_history_kv_bucket: BucketName = "pyoco_wheel_history"
@@ -85,6 +88,10 @@ class WireNames(BaseModel):
     def control_subject(self, worker_id: str) -> str:
         """The subject of a worker's control messages: core NATS, not stored, so they are hints only."""
         return f"{self.control_subject_prefix}.{worker_id}"
+
+    def declined_subject(self, worker_id: str) -> str:
+        """The subject on which a worker asks what becomes of a job whose flow it does not offer (core NATS)."""
+        return f"{self.declined_subject_prefix}.{worker_id}"
 
     def ingest_durable(self) -> str:
         """The consumer on the runs bucket that feeds the ledger; replicas of runs-api share it."""

@@ -46,19 +46,22 @@ def runs_api(names: WireNames) -> Permissions:
     """Creates the streams, the runs bucket and the queues of all tags; queues jobs, watches runs, ends them."""
     work, dlq, events = names.work_stream, names.dlq_stream, names.events_stream
     runs, workers = kv_stream(names.runs_kv_bucket), kv_stream(names.workers_kv_bucket)
+    flows = kv_stream(names.flows_kv_bucket)
     return Permissions(
         publish=(
             names.work_subject("*"),
             names.dlq_subject("*"),
             names.control_subject("*"),
             kv_subject(names.runs_kv_bucket, "*"),
-            *_owned(work, dlq, events, runs),
+            # Deletes the catalogues of workers that are gone.
+            kv_subject(names.flows_kv_bucket, "*"),
+            *_owned(work, dlq, events, runs, flows),
             # It may start before workers-api, and needs the registry.
             *_made(workers),
-            *_read(work, events, runs),
+            *_read(work, events, runs, flows),
             f"{_API}.STREAM.MSG.DELETE.{work}",
             f"{_API}.STREAM.PURGE.{runs}",
-            *_watched(runs, workers),
+            *_watched(runs, workers, flows),
             f"{_API}.CONSUMER.DURABLE.CREATE.{work}.*",
             f"{_API}.CONSUMER.INFO.{work}.*",
             *_acked(work, "*"),
@@ -67,6 +70,8 @@ def runs_api(names: WireNames) -> Permissions:
         ),
         # Events of runs that a client follows are streamed at once.
         subscribe=(f"$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.{work}.>", names.events_subject("*", "*")),
+        # Workers ask what becomes of a job whose flow they do not offer.
+        answer=(names.declined_subject("*"),),
     )
 
 
@@ -126,6 +131,8 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
             f"{_API}.STREAM.MSG.GET.{kv_stream(names.runs_kv_bucket)}",
             record,
             f"{_API}.DIRECT.GET.{kv_stream(names.workers_kv_bucket)}.{record}",
+            kv_subject(names.flows_kv_bucket, worker_id),
+            names.declined_subject(worker_id),
             names.events_subject(worker_id, "*"),
             f"{_API}.DIRECT.GET.{wheels}",
             f"{_API}.DIRECT.GET.{wheels}.>",

@@ -199,6 +199,64 @@ class RunSnapshot(Document):
             updated_at=now,
         )
 
+    def heartbeat(
+        self,
+        *,
+        now: float,
+        tasks: dict[str, TaskStatus] | None = None,
+        task_records: dict[str, Any] | None = None,
+        wheels: Sequence[WheelInUse] | None = None,
+        ack_subject: str | None = None,
+    ) -> Self:
+        """The holder is alive; what is given has changed."""
+        return self._with_given(
+            tasks=tasks,
+            task_records=task_records,
+            wheels=wheels,
+            ack_subject=ack_subject,
+            heartbeat_at=now,
+            updated_at=now,
+        )
+
+    def with_report(
+        self,
+        *,
+        tasks: dict[str, TaskStatus] | None,
+        task_records: dict[str, Any] | None,
+        task_records_truncated: bool,
+        result_truncated: bool,
+    ) -> Self:
+        """Take the last report of an attempt, if there is one; it stays visible while the run waits for its retry.
+
+        A mark that was set before, with what the snapshot still has, stays.
+        """
+        return self._with_given(
+            tasks=tasks,
+            task_records=task_records,
+            task_records_truncated=task_records_truncated or None,
+            result_truncated=result_truncated or None,
+        )
+
+    def with_wheels(self, wheels: Sequence[WheelInUse]) -> Self:
+        """The attempt was executed with these wheels."""
+        return self._with(wheels=list(wheels))
+
+    def truncated(self, **smaller: Any) -> Self:
+        """Replace fields by smaller values, and set their marks where they have one."""
+        marks = {f"{name}_truncated" for name in smaller} & RunSnapshot.model_fields.keys()
+        return self._with(**smaller, **dict.fromkeys(marks, True))
+
+    def with_recorded(
+        self,
+        *,
+        attempt: int,
+        status: RunStatus | None = None,
+        reopened: int | None = None,
+        updated_at: float | None = None,
+    ) -> Self:
+        """Take what the ledger has recorded: it counts attempts also for peers' workers, which do not."""
+        return self._with_given(attempt=attempt, status=status, reopened=reopened, updated_at=updated_at)
+
     def skip_attempts(self, count: int) -> Self:
         """Skip the numbers of attempts that may have begun unrecorded, so that none is used again."""
         return self._with(attempt_floor=max(self.attempt, self.attempt_floor or 0) + count)
@@ -337,6 +395,9 @@ class RunSnapshot(Document):
 
     def _with(self, **changes: Any) -> Self:
         return self.model_copy(update=changes)
+
+    def _with_given(self, **changes: Any) -> Self:
+        return self._with(**{name: value for name, value in changes.items() if value is not None})
 
     def _attempts_with(self, outcome: AttemptOutcome, error: str | None, now: float) -> list[AttemptRecord]:
         """The earlier attempts with the current one, if there is one, as the last."""

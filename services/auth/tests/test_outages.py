@@ -151,7 +151,7 @@ async def test_a_key_that_was_lost_before_the_watch_delivered_it_is_gone_as_well
     await client_of_nats.close()
 
 
-async def test_a_bucket_that_is_emptied_behind_the_watch_closes_the_door_within_seconds(
+async def test_a_bucket_that_is_emptied_behind_the_watch_lets_nobody_in_within_seconds(
     nats_server: NatsServer, bucket: Bucket
 ) -> None:
     """A purge of the whole stream is not seen by a watch, and neither is a bucket made anew."""

@@ -39,7 +39,9 @@ async def test_while_authentication_is_off_everybody_is_anonymous_and_may_do_eve
 
 
 @pytest.mark.own_nats
-async def test_an_open_door_stays_open_while_nats_is_away_but_readiness_tells(nats_server: NatsServer) -> None:
+async def test_without_authentication_everybody_is_let_in_while_nats_is_away_but_readiness_fails(
+    nats_server: NatsServer,
+) -> None:
     nats_server.stop()
     async with running(build(Settings(nats_url=nats_server.url))) as client:
         assert (await verify(client)).status_code == 204
@@ -79,7 +81,7 @@ async def test_an_unknown_key_is_refused(nats_server: NatsServer) -> None:
 
 
 @pytest.mark.parametrize("pepper", [None, PEPPER])
-async def test_a_key_tells_its_tenant_its_id_and_its_scopes_until_it_is_revoked(
+async def test_a_key_stands_for_its_tenant_its_id_and_its_scopes_until_it_is_revoked(
     nats_server: NatsServer, bucket: Bucket, pepper: SecretStr | None
 ) -> None:
     async with auth(nats_server, auth_pepper=pepper) as client:

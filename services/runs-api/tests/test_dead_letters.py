@@ -256,7 +256,7 @@ async def test_a_requeued_run_waits_again_and_gets_a_job_of_its_own(
     assert (await service.client.post(f"/dlq/{third['id']}/requeue")).json()["attempt"] == 2
 
 
-async def test_a_letter_that_comes_before_the_ledger_has_heard_of_the_failure_is_taken_in(
+async def test_a_letter_that_comes_before_the_ledger_has_folded_the_failure_is_taken_in(
     service: RunsUnderTest,
 ) -> None:
     for _ in range(5):

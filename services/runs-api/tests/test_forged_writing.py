@@ -129,7 +129,7 @@ async def test_a_snapshot_over_an_end_leaves_kv_at_once(service: RunsUnderTest, 
 async def test_a_snapshot_of_a_run_that_kv_had_let_go_of_leaves_too(
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "_FIRST_WORD_SECONDS", 0.0)
+    monkeypatch.setattr(ingest, "_FIRST_SNAPSHOT_SECONDS", 0.0)
     async with runs_running(runs_settings(nats_server, tmp_path, runs_kv_retention_sec=0.1)) as service:
         run_id = await ended_run(service)
         await eventually(lambda: service.rows("SELECT 1 FROM runs WHERE kv_released = 1"), what="the run released")

@@ -1,16 +1,21 @@
 """The ledger's disk is full: submits are refused with a sentence, reads go on, and a warning comes before."""
 
 import logging
+import os
 import re
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from sqlalchemy import make_url
 
 from fleet_kit.files.disk import DiskLimits
 from fleet_runs_api.ledger import disk as ledger_disk
 from fleet_runs_api.ledger.disk import LedgerDisk
 from fleet_testkit.nats_server import NatsServer
-from fleet_testkit.small_disk import SmallDisk
+from fleet_testkit.small_disk import CannotMount, SmallDisk, small_disk
 
 from .conftest import runs_running, runs_settings
 
@@ -44,7 +49,7 @@ async def test_submits_are_refused_while_the_disk_is_full_and_reads_go_on(
             assert (await service.client.get(path)).status_code == 200, path
         if kept:
             health = (await service.client.get("/health")).json()
-            assert health["status"] == "ok"
+            assert health["status"] == "degraded"
             # The service itself may have written something meanwhile.
             assert re.fullmatch(
                 r"[0-2] MiB are free on the data disk, 4 MiB are needed", health["waiting_for"]["disk"]
@@ -59,6 +64,50 @@ async def test_submits_are_refused_while_the_disk_is_full_and_reads_go_on(
         disk.free()
         assert await service.submit() != run_id
         assert (await service.client.get("/ready")).status_code == 200
+
+
+@pytest.fixture
+def database_on_a_small_disk(postgres_server: str, postgres_url: str) -> Iterator[tuple[str, SmallDisk]]:
+    """A PostgreSQL database whose tables come to lie on a disk that the test may fill."""
+    name = make_url(postgres_url).database
+    with psycopg.connect(postgres_server, autocommit=True) as admin:
+        [folder] = admin.execute("SELECT current_setting('data_directory')").fetchone() or [""]
+        owner, place = Path(folder).stat(), Path(folder) / f"disk-of-{name}"
+        try:
+            with small_disk(place, mib=16) as disk:
+                os.chown(place, owner.st_uid, owner.st_gid)
+                admin.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
+                admin.execute(f'ALTER DATABASE "{name}" SET TABLESPACE small')
+                yield postgres_url, disk
+                admin.execute(f'ALTER DATABASE "{name}" SET TABLESPACE pg_default')
+                admin.execute("DROP TABLESPACE small")
+        except CannotMount as error:
+            pytest.skip(f"no disk can be mounted to be filled: {error}")
+
+
+async def test_a_postgresql_whose_disk_is_full_is_answered_in_the_same_way(
+    nats_server: NatsServer, database_on_a_small_disk: tuple[str, SmallDisk], tmp_path: Path
+) -> None:
+    url, disk = database_on_a_small_disk
+    async with runs_running(runs_settings(nats_server, tmp_path, runs_database_url=url)) as service:
+        run_id = await service.submit()
+        disk.fill()
+        full = "no space left on the disk of the ledger; free some and try again"
+        refused = 0
+        for _ in range(30):
+            # Nothing that PostgreSQL could compress.
+            params = {"text": secrets.token_hex(8000)}
+            answer = await service.client.post("/runs", json={"flow_name": "hello", "params": params})
+            if answer.status_code == 200:
+                continue  # the tables have some pages left
+            refused += 1
+            assert (answer.status_code, answer.json()["detail"]) == (503, full)
+            assert answer.json()["error"]["code"] == "DEPENDENCY_ERROR"
+        assert refused > 20
+        for path in ("/runs", f"/runs/{run_id}", f"/runs/{run_id}/attempts"):
+            assert (await service.client.get(path)).status_code == 200, path
+        disk.free()
+        assert await service.submit() != run_id
 
 
 def test_scarce_space_is_logged_once_and_then_now_and_then(

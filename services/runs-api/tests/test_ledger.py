@@ -268,7 +268,7 @@ def test_an_ended_run_is_never_queued_again(database: Database) -> None:
 
 PAGES = {
     "held": (reads.held_runs(limit=100), "ix_runs_held_changed"),
-    "heard of longest ago": (reads.heard_of_longest_ago(), "ix_runs_held_changed"),
+    "heard of longest ago": (reads.oldest_held_change(), "ix_runs_held_changed"),
     "queued": (reads.queued_runs("default", 5.0, limit=100), "ix_runs_queued"),
     "unchecked": (reads.unchecked_runs(5.0, limit=100), "ix_runs_unfinished"),
 }
@@ -346,11 +346,11 @@ def test_what_a_process_that_is_gone_meant_to_send_is_due_from_now_on(database: 
     accept(database, left, scheduled)
     now = send_at(left) - 5
     with writing(database) as transaction:
-        assert outbox.hasten_outbox(transaction, [now]) == [None]
+        assert outbox.make_due_now(transaction, [now]) == [None]
     assert backlog(database, now) == (1, now)
     assert [row.run_id for row in take_due(database, now)] == [left.job.run_id]
     with writing(database) as transaction:
-        outbox.hasten_outbox(transaction, [now + 1])
+        outbox.make_due_now(transaction, [now + 1])
     assert backlog(database, now + 1) == (1, now)
 
 

@@ -67,7 +67,7 @@ async def test_every_loop_logs_an_outage_once_and_without_a_traceback(
             return all(len(logged_by(loop)) >= 3 for loop in LOOPS)
 
         with database_closed(postgres_server, postgres_url):
-            await eventually(all_have_met_with_it_again, within=30, what="three complaints of every loop")
+            await eventually(all_have_met_with_it_again, within=30, what="three log lines of every loop")
             lines = {loop: logged_by(loop) for loop in LOOPS}
         assert not [record for record in caplog.records if record.exc_info]
         for loop, records in lines.items():

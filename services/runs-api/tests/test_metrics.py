@@ -314,7 +314,7 @@ def test_the_gateway_shows_only_what_every_replica_reports_alike() -> None:
     assert {family.type for family in families.values()} == {"gauge"}
 
 
-async def test_a_held_run_that_falls_silent_shows_its_age(nats_server: NatsServer, tmp_path: Path) -> None:
+async def test_a_held_run_without_heartbeats_shows_its_age(nats_server: NatsServer, tmp_path: Path) -> None:
     patient = runs_settings(nats_server, tmp_path, run_lost_after_sec=600)
     async with runs_running(patient) as service:
         assert (await scrape(service)).value("pyoco_runs_oldest_heartbeat_seconds") == 0

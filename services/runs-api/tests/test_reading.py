@@ -134,7 +134,7 @@ async def test_metrics_count_runs_workers_and_dead_letters(service: RunsUnderTes
     await eventually(shown)
 
 
-async def test_a_run_shows_whether_its_worker_lives(service: RunsUnderTest) -> None:
+async def test_a_run_shows_whether_its_worker_is_alive(service: RunsUnderTest) -> None:
     run_id = await service.submit()
     now = time.time()
     record = WorkerRecord(

@@ -66,9 +66,7 @@ async def test_a_store_wiped_while_everything_was_down_is_noticed_too(
 
 
 @pytest.mark.own_nats
-async def test_a_run_in_mid_air_keeps_its_attempts_after_a_wipe(
-    service: RunsUnderTest, nats_server: NatsServer
-) -> None:
+async def test_a_running_run_keeps_its_attempts_after_a_wipe(service: RunsUnderTest, nats_server: NatsServer) -> None:
     run_id = await service.submit()
     await service.claim(run_id)
     await service.until_listed(run_id, status="RUNNING", attempt=1)
@@ -112,7 +110,7 @@ async def test_an_attempt_that_is_reported_after_the_end_is_listed_and_changes_n
 
 
 @pytest.mark.own_nats
-async def test_an_attempt_that_the_ledger_never_heard_of_keeps_its_number_for_itself(
+async def test_the_number_of_an_attempt_that_the_ledger_has_not_recorded_is_not_used_again(
     nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Again and again: whatever was claimed before NATS lost its store, nobody claims under the same number."""

@@ -242,7 +242,7 @@ async def test_a_large_log_arrives_whole(bench: Bench) -> None:
     assert page["next"] is not None
 
 
-async def test_a_follower_may_come_before_the_run_begins_and_hears_all_until_its_end(bench: Bench) -> None:
+async def test_a_follower_that_connects_before_the_run_begins_gets_all_output_until_its_end(bench: Bench) -> None:
     run_id = await bench.submit()
     async with bench.follow(run_id) as feed:
         await bench.claim(run_id)
@@ -269,7 +269,7 @@ async def test_a_follower_may_come_before_the_run_begins_and_hears_all_until_its
         assert await feed.next() is None
 
 
-async def test_a_follower_that_comes_back_misses_nothing_and_hears_nothing_twice(bench: Bench) -> None:
+async def test_a_follower_that_reconnects_gets_every_entry_once(bench: Bench) -> None:
     run_id = await bench.submit()
     await bench.publish(run_id, 0, *(said(str(number)) for number in range(3)))
     await bench.publish(run_id, 1, *(said(str(number)) for number in range(3, 6)), status(RunStatus.COMPLETED))
@@ -288,7 +288,7 @@ async def test_a_follower_that_comes_back_misses_nothing_and_hears_nothing_twice
         assert rest[-1]["event"] == "end"
 
 
-async def test_a_follower_hears_only_what_it_wants_and_the_end_of_a_run_that_never_began(bench: Bench) -> None:
+async def test_a_follower_gets_only_what_it_filters_for_and_the_end_of_a_run_that_never_began(bench: Bench) -> None:
     run_id = await bench.submit()
     async with bench.follow(run_id, task="count", stream="stderr") as feed:
         await bench.publish(run_id, 0, said("no"), said("no", task="count"))
@@ -350,7 +350,7 @@ async def test_a_follower_goes_on_when_nats_is_back(own_bench: Bench, nats_serve
     assert [event["text"] for event in page["events"]] == ["back", *map(str, range(6, 12))]
 
 
-async def test_many_followers_of_one_run_hear_the_same(bench: Bench) -> None:
+async def test_many_followers_of_one_run_get_the_same(bench: Bench) -> None:
     run_id = await bench.submit()
 
     async def hear_all() -> str:

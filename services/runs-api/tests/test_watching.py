@@ -237,7 +237,7 @@ async def test_an_end_that_only_the_ledger_knows_is_sent_to_watchers(
         assert await feed.next() is None
 
 
-async def test_many_watchers_of_many_runs_hear_only_of_their_own(bench: Bench) -> None:
+async def test_many_watchers_of_many_runs_get_only_changes_of_their_own(bench: Bench) -> None:
     ids = [await bench.submit() for _ in range(10)]
 
     async def follow(run_id: str) -> list[str]:
@@ -262,7 +262,7 @@ async def test_many_watchers_of_many_runs_hear_only_of_their_own(bench: Bench) -
 
 
 @pytest.mark.alone
-async def test_two_thousand_watchers_on_one_process_each_hear_of_their_run(bench: Bench) -> None:
+async def test_two_thousand_watchers_on_one_process_each_get_changes_of_their_run(bench: Bench) -> None:
     ids = []
     for _ in range(2):
         answer = await bench.client.post("/runs/batch", json={"runs": [{"flow_name": "hello"}] * 1000}, timeout=30)

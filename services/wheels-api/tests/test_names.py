@@ -6,7 +6,7 @@ from fleet_wheels_api.errors import InvalidUpload, VersionNotNewer
 from fleet_wheels_api.names import parse_name, require_newer
 
 
-def test_a_name_tells_package_version_and_tags() -> None:
+def test_a_name_contains_package_version_and_tags() -> None:
     wheel = parse_name("Shop_Tasks-1.2.0-1-py2.py3-none-any.whl")
     assert (wheel.package, str(wheel.version)) == ("shop-tasks", "1.2.0")
     assert {str(tag) for tag in wheel.tags} == {"py2-none-any", "py3-none-any"}

@@ -86,9 +86,9 @@ CHECKS = (
     ),
 )
 TESTS = (
-    Step("packages, each alone with real parts", _side_by_side(*_PACKAGES), 270),
+    Step("packages, each alone with real parts", _side_by_side(*_PACKAGES), 230),
     Step("the whole stack through the gateway: acceptance, chaos, traces, docs", _side_by_side(*_STACK), 210),
-    Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_files_marked("alone")), 110),
+    Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_files_marked("alone")), 90),
     Step(
         "containers: images, compose, operations, acceptance",
         _composed("tests/containers", "tests/acceptance"),

@@ -28,6 +28,7 @@ from .agent.credentials import NoCredentials, taken_from
 from .agent.loop import Agent
 from .boundary.workspace import FolderUnreachable, runs_folder, worker_folder
 from .job.telemetry.metrics import WorkerMetrics
+from .pool import leftovers
 from .pool.pool import RunnersUnusable
 from .presence.record import NotOurs
 from .settings import WorkerSettings
@@ -92,6 +93,7 @@ def work(
         configure_logging(service=SERVICE_WORKER, component="worker", settings=settings, worker_id=settings.worker_id)
         log_feature_flags(logger, settings, "wheel_sync_enabled", "dlq_publish_execution_error")
         tracing = configure_tracing("worker")
+        leftovers.end_with_this_process()
         try:
             stopped_by = uvloop.run(_serve(settings))
         except _UNUSABLE as error:

@@ -15,7 +15,7 @@ from nats.js import JetStreamContext
 
 # The idle heartbeat of push consumers. Such a consumer lives on one server of a cluster: after two missed heartbeats
 # it is recreated on another one.
-_SIGN_OF_LIFE_SECONDS = 1.0
+_IDLE_HEARTBEAT_SECONDS = 1.0
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "([^"]*)"', re.IGNORECASE)
 
 
@@ -54,7 +54,7 @@ class HeartbeatJetStream(JetStreamContext):
     """Detects the loss of a push consumer within four seconds, instead of the library's twenty."""
 
     async def subscribe(self, *arguments: Any, **options: Any) -> JetStreamContext.PushSubscription:
-        options.setdefault("idle_heartbeat", _SIGN_OF_LIFE_SECONDS)
+        options.setdefault("idle_heartbeat", _IDLE_HEARTBEAT_SECONDS)
         return await super().subscribe(*arguments, **options)
 
 

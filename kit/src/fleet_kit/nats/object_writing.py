@@ -100,7 +100,7 @@ class ObjectWriter(ObjectStore):
         finally:
             if draft is None or not draft.named:
                 # Shielded: a second cancellation while waiting must not stop the purge.
-                clearing = self._throw_away(nuid, in_flight=in_flight, once_more=outage)
+                clearing = self._purge_upload(nuid, in_flight=in_flight, once_more=outage)
                 await asyncio.shield(asyncio.create_task(clearing))
 
     async def name(
@@ -142,7 +142,7 @@ class ObjectWriter(ObjectStore):
             self._leftovers[draft.nuid] = _Leftover(name)
             raise
         if before is not None and before.nuid != draft.nuid:
-            await self._throw_away(before.nuid)
+            await self._purge_upload(before.nuid)
         return stored.model_copy(update={"sequence": ack.sequence, "modified": time.time()})
 
     async def delete(self, stored: StoredObject, *, headers: Mapping[str, str]) -> bool:
@@ -154,7 +154,7 @@ class ObjectWriter(ObjectStore):
             await self._publish_meta(tombstone, {NATS_EXPECTED_LAST_SUBJECT_SEQUENCE: str(stored.sequence)})
         except WrongRevision:
             return False
-        await self._throw_away(stored.nuid)
+        await self._purge_upload(stored.nuid)
         return True
 
     @property
@@ -240,7 +240,7 @@ class ObjectWriter(ObjectStore):
         payload = stored.model_dump_json(exclude_none=True).encode()
         return await self._link.publish(subject, payload, {NATS_ROLLUP: "sub", **condition})
 
-    async def _throw_away(
+    async def _purge_upload(
         self, nuid: str, *, in_flight: Iterable[asyncio.Future[Ack]] = (), once_more: bool = False
     ) -> None:
         """Purge a draft. `once_more`: some chunks may still arrive, so purge again later."""

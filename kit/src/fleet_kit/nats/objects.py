@@ -28,7 +28,7 @@ CHUNK_BYTES = 128 * 1024
 _PAGE_BYTES = 1024 * 1024
 _METAS_PER_PAGE = 256
 # How often the position of a chunk is guessed before all chunks from there on are read.
-_GUESSES = 16
+_MOST_READS = 16
 
 
 class ObjectDamaged(NatsUnavailable):
@@ -169,7 +169,7 @@ class ObjectStore:
         subject = object_chunks_subject(self.bucket, stored.nuid)
         best = (0, 0)
         after = 0
-        for _ in range(_GUESSES):
+        for _ in range(_MOST_READS):
             found = await messages_of(self._link, self.stream, subject, after=after, limit=1)
             following = found[0].headers.get("Nats-Num-Pending") if found else None
             if following is None or (index := stored.chunks - 1 - int(following)) > wanted:

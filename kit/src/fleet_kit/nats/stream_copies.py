@@ -20,7 +20,7 @@ _CHUNK_BYTES = 256 * 1024
 _WINDOW_BYTES = 2 * 1024 * 1024
 _SILENCE_SECONDS = 30.0
 # In a cluster it takes a moment until our server knows that another one listens.
-_UNHEARD_SECONDS = 10.0
+_NO_RESPONDER_SECONDS = 10.0
 _AGAIN_SECONDS = 0.05
 _END = "204"
 
@@ -106,7 +106,7 @@ async def _ask(client: Client, subject: str, wanted: Description) -> Description
 
 async def _request(client: Client, subject: str, content: bytes) -> Msg:
     """A request that is repeated as long as it has reached no server."""
-    deadline = time.monotonic() + _UNHEARD_SECONDS
+    deadline = time.monotonic() + _NO_RESPONDER_SECONDS
     while True:
         try:
             return await client.request(subject, content, timeout=_SILENCE_SECONDS)

@@ -7,9 +7,9 @@ from typing import Any
 
 # A timer this late means that this process was paused (a laptop slept, the machine was busy), not that NATS is
 # silent.
-_STOOD_STILL_SECONDS = 0.25
+_STALL_SECONDS = 0.25
 # The extra time after a pause: answers received meanwhile are read, and NATS, perhaps paused as well, sends the rest.
-_A_MOMENT_SECONDS = 1.0
+_LONGER_SECONDS = 1.0
 
 
 class RequestTimeouts:
@@ -25,7 +25,7 @@ class RequestTimeouts:
         self._end = end
         self._waiting: deque[tuple[float, str, asyncio.Future[Any]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._gave_a_moment = False
+        self._has_waited_longer = False
 
     def watch(self, token: str, future: asyncio.Future[Any]) -> None:
         loop = future.get_loop()
@@ -43,11 +43,11 @@ class RequestTimeouts:
 
     def _ring(self, when: float, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
-        if now - when > _STOOD_STILL_SECONDS and not self._gave_a_moment:
-            self._gave_a_moment = True
-            self._ring_at(now + _A_MOMENT_SECONDS, loop)
+        if now - when > _STALL_SECONDS and not self._has_waited_longer:
+            self._has_waited_longer = True
+            self._ring_at(now + _LONGER_SECONDS, loop)
             return
-        self._gave_a_moment = False
+        self._has_waited_longer = False
         self._end_due(now)
         self._timer = None
         if self._waiting:

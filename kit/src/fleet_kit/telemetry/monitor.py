@@ -84,7 +84,8 @@ def _application(
             case "GET", "/metrics":
                 return "200 OK", CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry)
             case "GET", "/health":
-                return "200 OK", _JSON, _json({"status": "ok", "waiting_for": waiting_for()})
+                missing = waiting_for()
+                return "200 OK", _JSON, _json({"status": "degraded" if missing else "ok", "waiting_for": missing})
             case "GET", "/ready":
                 missing = waiting_for()
                 status = "503 Service Unavailable" if missing else "200 OK"

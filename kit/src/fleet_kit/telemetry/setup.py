@@ -25,7 +25,7 @@ _NAMESPACE = "pyoco-fleet"
 # How long an unresponsive collector may delay the stop of this process.
 _FLUSH_SECONDS = 2.0
 _REPEAT_LOG_SECONDS = 60.0
-_SPOKEN = "http/protobuf"
+_PROTOCOL = "http/protobuf"
 
 
 def configure_tracing(component: str) -> "TracerProvider | None":
@@ -84,8 +84,8 @@ def _wanted_exporter() -> "Callable[[], SpanExporter] | None":
             return _console
         case "otlp":
             for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-                if (protocol := _env(name)) and protocol.lower() != _SPOKEN:
-                    raise SettingsError(f"{name}={protocol!r} is not allowed: only {_SPOKEN} is spoken here", name)
+                if (protocol := _env(name)) and protocol.lower() != _PROTOCOL:
+                    raise SettingsError(f"{name}={protocol!r} is not allowed: only {_PROTOCOL} is spoken here", name)
                 if protocol:
                     break
             return _otlp

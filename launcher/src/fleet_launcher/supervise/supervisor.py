@@ -182,7 +182,7 @@ class Supervisor:
                 late = next(one for one in stage if one.state.state is not PartPhase.HEALTHY)
                 why = f" ({late.state.reason})" if late.state.reason else ""
                 raise LaunchError(
-                    f"{late.part.name} is not healthy after {within_seconds:g} s{why}; {_where_to_look(late)}"
+                    f"{late.part.name} is not healthy after {within_seconds:g} s{why}; {_log_hint(late)}"
                 ) from error
 
     async def stop(self, hurry: asyncio.Event) -> None:
@@ -195,7 +195,7 @@ class Supervisor:
             self._changed.clear()
             for one in self.parts:
                 if one.failed_to_start:
-                    raise LaunchError(f"{one.part.name} does not start ({one.state.reason}); {_where_to_look(one)}")
+                    raise LaunchError(f"{one.part.name} does not start ({one.state.reason}); {_log_hint(one)}")
             if all(supervised.state.state is PartPhase.HEALTHY for supervised in stage):
                 return
             await self._changed.wait()
@@ -220,5 +220,5 @@ def _stages(
         yield list(group)
 
 
-def _where_to_look(failed: SupervisedPart) -> str:
+def _log_hint(failed: SupervisedPart) -> str:
     return f"see {failed.state.log}, its last line: {last_line(Path(failed.state.log))}"

@@ -53,7 +53,7 @@ class Keys:
         """Read the whole bucket and watch it. A hook of the link."""
         await self._read()
         if self._looking is None:
-            self._looking = asyncio.create_task(self._look_again_and_again())
+            self._looking = asyncio.create_task(self._poll())
 
     async def stop(self) -> None:
         if self._looking is not None:
@@ -65,7 +65,7 @@ class Keys:
         """The record of an API key; None if there is none. NatsUnavailable if the records are too old to decide."""
         key_id = key_id_of(api_key)
         record = self._records.get(key_id) if key_id else None
-        if record is not None and record.opens_with(api_key, self.pepper):
+        if record is not None and record.matches(api_key, self.pepper):
             self._require(self._stale_sec)
             return record
         self.link.require()
@@ -111,7 +111,7 @@ class Keys:
                 del self._records[key_id]
             self._seen, self._current_at = seen, asked_at
 
-    async def _look_again_and_again(self) -> None:
+    async def _poll(self) -> None:
         while True:
             await asyncio.sleep(min(_LOOK_INTERVAL_SECONDS, self._stale_sec / 4))
             if self.link.down_because is not None:

@@ -65,7 +65,7 @@ class KeyRecord(Document):
         """The record as revoked; the time of the first revocation is kept."""
         return self if self.revoked_at is not None else self.model_copy(update={"revoked_at": now})
 
-    def opens_with(self, api_key: str, pepper: SecretStr | None) -> bool:
+    def matches(self, api_key: str, pepper: SecretStr | None) -> bool:
         return hmac.compare_digest(self.key_hash, hash_key(api_key, pepper))
 
 

@@ -19,6 +19,7 @@ from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work
 
 from .accept.cancellation import Cancellation
 from .accept.submission import Submission
+from .accept.terms import FlowTerms
 from .dead_letters.arrivals import DeadLetterIngest
 from .dead_letters.handling import DeadLetters
 from .dispatch.queued_jobs import QueuedJobs
@@ -27,6 +28,7 @@ from .dispatch.relay import Relay
 from .errors import LedgerUnavailable
 from .fold.ingest import Ingest
 from .http.dead_letters import router as dead_letter_router
+from .http.flows import router as flow_router
 from .http.lists import router as list_router
 from .http.runs import router
 from .http.submits import EXPRESS
@@ -39,10 +41,12 @@ from .ledger.database import Database
 from .ledger.disk import LedgerDisk
 from .ledger.shared_secrets import agree
 from .ledger.writer import GroupCommit
+from .live.catalogues import Catalogues
 from .live.run_store import RunStore
 from .live.workers import FleetView
 from .metrics import RunsMetrics
 from .read.cursor import CursorSigner
+from .read.flows import FlowViews
 from .read.gauges import FleetGauges
 from .read.lists.listing import Listing
 from .read.timeline.following import Following
@@ -88,6 +92,7 @@ class RunsService:
             start_command=settings.worker_start_command,
             on_tags=self._queues.want,
         )
+        self.catalogues = Catalogues(self.link, bucket=settings.flows_kv_bucket, workers=self._fleet)
         self._relay = Relay(shared)
         self._ingest = Ingest(shared, on_retry=self._relay.wake)
         self._dead_letter_ingest = DeadLetterIngest(shared)
@@ -98,8 +103,10 @@ class RunsService:
         self._sweeper = Sweeper(shared, relay=self._relay, expiry=self._expiry, jobs=jobs, unclaimed=unclaimed)
 
         accepted = AcceptedRuns(self._database)
-        self.submission = Submission(shared, accepted=accepted, relay=self._relay, disk=self._disk)
+        terms = FlowTerms(self.catalogues, default_tag=settings.default_tag)
+        self.submission = Submission(shared, terms=terms, accepted=accepted, relay=self._relay, disk=self._disk)
         self.views = RunViews(shared, accepted=accepted, workers=self._fleet, is_unclaimed=unclaimed.has)
+        self.flows = FlowViews(shared, catalogues=self.catalogues)
         self._cursors = CursorSigner()
         self.listing = Listing(shared, cursors=self._cursors, views=self.views)
         self.watching = Watching(shared, views=self.views)
@@ -117,6 +124,7 @@ class RunsService:
             self._ensure_resources,
             self._queues.look_again,
             self._fleet.mirror.restart,
+            self.catalogues.mirror.restart,
             self._ingest.consumer.prepare,
             self._dead_letter_ingest.consumer.prepare,
             self._expiry.listen,
@@ -139,6 +147,7 @@ class RunsService:
         await self.following.stop()
         await self.watching.stop()
         await self._fleet.mirror.stop()
+        await self.catalogues.mirror.stop()
         await self._ingest.consumer.stop()
         await self._dead_letter_ingest.consumer.stop()
         await self._commits.stop()
@@ -173,7 +182,7 @@ class RunsService:
                 self._commits.start()
                 if self._database.is_sqlite:
                     # No other process writes this file, so the outbox rows were left by a process that has ended.
-                    await self._commits.write(outbox.hasten_outbox, time.time())
+                    await self._commits.write(outbox.make_due_now, time.time())
                 self._cursors.secret = (await self._cursor_secret()).encode()
                 self._ledger_missing = None
             except Exception as error:  # noqa: BLE001 - logged; without a ledger nothing else can be done
@@ -194,12 +203,13 @@ class RunsService:
         await ensure_stream(js, dlq_stream_config(settings, settings), replicas=replicas)
         await ensure_stream(js, events_stream_config(settings, settings), replicas=replicas)
         runs = await ensure_bucket(js, settings.runs_kv_bucket, replicas=replicas)
+        await ensure_bucket(js, settings.flows_kv_bucket, replicas=replicas)
         # This bucket belongs to workers-api, which may start later.
         await ensure_bucket(js, settings.workers_kv_bucket, replicas=replicas, owned=False)
         made = {"work": work.created, "runs": runs.created}
         if made != self._made:
             self._made = made
-            self._sweeper.suspect_everything()
+            self._sweeper.recheck_all()
 
 
 def build(settings: RunsSettings) -> ServiceApp:
@@ -212,7 +222,15 @@ def build(settings: RunsSettings) -> ServiceApp:
 
     app: ServiceApp = create_app(
         component="runs-api",
-        routers=[submit_router, list_router, router, timeline_router, workflow_router, dead_letter_router],
+        routers=[
+            submit_router,
+            list_router,
+            router,
+            timeline_router,
+            workflow_router,
+            dead_letter_router,
+            flow_router,
+        ],
         lifespan=lifespan,
         readiness=service.waiting_for,
         registry=service.metrics.registry,

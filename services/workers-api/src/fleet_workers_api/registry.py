@@ -113,7 +113,7 @@ class Registry:
 
     def _apply(self, key: str, value: bytes | None) -> None:
         self._moved.set()
-        record = None if value is None else self._understand(key, value)
+        record = None if value is None else self._decode_record(key, value)
         if record is None:
             if self._records.pop(key, None) is not None:
                 self.on_change(key, None)
@@ -121,7 +121,7 @@ class Registry:
         self._records[key] = record
         self.on_change(key, record)
 
-    def _understand(self, key: str, value: bytes) -> WorkerRecord | None:
+    def _decode_record(self, key: str, value: bytes) -> WorkerRecord | None:
         try:
             record = WorkerRecord.decode(value)
             if record.worker_id != key:

@@ -111,7 +111,7 @@ class Watching:
             try:
                 # While NATS is unavailable no heartbeat can arrive.
                 if self._link.down_because is None:
-                    self._judge_all()
+                    self._update_all()
             except Exception:
                 logger.exception("judging who is silent failed; the next round tries again")
 
@@ -151,7 +151,7 @@ class Watching:
         finally:
             self._watchers.discard(watcher)
 
-    def _judge_all(self) -> None:
+    def _update_all(self) -> None:
         for record in self._registry.records():
             shown = self._shown.get(record.worker_id)
             if shown is None or shown.state is not self._registry.state_of(record):

@@ -12,8 +12,13 @@ from ..waiting import wait_until
 _COME_AGAIN = {httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT}
 
 
-def submit_until_accepted(fleet: Fleet, label: str, marks: Path, *, seconds: float = 0.0) -> str:
-    """Retry a submit of the flow `signed` until it is accepted; return the run id."""
+def submit_until_accepted(
+    fleet: Fleet, label: str, marks: Path, *, seconds: float = 0.0, refused: list[str] | None = None
+) -> str:
+    """Retry a submit of the flow `signed` until it is accepted; return the run id.
+
+    `refused` collects the label of each submit that was answered 503.
+    """
     with httpx.Client(base_url=fleet.url, timeout=30) as client:
 
         def accepted() -> str | None:
@@ -29,6 +34,8 @@ def submit_until_accepted(fleet: Fleet, label: str, marks: Path, *, seconds: flo
             except httpx.TransportError:
                 return None
             assert answer.is_success or answer.status_code in _COME_AGAIN, answer.text
+            if refused is not None and answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                refused.append(label)
             return answer.json()["run_id"] if answer.is_success else None
 
         run_id = wait_until(accepted, within=90, what=f"run {label} being accepted")

@@ -129,7 +129,7 @@ class ScriptedWorker:
             await asyncio.wait({working, started}, timeout=_STEP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             started.cancel()
 
-    async def tend(self) -> None:
+    async def keep_alive(self) -> None:
         """Do the periodic work of an agent for the runs that it holds: acks, heartbeats, overdue cancels."""
         await asyncio.gather(
             *(held.execution.keep_alive(0.0, ack_wait_seconds=30.0) for held in list(self._held.values()))

@@ -164,13 +164,13 @@ class Agent:
             ", ".join(self._settings.tags),
             extra={"event": LogEvent.WORKER_STARTED},
         )
-        pulling = asyncio.create_task(_for_ever("pulling jobs", self._pull))
+        pulling = asyncio.create_task(_restarting("pulling jobs", self._pull))
         keeping = [
-            asyncio.create_task(_for_ever("keeping runs alive", self._keep_runs_alive)),
-            asyncio.create_task(_for_ever("keeping the registry record", self._registry.keep)),
+            asyncio.create_task(_restarting("keeping runs alive", self._keep_runs_alive)),
+            asyncio.create_task(_restarting("keeping the registry record", self._registry.keep)),
         ]
         if self._wheels is not None:
-            keeping.append(asyncio.create_task(_for_ever("syncing wheels", self._wheels.keep)))
+            keeping.append(asyncio.create_task(_restarting("syncing wheels", self._wheels.keep)))
         try:
             await self._stopping.wait()
             pulling.cancel()
@@ -203,12 +203,12 @@ class Agent:
             about = {"event": LogEvent.WORKER_DRAINING}
             logger.info("draining: what has begun goes on, nothing new is taken", extra=about)
             self._resumed.clear()
-            self._spawn(self._stand_aside())
+            self._spawn(self._give_back_unbegun())
         else:
             logger.info("draining is over: jobs are taken again", extra={"event": LogEvent.WORKER_RESUMED})
             self._resumed.set()
 
-    async def _stand_aside(self) -> None:
+    async def _give_back_unbegun(self) -> None:
         """End the pull that is under way, and hand back the runs that no runner has begun."""
         await self._puller.stop()
         for execution in self._held.values():
@@ -331,7 +331,7 @@ class Agent:
             logger.error("work on a job failed", exc_info=error)
 
 
-async def _for_ever(what: str, loop: Callable[[], Awaitable[None]]) -> None:
+async def _restarting(what: str, loop: Callable[[], Awaitable[None]]) -> None:
     """Run a loop again when it fails: one unexpected exception must not stop the worker."""
     while True:
         try:

@@ -17,7 +17,7 @@ _SMALLEST_RECORD_BYTES = 64
 def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
     """The snapshot with as little left out as the limit allows; task states always stay."""
     smaller = snapshot
-    for smaller in _smaller_and_smaller(snapshot, max_bytes):
+    for smaller in _smaller_versions(snapshot, max_bytes):
         if len(smaller.encode()) <= max_bytes:
             break
     return smaller
@@ -25,7 +25,7 @@ def compact(snapshot: RunSnapshot, max_bytes: int) -> RunSnapshot:
 
 def without_tasks(snapshot: RunSnapshot) -> RunSnapshot:
     """The snapshot without its task states: the last resort, so that the end of a run can always be recorded."""
-    return snapshot.model_copy(update={"tasks": {}, "tasks_truncated": True})
+    return snapshot.truncated(tasks={})
 
 
 def compact_result(result: Any, max_bytes: int) -> tuple[Any, bool]:
@@ -45,25 +45,25 @@ def compact_records(records: dict[str, Any], max_bytes: int) -> tuple[dict[str, 
     return smaller, True
 
 
-def _smaller_and_smaller(snapshot: RunSnapshot, max_bytes: int) -> Iterator[RunSnapshot]:
+def _smaller_versions(snapshot: RunSnapshot, max_bytes: int) -> Iterator[RunSnapshot]:
     yield snapshot
     for records in _smaller_records(snapshot.task_records, max_bytes):
-        snapshot = snapshot.model_copy(update={"task_records": records, "task_records_truncated": True})
+        snapshot = snapshot.truncated(task_records=records)
         yield snapshot
     if snapshot.result is not None:
-        snapshot = snapshot.model_copy(update={"result": None, "result_truncated": True})
+        snapshot = snapshot.truncated(result=None)
         yield snapshot
     if snapshot.error is not None:
-        snapshot = snapshot.model_copy(update={"error": _cut(snapshot.error, _ERROR_CHARACTERS)})
+        snapshot = snapshot.truncated(error=_cut(snapshot.error, _ERROR_CHARACTERS))
         yield snapshot
     if snapshot.earlier_attempts:
         # The ledger keeps their errors and wheels.
         silent = [attempt.model_copy(update={"error": None, "wheels": []}) for attempt in snapshot.earlier_attempts]
-        snapshot = snapshot.model_copy(update={"earlier_attempts": silent})
+        snapshot = snapshot.truncated(earlier_attempts=silent)
         yield snapshot
     if snapshot.params:
         # The ledger keeps the params; the worker has them from the job.
-        yield snapshot.model_copy(update={"params": {}, "params_truncated": True})
+        yield snapshot.truncated(params={})
 
 
 def _smaller_records(records: dict[str, Any], max_bytes: int) -> Iterator[dict[str, Any]]:

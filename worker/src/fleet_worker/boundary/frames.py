@@ -84,6 +84,8 @@ class Ready:
     # Files that could not be loaded, with what they raised.
     broken: dict[str, dict[str, str]] = field(default_factory=dict)
     error: str | None = None
+    # The JSON form of a `Catalogue`.
+    catalogue: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class MemoryLimit:
 async def is_over(limit_bytes: int, runner_pid: int, *, idle_bytes: int) -> bool:
     """In the agent: whether a runner and all processes of its run together exceed the limit."""
     most_bytes = idle_bytes + limit_bytes
-    pids = list(_family_of(runner_pid))
+    pids = list(_process_tree(runner_pid))
     if sum(map(resident_bytes, pids)) <= most_bytes:
         return False
     # Forked processes share most of their memory: the proportional size counts it once, but takes a while to read.
@@ -113,10 +113,10 @@ def _proportional_bytes(pid: int) -> int:
     return resident_bytes(pid)
 
 
-def _family_of(pid: int) -> Iterator[int]:
+def _process_tree(pid: int) -> Iterator[int]:
     yield pid
     for child in children_of(pid):
-        yield from _family_of(child)
+        yield from _process_tree(child)
 
 
 def _total_bytes() -> Iterator[int]:

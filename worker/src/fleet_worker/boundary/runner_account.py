@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-# Set by the launcher, to find all processes that a worker and its flows have started.
+# Set by the launcher or `pool/leftovers.py`, to find all processes that a worker and its flows have started.
 _MARK = "PYOCO_FLEET_PART"
 # The headers of the span exporter: collectors want their tokens there, and flows must not see these.
 _TOKENS = re.compile(r"OTEL_EXPORTER_OTLP_([A-Z]+_)?HEADERS")
@@ -62,7 +62,7 @@ class RunnerStart:
 
     def options(self, environ: Mapping[str, str], *, runs_dir: Path) -> dict[str, Any]:
         """Keyword arguments for Popen."""
-        env = {name: value for name, value in environ.items() if not self._is_the_fleets(name)}
+        env = {name: value for name, value in environ.items() if not self._is_fleet_variable(name)}
         if (account := self.account) is None:
             return {"env": env}
         env |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
@@ -75,7 +75,7 @@ class RunnerStart:
             "cwd": None if account.can_reach(Path.cwd()) else runs_dir,
         }
 
-    def _is_the_fleets(self, name: str) -> bool:
+    def _is_fleet_variable(self, name: str) -> bool:
         is_setting = name.startswith("PYOCO_") and name != _MARK and name not in self.env_allow
         return is_setting or _TOKENS.fullmatch(name) is not None
 

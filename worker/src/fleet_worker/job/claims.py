@@ -52,7 +52,7 @@ class Decision(Enum):
     TAKE_OVER = auto()
 
 
-class _LeftAlone(Exception):
+class _NotClaimable(Exception):
     """The run is left to others, or to a later time."""
 
     def __init__(self, outcome: HeldElsewhere | NotYet) -> None:
@@ -109,7 +109,7 @@ class Claims:
         while True:
             try:
                 return await self._claim(job.run_id, delivery)
-            except _LeftAlone as left:
+            except _NotClaimable as left:
                 return left.outcome
             except MalformedMessage as error:
                 return InvalidJob(f"the snapshot of the run is unreadable: {error}")
@@ -132,7 +132,7 @@ class Claims:
                 holder = await self._watch(snapshot)
                 decision = judge(snapshot, holder=holder, now=time.time())
             if isinstance(decision, HeldElsewhere | NotYet):
-                raise _LeftAlone(decision)
+                raise _NotClaimable(decision)
             if snapshot is None or not isinstance(decision, Decision):
                 # Missing or ended: unchanged, it is read once more, as a server of a cluster may lag behind.
                 assert not isinstance(decision, Decision)

@@ -134,7 +134,7 @@ class HeldRun:
 
         def with_wheels(snapshot: RunSnapshot) -> RunSnapshot:
             if self._ran_with is not None and snapshot.wheels != self._ran_with:
-                snapshot = snapshot.model_copy(update={"wheels": self._ran_with})
+                snapshot = snapshot.with_wheels(self._ran_with)
             return change(snapshot)
 
         status = with_wheels(self.lease.snapshot).status

@@ -52,9 +52,7 @@ class Lease:
     async def write_progress(self, **changes: Any) -> None:
         """Write the heartbeat, together with these changes."""
         now = time.time()
-        await self.write(
-            lambda snapshot: snapshot.model_copy(update={**changes, "heartbeat_at": now, "updated_at": now})
-        )
+        await self.write(lambda snapshot: snapshot.heartbeat(now=now, **changes))
 
     async def record_attempt(self) -> None:
         """Add this attempt to the run's history after a lost claim, in case NATS has lost the write that named it.

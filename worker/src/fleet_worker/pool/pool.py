@@ -7,6 +7,7 @@ import time
 from collections import deque
 from dataclasses import replace
 
+from fleet_contracts.catalogue import Catalogue
 from fleet_contracts.log_events import LogEvent
 
 from ..boundary.frames import Ready, Setup
@@ -46,6 +47,8 @@ class RunnerPool:
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         # Names of the flows that can be run with the wheels in force.
         self.flows: list[str] = []
+        # What is offered with the wheels in force; a new object whenever runners have loaded other flows.
+        self.catalogue = Catalogue()
         # For the metrics.
         self.starts = 0
         self.start_failures = 0
@@ -202,6 +205,7 @@ class RunnerPool:
             return
         self._logged = wheels
         self.flows = ready.flows
+        self.catalogue = Catalogue.model_validate(ready.catalogue)
         changed = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
         self._broken = ready.broken
         for file, failure in changed.items():

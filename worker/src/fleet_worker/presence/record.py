@@ -39,6 +39,9 @@ class Registry:
     `hidden` and `draining` belong to the operators and are kept, also from an earlier instance of this worker id. A
     record belongs to one instance. A new instance takes it over only from the one that it found silent; an instance
     whose record was taken over stops. Compare-and-set decides, so of two that begin at once one is refused.
+
+    The loop of `Documents` is not used: it asks the bucket's leader, which a worker may do for the records of all
+    workers or not at all. Stale reads are waited out instead.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from pyoco import Flow
 from pyoco.core.models import RunStatus as EngineStatus
@@ -30,6 +31,7 @@ from .coroutines import Coroutines
 from .failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
 from .output import Output
+from .params import Given, ParamsRefused, signature_of
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
 from .pyoco_engine import FleetEngine
@@ -107,7 +109,9 @@ class Runner:
         except FlowsUnusable as error:
             self._channel.send(Ready([], error=str(error)))
             return None
-        self._channel.send(Ready(flows.names, {file: asdict(failure) for file, failure in flows.broken.items()}))
+        broken = {file: asdict(failure) for file, failure in flows.broken.items()}
+        catalogue = flows.catalogue().bounded().model_dump(mode="json")
+        self._channel.send(Ready(flows.names, broken, catalogue=catalogue))
         return flows
 
     def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Conclusion:
@@ -123,22 +127,33 @@ class Runner:
             workspace.enter(run.folder)
             if run.workflow_yaml is None:
                 flow = flows.resolve(run.flow_name)
+                is_complete = flows.knows_params(run.flow_name)
             else:
-                flow = workflows.build(run.workflow_yaml, name=run.flow_name)
+                flow, is_complete = workflows.build(run.workflow_yaml, name=run.flow_name), False
+            params = json.loads(run.params)
+            inputs = signature_of(flow).convert(params, is_complete=is_complete)
         except FlowBroken as error:
             return _broken(error)
         except FlowNotFound as error:
             return replace(_NOTHING_DONE, error=str(error), reason=error.reason)
+        except ParamsRefused as error:
+            # No `flow_failed`: the same params are refused by the next attempt.
+            failure = replace(describe_failure(error), sentence="its params do not fit the flow")
+            return replace(
+                _NOTHING_DONE, error=str(error), reason=DeadLetterReason.EXECUTION_ERROR, failure=asdict(failure)
+            )
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
             return self._failed(error, _NOTHING_DONE)
         else:
-            return self._run_flow(run, flow)
+            return self._run_flow(run, flow, params, inputs)
 
-    def _run_flow(self, run: Run, flow: Flow) -> Conclusion:
+    def _run_flow(
+        self, run: Run, flow: Flow, params: dict[str, Any], inputs: dict[str, dict[str, Given]]
+    ) -> Conclusion:
         names = sorted(task.name for task in flow.tasks)
         recorder = Recorder(names, log_max_bytes=run.log_max_bytes, outside=self._output)
         context = FleetRunContext(run_id=run.run_id)
-        engine = FleetEngine(recorder, self._coroutines)
+        engine = FleetEngine(recorder, self._coroutines, inputs)
         # Known to the engine before it starts, so that no cancel comes too early.
         engine.active_runs[run.run_id] = context
         self._engine = engine
@@ -148,7 +163,7 @@ class Runner:
         self._running.set()
         raised: BaseException | None = None
         try:
-            engine.run(flow, json.loads(run.params), context)
+            engine.run(flow, params, context)
         except BaseException as error:  # noqa: BLE001 - a task's SystemExit must not end this process
             raised = error
         finally:

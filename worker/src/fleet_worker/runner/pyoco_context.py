@@ -7,6 +7,7 @@ from pyoco.core import engine
 from pyoco.core.context import Context
 from pyoco.core.models import RunContext
 
+from .params import Given
 from .plain import json_safe
 
 
@@ -28,6 +29,13 @@ class FleetRunContext(RunContext):  # type: ignore[misc]
 
 
 class FleetContext(Context):  # type: ignore[misc]
+    def resolve(self, value: Any) -> Any:
+        if not isinstance(value, Given):
+            return super().resolve(value)
+        # An earlier task may have changed the param.
+        current = self.params.get(value.param)
+        return value.converted if current is value.submitted else current
+
     def save_artifact(self, name: str, data: Any) -> str:
         self._refuse(
             f"ctx.save_artifact({name!r}, …) cannot be used: the fleet keeps no artifacts yet, the file would be "

@@ -1,9 +1,9 @@
-"""Pyoco's engine for the runner: awaits the coroutines that tasks return."""
+"""Pyoco's engine for the runner: gives tasks their params as the types they are annotated with, awaits coroutines."""
 
 import functools
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -11,19 +11,24 @@ from pyoco.core.engine import Engine
 from pyoco.core.models import Task, TaskState
 
 from .coroutines import Coroutines, TaskCancelled
+from .params import Given
 from .pyoco_context import FleetContext
 from .recording import Recorder
 
 
 class FleetEngine(Engine):  # type: ignore[misc]
-    def __init__(self, recorder: Recorder, coroutines: Coroutines) -> None:
+    def __init__(self, recorder: Recorder, coroutines: Coroutines, inputs: Mapping[str, Mapping[str, Given]]) -> None:
         super().__init__(recorder)
+        self._inputs = inputs
         self._recorder = recorder
         self._coroutines = coroutines
 
     def _execute_task(self, task: Task, ctx: FleetContext, log_capture: Any = None) -> None:
+        # A copy: the task belongs to the flow, and other runs have other params.
         awaited = copy(task)
         awaited.func = self._awaiting(task, ctx)
+        if (given := self._inputs.get(task.name)) is not None:
+            awaited.inputs = {**task.inputs, **given}
         if ctx.loop is not None:
             self._recorder.on_iteration(task.name, ctx.loops)
         try:

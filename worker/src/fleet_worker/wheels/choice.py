@@ -90,7 +90,7 @@ def choose(
     selected: list[InstalledWheel] = []
     for package in sorted(releases):
         for release in sorted(releases[package], key=_preference, reverse=True):
-            reason = _why_not(release, interpreter, refused)
+            reason = _refusal_of(release, interpreter, refused)
             if reason is None:
                 selected.append(release.wheel)
                 break
@@ -119,7 +119,7 @@ def _preference(release: _Release) -> tuple[Version, bool, int, BuildTag, str]:
     return release.version, fits, -(release.rank or 0), release.build, release.wheel.nuid
 
 
-def _why_not(release: _Release, interpreter: Interpreter, refused: Mapping[str, str]) -> str | None:
+def _refusal_of(release: _Release, interpreter: Interpreter, refused: Mapping[str, str]) -> str | None:
     wheel = release.wheel
     if (own := interpreter.own_packages.get(wheel.package)) is not None:
         return f"the worker itself is made with {wheel.package} {own}, which stays in use"

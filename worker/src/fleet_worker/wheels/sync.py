@@ -116,7 +116,7 @@ class SyncedWheels:
             if self._mark != before:
                 self._looks_left = 0
             elif self._looks_left:
-                self._look_once_more()
+                self._schedule_reread()
 
     async def _begin(self) -> None:
         await self._link.wait_ready()
@@ -132,7 +132,7 @@ class SyncedWheels:
         self._looks_left = len(_PAUSES_SECONDS)
         self._wake.set()
 
-    def _look_once_more(self) -> None:
+    def _schedule_reread(self) -> None:
         """Schedule another read: NATS delivers a message before it stores it; other servers store it even later."""
         pause = _PAUSES_SECONDS[-self._looks_left]
         self._looks_left -= 1

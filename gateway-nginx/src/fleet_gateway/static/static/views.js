@@ -10,7 +10,7 @@ const ALIVE = new Set(["RUNNING", "IDLE"]);
 
 export const isTerminal = (run) => TERMINAL.has(run.status);
 
-/** Ids begin with the time, so it is their end that tells them apart. */
+/** Ids begin with the time, so only their ends differ visibly. */
 export const shortId = (runId) => runId.slice(-8);
 
 export function runLink(runId) {
@@ -127,7 +127,7 @@ function action(what, onAsk, disabled, about = null) {
   const button = el("button", { type: "button", disabled }, t(what));
   if (about !== null) button.setAttribute("aria-label", `${t(what)}: ${about}`);
   button.addEventListener("click", async () => {
-    // Not disabled meanwhile: that would take the focus away from whoever uses the keyboard.
+    // Not disabled meanwhile: that would take the focus away from people who use the keyboard.
     if (button.ariaBusy === "true") return;
     button.ariaBusy = "true";
     await onAsk(what);

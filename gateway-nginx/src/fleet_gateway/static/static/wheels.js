@@ -94,7 +94,7 @@ function sizeText(size) {
   return `${bytes.format(shown)} ${UNITS[unit]}`;
 }
 
-// --- What happens on a click. `refresh` asks the server again, `askForKey` the person; `sentenceOf` tells a failure.
+// --- What happens on a click. `refresh` asks the server again, `askForKey` the person; `sentenceOf` describes a failure.
 
 export function beginWheels({ refresh, askForKey, sentenceOf }) {
   at("older-events").addEventListener("click", async (event) => {
@@ -117,7 +117,7 @@ export function beginWheels({ refresh, askForKey, sentenceOf }) {
     dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => (dialog.querySelector(".form-problem").hidden = true));
   }
-  // Whoever closes the dialog does not want the wheel.
+  // Closing the dialog aborts the upload.
   at("upload-dialog").addEventListener("close", () => uploading?.abort());
 
   at("upload-form").addEventListener("submit", async (event) => {
@@ -143,7 +143,7 @@ export function beginWheels({ refresh, askForKey, sentenceOf }) {
       refresh();
     } catch (error) {
       if (error.needsKey) return askForKey(error.status);
-      tell(problem, uploading.signal.aborted ? "" : sentenceOf(error));
+      showProblem(problem, uploading.signal.aborted ? "" : sentenceOf(error));
     } finally {
       uploading = null;
       progress.hidden = true;
@@ -162,7 +162,7 @@ export function beginWheels({ refresh, askForKey, sentenceOf }) {
       refresh();
     } catch (error) {
       if (error.needsKey) return askForKey(error.status);
-      tell(problem, sentenceOf(error));
+      showProblem(problem, sentenceOf(error));
     } finally {
       end(button, t("delete"));
     }
@@ -190,7 +190,7 @@ function end(button, text) {
   button.textContent = text;
 }
 
-function tell(problem, text) {
+function showProblem(problem, text) {
   problem.textContent = text;
   problem.hidden = !text;
 }

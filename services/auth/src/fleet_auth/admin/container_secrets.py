@@ -118,7 +118,7 @@ def make_all(made: Secrets, *, names: WireNames, workers: int, tags: list[str]) 
     roles = [NatsUser(role, made.user(f"{role}/nats.nk"), may(names)) for role, may in SERVICE_ROLES.items()]
     crew = [
         NatsUser(worker_id, made.user(f"workers/{worker_id}.nk"), worker(names, worker_id, tags))
-        for worker_id in _crew(workers)
+        for worker_id in _worker_ids(workers)
     ]
     crew += [
         NatsUser(worker_id, made.user(f"{_GRANTS}/{worker_id}.nk"), worker(names, worker_id, _tags(granted)))
@@ -149,7 +149,7 @@ def make(
     for worker_id in revoke or []:
         made.revoke(worker_id)
     for worker_id, _, its_tags in (wanted.partition("=") for wanted in grant or []):
-        if worker_id in _crew(workers):
+        if worker_id in _worker_ids(workers):
             raise ValueError(f"{worker_id} is one of the fleet's own workers; choose another name")
         worker(names, worker_id, _tags(its_tags))  # refuses bad names before anything is written
         made.grant(worker_id, _tags(its_tags))
@@ -159,7 +159,7 @@ def make(
         _say(f"worker {worker_id} may take jobs of {its_tags}; its seed is {out / _GRANTS / worker_id}.nk")
 
 
-def _crew(workers: int) -> list[str]:
+def _worker_ids(workers: int) -> list[str]:
     return [f"worker-{number}" for number in range(1, workers + 1)]
 
 

@@ -13,7 +13,7 @@ from fleet_contracts.status import RunStatus
 from ..ledger.documents import NewRun
 from ..ledger.outbox import DISPATCH, INSERT_OUTBOX, WITHDRAW
 from ..ledger.prepared import Inserting
-from ..ledger.rows import KIND_COLUMNS, Kind
+from ..ledger.rows import RECORD_COLUMNS, run_record
 from ..ledger.tables import documents as _documents
 from ..ledger.tables import outbox as _outbox
 from ..ledger.tables import runs as _runs
@@ -79,7 +79,7 @@ def accept(transaction: Transaction, acceptances: Sequence[Acceptance]) -> Seque
     fresh = [wanted for wanted, before in zip(acceptances, earlier, strict=True) if before is None]
     new = [(run, run.job.not_before or wanted.send_at) for wanted in fresh for run in wanted.runs]
     if transaction.may_be_committed:
-        there = _those_of(transaction, [run.job.run_id for run, _ in new])
+        there = _existing(transaction, [run.job.run_id for run, _ in new])
         new = [(run, send_at) for run, send_at in new if run.job.run_id not in there]
     # Read inside the transaction: readers that follow changes rely on it. PostgreSQL reads its own clock again when
     # it executes the statement. Before that this process may be paused, and no replica can see the transaction.
@@ -136,17 +136,15 @@ def withdraw(transaction: Transaction, withdrawal: Withdrawal) -> bool:
     ).first()
     if untaken is None:
         # True without a run: an earlier try withdrew it, and the answer of that commit was lost.
-        return not _those_of(transaction, [run_id])
-    [(status, *kind)] = transaction.rows(
-        delete(_runs).where(_runs.c.run_id == run_id).returning(_runs.c.status, *KIND_COLUMNS)
-    )
+        return not _existing(transaction, [run_id])
+    [run] = transaction.rows(delete(_runs).where(_runs.c.run_id == run_id).returning(*RECORD_COLUMNS), run_record)
     transaction.execute(delete(_documents).where(_documents.c.run_id == run_id))
     transaction.execute(insert(_outbox).values(kind=WITHDRAW, run_id=run_id, dispatch=1, due_at=withdrawal.now))
     if withdrawal.key is not None:
         forget_key(transaction, withdrawal.key)
-    transaction.counts.add(Kind(*kind), status, -1)
+    transaction.counts.add(run.kind, run.known.status, -1)
     return True
 
 
-def _those_of(transaction: Transaction, run_ids: Sequence[str]) -> set[str]:
+def _existing(transaction: Transaction, run_ids: Sequence[str]) -> set[str]:
     return set(transaction.execute(select(_runs.c.run_id).where(_runs.c.run_id.in_(run_ids))).scalars())

@@ -68,14 +68,14 @@ class Cancellation(Part):
             return asked
         self._relay.cancel_carried(run_id)
         if not stored.value.is_terminal:
-            self._bring_about(stored)
+            self._carry_out(stored)
         return stored.value
 
     async def stop(self) -> None:
         """Let the runs that are being ended end."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _bring_about(self, stored: Stored[RunSnapshot]) -> None:
+    def _carry_out(self, stored: Stored[RunSnapshot]) -> None:
         """Notify the holder or end the run, after the response. If this process dies, a worker sees the request."""
         self._spawn(self._notify_holder(stored.value) if stored.value.is_held else self._end_waiting(stored))
 

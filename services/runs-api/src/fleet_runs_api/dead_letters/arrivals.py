@@ -23,7 +23,7 @@ from ..loop import Loop
 from ..resources import Resources
 from . import reads as dead_letter_reads
 from . import writes as dead_letter_writes
-from .letter import Arrived, Letter, Moved, Unfounded, read_letter
+from .letter import Arrived, Letter, Moved, RejectedLetter, read_letter
 from .writes import TooOld
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class DeadLetterIngest(Loop):
                     case Moved():
                         outcome.log(LetterMove.ENTERED)
                         self._metrics.count_letter(outcome.reason)
-                    case Unfounded():
+                    case RejectedLetter():
                         logger.warning(
                             "a dead letter on %s is left out: the run it names has not failed there",
                             msg.subject,

@@ -67,7 +67,7 @@ class Letter:
     subject: str | None
 
 
-class Unfounded:
+class RejectedLetter:
     """A letter that is rejected: its run has not failed, or was not in the queue that the letter names."""
 
 

@@ -41,9 +41,8 @@ def reopen(transaction: Transaction, item: Reopening) -> RunSnapshot | NotReopen
     if before.status is not RunStatus.FAILED or row.snapshot is None:
         return NotReopened(before.status)
     not_before = item.due_at if item.due_at > item.now else None
-    snapshot = snapshot_of(row).reopen(now=item.now, not_before=not_before)
-    # The ledger counts attempts also for peers' workers, which do not.
-    snapshot = snapshot.model_copy(update={"attempt": before.attempt, "reopened": before.reopened + 1})
+    reopened = snapshot_of(row).reopen(now=item.now, not_before=not_before)
+    snapshot = reopened.with_recorded(attempt=before.attempt, reopened=before.reopened + 1)
     note_attempts(transaction, snapshot)
     queue_again(
         transaction,

@@ -17,7 +17,7 @@ from ..ledger.tables import runs as _runs
 from ..ledger.texts import fitting
 from ..ledger.transaction import Transaction, one_by_one
 from . import reopening
-from .letter import LONGEST_ERROR, Letter, LetterState, Moved, Unfounded, error_type_of, fingerprint_of
+from .letter import LONGEST_ERROR, Letter, LetterState, Moved, RejectedLetter, error_type_of, fingerprint_of
 from .reopening import NotReopened, Reopening
 
 _MOVED = tuple(_letters.c[name] for name in Moved._fields)
@@ -27,6 +27,7 @@ _GROUP = tuple(_letters.c[name] for name in GroupKey._fields)
 class _NamedRun(NamedTuple):
     """The run that a letter names."""
 
+    run_id: str
     tenant_id: str
     flow_name: str
     tag: str
@@ -35,6 +36,15 @@ class _NamedRun(NamedTuple):
     reopened: int
     reason: str | None
     error: str | None
+
+
+class _Chosen(NamedTuple):
+    """A letter that is to be requeued, and the state of its run, if it has one."""
+
+    letter_id: int
+    run_id: str | None
+    state: str
+    run_status: RunStatus | None
 
 
 class WhyNot(StrEnum):
@@ -92,7 +102,7 @@ class TooOld:
     limit: int
 
 
-def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved | Unfounded | None]:
+def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved | RejectedLetter | None]:
     """Insert letters from the stream, each once. None: the ledger has it already.
 
     A worker may publish any letter on the subjects of its tags, about any run. The letter is accepted only if the
@@ -100,20 +110,20 @@ def enter(transaction: Transaction, letters: Sequence[Letter]) -> Sequence[Moved
     """
     runs = _runs_of(transaction, letters)
     # Checked one by one: an unfounded letter may have the id of a valid one.
-    are_founded = [_is_founded(letter, runs.get(letter.run_id or "")) for letter in letters]
+    fits = [_fits_run(letter, runs.get(letter.run_id or "")) for letter in letters]
     rows = {
         letter.message_id: _row_of(letter, runs.get(letter.run_id or ""))
-        for letter, is_founded in zip(letters, are_founded, strict=True)
-        if is_founded
+        for letter, fits_run in zip(letters, fits, strict=True)
+        if fits_run
     }
     new: dict[str, Moved] = {}
     if rows:
         insert = transaction.insert_if_new(_letters).returning(_letters.c.message_id, *_MOVED)
-        new = {message_id: Moved(*moved) for message_id, *moved in transaction.rows(insert, list(rows.values()))}
+        new = dict(transaction.rows(insert, _entered, list(rows.values())))
         transaction.letter_groups.entered(rows[message_id] for message_id in new)
     return [
-        new.pop(letter.message_id, None) if is_founded else Unfounded()
-        for letter, is_founded in zip(letters, are_founded, strict=True)
+        new.pop(letter.message_id, None) if fits_run else RejectedLetter()
+        for letter, fits_run in zip(letters, fits, strict=True)
     ]
 
 
@@ -126,9 +136,10 @@ def remove(transaction: Transaction, item: Deletion) -> list[Moved]:
         update(_letters)
         .where(chosen, _letters.c.state == LetterState.REQUEUED)
         .values(state=LetterState.DELETED.value, error=None)
-        .returning(*_MOVED)
+        .returning(*_MOVED),
+        Moved,
     )
-    return gone + [Moved(*row) for row in requeued]
+    return gone + requeued
 
 
 @one_by_one
@@ -145,10 +156,10 @@ def forget(transaction: Transaction, item: TooOld) -> int:
             .order_by(_letters.c.at)
             .limit(item.limit - gone)
         )
-        rows = transaction.rows(delete(_letters).where(_letters.c.id.in_(old)).returning(*_GROUP))
+        groups = transaction.rows(delete(_letters).where(_letters.c.id.in_(old)).returning(*_GROUP), GroupKey)
         if state is LetterState.OPEN:
-            transaction.letter_groups.left(GroupKey(*row) for row in rows)
-        gone += len(rows)
+            transaction.letter_groups.left(groups)
+        gone += len(groups)
     return gone
 
 
@@ -196,22 +207,23 @@ def _checked(transaction: Transaction, item: Requeueing) -> tuple[dict[str, int]
             _letters.c.id.in_(item.letter_ids),
             _letters.c.tenant_id == item.tenant_id,
             _letters.c.state != LetterState.DELETED,
-        )
+        ),
+        _Chosen,
     )
-    found = {letter_id: about for letter_id, *about in rows}
+    found = {row.letter_id: row for row in rows}
     first_letters: dict[str, int] = {}
     refused = []
     for letter_id in item.letter_ids:
         if letter_id not in found:
             refused.append(Refused(letter_id, WhyNot.NOT_FOUND))
             continue
-        run_id, state, run_status = found[letter_id]
-        if run_id is None:
+        chosen = found[letter_id]
+        if chosen.run_id is None:
             refused.append(Refused(letter_id, WhyNot.NO_RUN))
-        elif state == LetterState.REQUEUED:
-            refused.append(Refused(letter_id, WhyNot.REQUEUED_ALREADY, run_id, run_status))
+        elif chosen.state == LetterState.REQUEUED:
+            refused.append(Refused(letter_id, WhyNot.REQUEUED_ALREADY, chosen.run_id, chosen.run_status))
         else:
-            first_letters.setdefault(run_id, letter_id)
+            first_letters.setdefault(chosen.run_id, letter_id)
     return first_letters, refused
 
 
@@ -219,9 +231,17 @@ def _close(transaction: Transaction, chosen: ColumnElement[bool], **values: Any)
     """Close open letters and subtract them from their groups."""
     is_open = _letters.c.state == LetterState.OPEN
     changed = update(_letters).where(chosen, is_open).values(**values)
-    closed = transaction.rows(changed.returning(*_GROUP, *_MOVED))
-    transaction.letter_groups.left(GroupKey(*row[:2]) for row in closed)
-    return [Moved(*row[2:]) for row in closed]
+    closed = transaction.rows(changed.returning(*_GROUP, *_MOVED), _closed)
+    transaction.letter_groups.left(group for group, _ in closed)
+    return [moved for _, moved in closed]
+
+
+def _closed(tenant_id: str, fingerprint: str, *moved: Any) -> tuple[GroupKey, Moved]:
+    return GroupKey(tenant_id, fingerprint), Moved(*moved)
+
+
+def _entered(message_id: str, *moved: Any) -> tuple[str, Moved]:
+    return message_id, Moved(*moved)
 
 
 def _runs_of(transaction: Transaction, letters: Iterable[Letter]) -> dict[str, _NamedRun]:
@@ -229,11 +249,11 @@ def _runs_of(transaction: Transaction, letters: Iterable[Letter]) -> dict[str, _
     if not wanted:
         return {}
     columns = [_runs.c[name] for name in _NamedRun._fields]
-    rows = transaction.rows(select(_runs.c.run_id, *columns).where(_runs.c.run_id.in_(wanted)))
-    return {run_id: _NamedRun(*columns) for run_id, *columns in rows}
+    rows = transaction.rows(select(*columns).where(_runs.c.run_id.in_(wanted)), _NamedRun)
+    return {run.run_id: run for run in rows}
 
 
-def _is_founded(letter: Letter, run: _NamedRun | None) -> bool:
+def _fits_run(letter: Letter, run: _NamedRun | None) -> bool:
     """Whether a letter fits its run. A letter without a known run is accepted: it belongs to the operator."""
     return run is None or (
         run.status is RunStatus.FAILED

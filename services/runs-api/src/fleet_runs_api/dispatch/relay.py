@@ -29,7 +29,7 @@ _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Flying:
+class _InFlight:
     """A first dispatch that was sent and not acknowledged yet."""
 
     begun: float
@@ -130,14 +130,14 @@ class Relay(Loop):
         rows = await self._database.fetch(reads.outbox_rows(taken))
         fresh = [row for row in rows if _is_fresh(row)]
         rest = [row for row in rows if not _is_fresh(row)]
-        await asyncio.gather(self._send_fresh(fresh), *(self._deal_with(row) for row in rest))
+        await asyncio.gather(self._send_fresh(fresh), *(self._send_row(row) for row in rest))
 
     async def _send_fresh(self, rows: Sequence[OutboxRow]) -> None:
         """Send first dispatches, all in flight at once: a run that the relay has taken cannot be withdrawn.
 
         The server processes them in the order sent. A worker that gets a job earlier waits for the snapshot.
         """
-        flying: list[_Flying] = []
+        in_flight: list[_InFlight] = []
         try:
             for row in rows:
                 assert row.run is not None
@@ -148,15 +148,15 @@ class Relay(Loop):
                     with sending.active():
                         written = await self._runs.create_nowait(new.snapshot)
                         queued = await self._queue_nowait(new.job, new.payload, dispatch=1)
-                        flying.append(_Flying(begun, row, new, sending, written, queued))
+                        in_flight.append(_InFlight(begun, row, new, sending, written, queued))
                 except NatsUnavailable as error:
                     sending.fail(type(error).__name__, str(error))
                     sending.end()
                     raise
         except NatsUnavailable as error:
-            self._put_off(rows[len(flying) :], error)
+            self._put_off(rows[len(in_flight) :], error)
         marks = []
-        for sent in flying:
+        for sent in in_flight:
             try:
                 with sent.span:
                     sequence = await self._confirm(sent)
@@ -172,7 +172,7 @@ class Relay(Loop):
             self._settings.work_subject(job.tag), payload, {NATS_MSG_ID: job_message_id(job.run_id, dispatch)}
         )
 
-    async def _confirm(self, sent: _Flying) -> int:
+    async def _confirm(self, sent: _InFlight) -> int:
         try:
             await self._confirm_snapshot(sent.new, sent.written)
         except NatsUnavailable:
@@ -188,7 +188,7 @@ class Relay(Loop):
             # KV has the snapshot already (this is a repeated send), or the marker of a deleted one.
             return (await self._runs.announce(new.snapshot)).revision
 
-    async def _deal_with(self, row: OutboxRow) -> None:
+    async def _send_row(self, row: OutboxRow) -> None:
         try:
             if row.kind == outbox.WITHDRAW:
                 await self._purge(row.run_id)

@@ -32,7 +32,7 @@ _BATCH = 256
 # delivered: of a short run only the end is.
 _GATHER_SECONDS = 0.03
 # A first snapshot written within this time after acceptance is skipped; a later one is compared with the ledger.
-_FIRST_WORD_SECONDS = 60.0
+_FIRST_SNAPSHOT_SECONDS = 60.0
 
 
 class Ingest(Loop):
@@ -80,12 +80,14 @@ class Ingest(Loop):
                 self._on_retry()
             if is_recording():
                 _trace(observations, refused, begun_at)
+        if removed := [kv_key(self._settings.runs_kv_bucket, msg.subject) for msg in latest.values() if not msg.data]:
+            await self._commits.write(recording.note_removed, removed)
         for msg in messages:
             await self._link.send(msg.reply, b"+ACK")
 
     def _observation(self, msg: Msg) -> Observation | None:
         if not msg.data:
-            return None  # a deletion marker: the ledger keeps the run
+            return None  # a deletion marker: the ledger keeps the run, and the sweeper puts the snapshot back
         try:
             snapshot = RunSnapshot.decode_of(kv_key(self._settings.runs_kv_bucket, msg.subject), msg.data)
         except MalformedMessage as error:
@@ -147,7 +149,7 @@ def _is_first(run_id: str, msg: Msg) -> bool:
         accepted_at = (uuid.UUID(run_id).int >> 80) / 1000
     except ValueError:
         return False
-    return stored_at_of(msg) - accepted_at < _FIRST_WORD_SECONDS
+    return stored_at_of(msg) - accepted_at < _FIRST_SNAPSHOT_SECONDS
 
 
 def _trace(observations: list[Observation], refused: Mapping[str, str], begun_at: float) -> None:

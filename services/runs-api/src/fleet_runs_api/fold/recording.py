@@ -15,13 +15,14 @@ from fleet_kit.nats.documents import Stored
 from ..ledger.documents import KEEP_SNAPSHOT
 from ..ledger.outbox import queue_again
 from ..ledger.prepared import updating
-from ..ledger.rows import KIND_COLUMNS, KNOWN_COLUMNS, Kind, Known
+from ..ledger.rows import RECORD_COLUMNS, run_record
 from ..ledger.tables import runs as _runs
 from ..ledger.transaction import Transaction
 from .history import note_attempts, note_lost_attempts
 from .rules import Change, adds_lost_attempts, fold
 
 _APPLY_CHANGE = updating(_runs, (*Change._fields, "changed_at"), keys=("run_id",))
+_CHECK_SOON = updating(_runs, ("checked_at",), keys=("run_id",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,11 @@ def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) ->
     observations = [observation for group in groups for observation in group]
     wanted = sorted({o.snapshot.run_id for o in observations})
     rows = transaction.rows(
-        select(_runs.c.run_id, *KIND_COLUMNS, *KNOWN_COLUMNS)
-        .where(_runs.c.run_id.in_(wanted))
-        .order_by(_runs.c.run_id)
-        .with_for_update()
+        select(*RECORD_COLUMNS).where(_runs.c.run_id.in_(wanted)).order_by(_runs.c.run_id).with_for_update(),
+        run_record,
     )
-    known: dict[str, Known] = {}
-    kinds: dict[str, Kind] = {}
-    for run_id, tenant_id, flow_name, tag, *rest in rows:
-        known[run_id] = Known(*rest)
-        kinds[run_id] = Kind(tenant_id, flow_name, tag)
+    known = {run.run_id: run.known for run in rows}
+    kinds = {run.run_id: run.kind for run in rows}
 
     now = time.time()
     changed: set[int] = set()
@@ -85,3 +81,9 @@ def record(transaction: Transaction, groups: Sequence[Sequence[Observation]]) ->
     for snapshot in late:
         note_lost_attempts(transaction, snapshot)
     return [[observation for observation in group if id(observation) in changed] for group in groups]
+
+
+def note_removed(transaction: Transaction, groups: Sequence[Sequence[str]]) -> Sequence[None]:
+    """Runs whose snapshots were removed from KV: the sweeper looks at the unfinished ones of them next."""
+    transaction.write(_CHECK_SOON, [(0.0, run_id) for run_id in sorted({one for group in groups for one in group})])
+    return [None] * len(groups)

@@ -46,15 +46,13 @@ def snapshot_of(row: RunRow) -> RunSnapshot:
     pending = RunSnapshot.pending(Job.decode(row.job.encode()), now=row.updated_at)
     if row.snapshot is not None:
         return RunSnapshot.decode(row.snapshot.encode()).with_facts_of(pending)
-    return pending.model_copy(update={"status": row.known.status, "attempt": row.known.attempt})
+    return pending.with_recorded(status=row.known.status, attempt=row.known.attempt)
 
 
 def waiting_snapshot_of(row: RunRow) -> RunSnapshot:
     """The run as it waits for its next attempt: without the holder of the last snapshot seen."""
     snapshot = without_holder(snapshot_of(row))
-    return snapshot.model_copy(
-        update={"attempt": max(snapshot.attempt, row.known.attempt), "updated_at": time.time()}
-    )
+    return snapshot.with_recorded(attempt=max(snapshot.attempt, row.known.attempt), updated_at=time.time())
 
 
 def without_holder(snapshot: RunSnapshot) -> RunSnapshot:

@@ -94,7 +94,7 @@ def clear_cancelled(transaction: Transaction, run_ids: Sequence[str]) -> Sequenc
 
 
 @one_by_one
-def hasten_outbox(transaction: Transaction, now: float) -> None:
+def make_due_now(transaction: Transaction, now: float) -> None:
     """Make rows due now unless their run is scheduled: the process that was to send them has ended."""
     scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
     transaction.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))

@@ -30,6 +30,7 @@ from .tables import counts as _counts
 from .tables import dead_letters as _letters
 from .tables import decisions as _decisions
 from .tables import documents as _documents
+from .tables import idempotency_keys as _keys
 from .tables import outbox as _outbox
 from .tables import runs as _runs
 from .transaction import Transaction
@@ -92,6 +93,12 @@ def is_unsent(run_id: str) -> Query[bool]:
     return Query(select(unsent).select_from(_runs).where(_runs.c.run_id == run_id), bool)
 
 
+def is_key_used(tenant_id: str, key: str) -> Query[bool]:
+    """Whether a submit was accepted under the idempotency key."""
+    used = select(_keys.c.key).where(_keys.c.tenant_id == tenant_id, _keys.c.key == key).exists()
+    return Query(select(used), bool)
+
+
 def job_place(run_id: str) -> Query[JobPlace]:
     """The queue and the stream sequence of the latest job of a run."""
     return Query(select(_runs.c.tag, _runs.c.job_sequence).where(_runs.c.run_id == run_id), JobPlace)
@@ -115,7 +122,7 @@ def due_longest() -> Query[float | None]:
     return Query(select(taken, select(func.min(_outbox.c.due_at)).scalar_subquery()), _earliest)
 
 
-def heard_of_longest_ago() -> Query[float]:
+def oldest_held_change() -> Query[float]:
     """The time of the latest change of the held run that changed longest ago, by the ledger's own clock."""
     return Query(select(_runs.c.changed_at).where(HELD).order_by(_runs.c.changed_at).limit(1), float)
 

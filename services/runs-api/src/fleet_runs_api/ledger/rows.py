@@ -48,6 +48,14 @@ class Known(NamedTuple):
     not_before: float | None = None
 
 
+class RunRecord(NamedTuple):
+    """The part of the ledger's record of a run that counts and the rules for snapshots need."""
+
+    run_id: str
+    kind: Kind
+    known: Known
+
+
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """The ledger's record of a run, with its documents."""
@@ -139,13 +147,20 @@ class JobPlace(NamedTuple):
 
 KIND_COLUMNS = tuple(_runs.c[name] for name in Kind._fields)
 KNOWN_COLUMNS = tuple(_runs.c[name] for name in Known._fields)
+RECORD_COLUMNS = (_runs.c.run_id, *KIND_COLUMNS, *KNOWN_COLUMNS)
 RUN_COLUMNS = (
-    _runs.c.run_id, *KIND_COLUMNS, *KNOWN_COLUMNS, _runs.c.worker_id, _runs.c.error, _runs.c.reason,
+    *RECORD_COLUMNS, _runs.c.worker_id, _runs.c.error, _runs.c.reason,
     _runs.c.updated_at, _runs.c.dispatch, _runs.c.job_sequence, _documents.c.job, _documents.c.snapshot,
 )  # fmt: skip
 
 
-def run_row(run_id: str, *columns: Any) -> RunRow:
+def run_record(run_id: str, *columns: Any) -> RunRecord:
+    """Made from RECORD_COLUMNS."""
+    kind = len(KIND_COLUMNS)
+    return RunRecord(run_id, Kind(*columns[:kind]), Known(*columns[kind:]))
+
+
+def run_row(*columns: Any) -> RunRow:
     """Made from RUN_COLUMNS."""
-    kind, known = len(KIND_COLUMNS), len(KIND_COLUMNS) + len(KNOWN_COLUMNS)
-    return RunRow(run_id, Kind(*columns[:kind]), Known(*columns[kind:known]), *columns[known:])
+    end = len(RECORD_COLUMNS)
+    return RunRow(*run_record(*columns[:end]), *columns[end:])

@@ -53,9 +53,9 @@ class Transaction:
         self._pipeline.send()
         return self.connection.execute(statement, values)
 
-    def rows(self, statement: Executable, values: Any = None) -> list[tuple[Any, ...]]:
-        """The rows that a statement returns, to be made into values of a type at once."""
-        return [tuple(row) for row in self.execute(statement, values)]
+    def rows(self, statement: Executable, row: Callable[..., R], values: Any = None) -> list[R]:
+        """The rows that a statement returns; `row` makes a value of each of them from the columns in order."""
+        return [row(*columns) for columns in self.execute(statement, values)]
 
     def all(self, query: Query[T]) -> list[T]:
         self._pipeline.send()

@@ -28,13 +28,13 @@ Batch = Callable[[Transaction, Sequence[I]], Sequence[R]]
 _MOST_PER_COMMIT = 1000
 # After a commit of this many writes, the next one waits this long for more writes to join it: 16 clients submit 10 %
 # more runs with 15 % less CPU time (bench/ablation.md).
-_CROWD = 3
+_COMMIT_SIBLINGS = 3
 _COMMIT_DELAY_SECONDS = 0.001
 # How long deferrable writes wait, unless there are many of them.
 _DEFER_SECONDS = 0.02
 _MANY_DEFERRED = 64
 _ATTEMPTS = 3
-_GIVE_WAY_SECONDS = 0.02
+_LOCK_RETRY_SECONDS = 0.02
 # How long the writes of a group are tried one by one, after a lock of another process has failed them together.
 _APART_SECONDS = 15.0
 # PostgreSQL's SQLSTATEs of a deadlock, a serialization failure and a lock timeout.
@@ -67,7 +67,7 @@ class GroupCommit:
         self._connection: Connection | None = None
         self._deferred: list[_Waiting[Any, Any]] = []
         self._deferred_timer: asyncio.TimerHandle | None = None
-        self._was_crowded = False
+        self._had_siblings = False
         # When the current transaction began.
         self._begun_at: float | None = None
 
@@ -139,11 +139,11 @@ class GroupCommit:
         deferred: list[_Waiting[Any, Any]] = []
         while not group and not deferred and not self._ended:
             self._take(group, deferred)
-        if group and self._was_crowded:
+        if group and self._had_siblings:
             time.sleep(_COMMIT_DELAY_SECONDS)
         while len(group) < _MOST_PER_COMMIT and not self._ended and not self._queue.empty():
             self._take(group, deferred)
-        self._was_crowded = len(group) >= _CROWD
+        self._had_siblings = len(group) >= _COMMIT_SIBLINGS
         groups = [group + deferred] if self._engine.dialect.name == "sqlite" else [group, deferred]
         return [group for group in groups if group]
 
@@ -196,9 +196,9 @@ class GroupCommit:
                 if not _is_worth_another_try(error) or attempt == attempts:
                     raise
                 logger.info("a commit of %d writes is tried again: %s", len(group), error.meta.get("reason"))
-                if _gave_way(error):
+                if _lost_a_lock(error):
                     # Else it could take its first lock again before the other transaction wakes up, and so once more.
-                    time.sleep(_GIVE_WAY_SECONDS)
+                    time.sleep(_LOCK_RETRY_SECONDS)
             except IntegrityError:
                 # An earlier try, whose answer was lost, may have been committed while this one was under way.
                 if attempt == attempts or not any(waiting.unsure for waiting in group):
@@ -243,19 +243,19 @@ def _has_lost_connection(error: LedgerUnavailable) -> bool:
     return isinstance(error.__cause__, DBAPIError) and error.__cause__.connection_invalidated
 
 
-def _gave_way(error: LedgerUnavailable) -> bool:
+def _lost_a_lock(error: LedgerUnavailable) -> bool:
     """Whether the transaction failed because of another process's, which may concern only some of the writes."""
     cause = error.__cause__
     return isinstance(cause, DBAPIError) and getattr(cause.orig, "sqlstate", None) in _WORTH_ANOTHER_TRY
 
 
 def _is_away(error: Exception) -> bool:
-    return isinstance(error, LedgerUnavailable) and not _gave_way(error)
+    return isinstance(error, LedgerUnavailable) and not _lost_a_lock(error)
 
 
 def _is_worth_another_try(error: LedgerUnavailable) -> bool:
     """Whether another transaction was in the way, or the connection was lost since the last commit."""
-    return _has_lost_connection(error) or _gave_way(error)
+    return _has_lost_connection(error) or _lost_a_lock(error)
 
 
 def _resolve(group: list[_Waiting[Any, Any]]) -> None:

@@ -77,7 +77,7 @@ class FleetGauges(Part):
 
     async def _show_backlog(self) -> None:
         now = time.time()
-        changed = await self._database.fetch(reads.heard_of_longest_ago())
+        changed = await self._database.fetch(reads.oldest_held_change())
         self._metrics.oldest_heartbeat.set(max(now - changed[0], 0.0) if changed else 0.0)
         [due] = await self._database.fetch(reads.count_due(now, most=_MOST_COUNTED))
         self._metrics.outbox_due.set(due)

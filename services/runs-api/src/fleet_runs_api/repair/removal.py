@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import delete, update
 
-from ..ledger.rows import KIND_COLUMNS, Kind
+from ..ledger.rows import RECORD_COLUMNS, run_record
 from ..ledger.tables import attempts as _attempts
 from ..ledger.tables import decisions as _decisions
 from ..ledger.tables import documents as _documents
@@ -24,14 +24,13 @@ def mark_released(transaction: Transaction, run_ids: Sequence[str]) -> None:
 def purge(transaction: Transaction, run_ids: Sequence[str]) -> None:
     """Delete these ended runs with their documents, attempts and decisions."""
     gone = transaction.rows(
-        delete(_runs)
-        .where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None))
-        .returning(_runs.c.run_id, _runs.c.status, *KIND_COLUMNS)
+        delete(_runs).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None)).returning(*RECORD_COLUMNS),
+        run_record,
     )
     for table in (_documents, _attempts, _decisions):
-        transaction.execute(delete(table).where(table.c.run_id.in_([run_id for run_id, *_ in gone])))
-    for _, status, *kind in gone:
-        transaction.counts.add(Kind(*kind), status, -1)
+        transaction.execute(delete(table).where(table.c.run_id.in_([run.run_id for run in gone])))
+    for run in gone:
+        transaction.counts.add(run.kind, run.known.status, -1)
 
 
 @one_by_one

@@ -51,12 +51,12 @@ class Sweeper(Loop):
         # The number of reconnects and the bucket's leader at the last round.
         self._led: tuple[int, str | None] | None = None
         # Runs not checked since this time are suspect; set when JetStream may have lost data.
-        self._suspect_before: float | None = None
+        self._recheck_before: float | None = None
         self.pause_seconds = self._settings.sweep_interval_sec
 
-    def suspect_everything(self) -> None:
+    def recheck_all(self) -> None:
         """Check all unfinished runs soon: JetStream may have lost some, while it or this service was down."""
-        self._suspect_before = time.time()
+        self._recheck_before = time.time()
         self.wake()
 
     async def round(self) -> float:
@@ -65,7 +65,7 @@ class Sweeper(Loop):
     async def sweep(self) -> bool:
         """One round; True if there is more to do right away."""
         failures = []
-        for step in (self._expiry.end_overdue, self._take_from_the_lost, self._unclaimed.hand_out_again):
+        for step in (self._expiry.end_overdue, self._take_back_from_lost_holders, self._unclaimed.hand_out_again):
             try:
                 await step()
             except Exception as error:  # noqa: BLE001 - raised below; it does not keep the other steps from running
@@ -78,7 +78,7 @@ class Sweeper(Loop):
 
     # Runs whose worker vanished ------------------------------------------------------------------
 
-    async def _take_from_the_lost(self) -> None:
+    async def _take_back_from_lost_holders(self) -> None:
         """Take back runs whose holder sends no heartbeats: the revision of the snapshot no longer changes.
 
         The time is measured with this process's own clock, so clock skew does no harm.
@@ -86,7 +86,7 @@ class Sweeper(Loop):
         now = time.monotonic()
         held = await self._database.fetch(reads.held_runs(limit=_MOST_HELD))
         before, self._unmoved = self._unmoved, {}
-        if held and await self._has_been_disturbed():
+        if held and await self._may_have_been_unwritable():
             # No heartbeat could be written while NATS or the bucket's leader was away, so the time starts again. A
             # holder may first have to wait for the timeout of a request to the previous leader.
             before = {}
@@ -99,7 +99,7 @@ class Sweeper(Loop):
                 lost.append(run)
         await repair_each(self._database, self._take_back, lost)
 
-    async def _has_been_disturbed(self) -> bool:
+    async def _may_have_been_unwritable(self) -> bool:
         """Whether the bucket may have been unwritable at some time since the last round."""
         before, self._led = self._led, _NOBODY
         info = await self._link.stream_info(kv_stream(self._settings.runs_kv_bucket))
@@ -159,12 +159,12 @@ class Sweeper(Loop):
         Suspects are checked as fast as possible. All other runs are checked one page per round, however many
         wait in the queue.
         """
-        if self._suspect_before is not None:
-            suspects = await self._database.fetch(reads.unchecked_runs(self._suspect_before, limit=_CHECK_PAGE))
+        if self._recheck_before is not None:
+            suspects = await self._database.fetch(reads.unchecked_runs(self._recheck_before, limit=_CHECK_PAGE))
             await repair_each(self._database, self._check, suspects)
             if len(suspects) == _CHECK_PAGE:
                 return True
-            self._suspect_before = None
+            self._recheck_before = None
         routine = time.time() - self._settings.run_check_interval_sec
         unchecked = await self._database.fetch(reads.unchecked_runs(routine, limit=_CHECK_PAGE))
         await repair_each(self._database, self._check, unchecked)

@@ -63,7 +63,7 @@ class Listing(Part):
             raise InvalidListQuery("since is later than until; exchange them")
         scope = _scope(wanted)
         start = self._cursors.decode(query.cursor, scope=scope)
-        if not _goes_with(start, query.updated_after):
+        if not _fits_cursor(start, query.updated_after):
             raise InvalidCursor()
 
         page = Page()
@@ -125,7 +125,7 @@ def _scope(wanted: RunFilter) -> bytes:
     return orjson.dumps(["runs", *(sorted(part) if isinstance(part, tuple) else part for part in astuple(wanted))])
 
 
-def _goes_with(start: Position | None, updated_after: float | None) -> bool:
+def _fits_cursor(start: Position | None, updated_after: float | None) -> bool:
     """Whether the cursor fits `updated_after`: one of a difference may be used without it, but not with another."""
     if start is None or updated_after is None:
         return True

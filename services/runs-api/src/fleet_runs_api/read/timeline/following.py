@@ -30,7 +30,7 @@ _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
 _OUTAGE_PAUSE_SECONDS = 0.5
 # How long to wait for the last output after the end of a run; some runs end without an event that says so.
-_LAST_WORDS_SECONDS = 1.0
+_LAST_OUTPUT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class _Follower:
     # Watching failed, so the follower would miss the end of the run.
     is_lost: bool = False
 
-    def has_heard_all(self, reader: TimelineReader, ended: RunSnapshot) -> bool:
-        return reader.ended_attempt >= ended.attempt or time.monotonic() - self.ended_at >= _LAST_WORDS_SECONDS
+    def has_all_output(self, reader: TimelineReader, ended: RunSnapshot) -> bool:
+        return reader.ended_attempt >= ended.attempt or time.monotonic() - self.ended_at >= _LAST_OUTPUT_SECONDS
 
 
 class Following(Part):
@@ -127,7 +127,7 @@ class Following(Part):
                 if read:
                     pause = _SHORTEST_PAUSE_SECONDS
                     continue
-                if ended is not None and follower.has_heard_all(reader, ended):
+                if ended is not None and follower.has_all_output(reader, ended):
                     yield End(ended.status, ended.attempt, ended.error)
                     return
                 rang = await is_set_within(follower.bell, min(pause, said_at + _HEARTBEAT_SECONDS - time.monotonic()))

@@ -203,7 +203,7 @@ class Timeline(Part):
     ) -> EventsPage:
         """The events after a position, of one attempt or all. A position in a lost stream counts as the beginning."""
         snapshot = await self._views.find(run_id, tenant_id=tenant_id)
-        truncated = await self._has_lost_its_beginning(snapshot)
+        truncated = await self._is_truncated(snapshot)
         store = await self.identify()
         position = after if isinstance(after, int) else after.place if after.store == store else 0
         reader = self.reader(run_id, tenant_id=tenant_id, position=position)
@@ -244,7 +244,7 @@ class Timeline(Part):
                     raise
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _has_lost_its_beginning(self, snapshot: RunSnapshot) -> bool:
+    async def _is_truncated(self, snapshot: RunSnapshot) -> bool:
         stream, subject = self._settings.events_stream, self._settings.events_subject("*", snapshot.run_id)
         first = await messages_of(self._link, stream, subject, limit=1)
         if not first:

@@ -59,13 +59,13 @@ def shop_wheel(folder: Path, version: str = "1.0", **options: Any) -> Path:
     return build_wheel(folder, "shop", version, **{"modules": modules, "entry_points": ENTRY_POINTS, **options})
 
 
-class Shelf:
+class WheelStore:
     def __init__(self, desk: Desk, store: ObjectStore) -> None:
         self._desk = desk
         self._store = store
 
     @classmethod
-    async def make(cls, desk: Desk) -> "Shelf":
+    async def make(cls, desk: Desk) -> "WheelStore":
         bucket = desk.settings.wheel_object_store_bucket
         return cls(desk, await desk.link.jetstream.create_object_store(bucket))
 
@@ -79,7 +79,7 @@ class Shelf:
     async def delete(self, name: str) -> None:
         await self._store.delete(name)
 
-    async def spoil(self, name: str) -> None:
+    async def corrupt(self, name: str) -> None:
         """The object's bytes become others than its digest says."""
         info = await self._store.get_info(name)
         bucket = self._desk.settings.wheel_object_store_bucket

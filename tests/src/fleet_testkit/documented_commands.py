@@ -1,4 +1,4 @@
-"""Types commands of the documentation into a shell, on a data dir and a port of the test's own."""
+"""Runs commands of the documentation in a shell, on a data dir and a port of the test's own."""
 
 import os
 import shlex
@@ -10,7 +10,7 @@ from .nats_server import free_port
 REPOSITORY = Path(__file__).parents[3]
 
 
-class Newcomer:
+class CommandShell:
     """`instead` names words of the commands that are other words in the test, such as addresses."""
 
     def __init__(self, folder: Path, instead: dict[str, str] | None = None, **settings: str) -> None:
@@ -26,7 +26,7 @@ class Newcomer:
             **settings,
         }
 
-    def types(self, command: str, **variables: str) -> str:
+    def run(self, command: str, **variables: str) -> str:
         """Run it and return its output; it must succeed."""
         done = subprocess.run(
             ["bash", "-euc", self._here(command)],
@@ -40,7 +40,7 @@ class Newcomer:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def starts(self, command: str) -> "subprocess.Popen[bytes]":
+    def start(self, command: str) -> "subprocess.Popen[bytes]":
         """Run it in the background; its output is in the data dir."""
         with (self.data_dir / "separate.log").open("wb") as log:
             return subprocess.Popen(

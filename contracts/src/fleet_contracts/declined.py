@@ -1,0 +1,32 @@
+"""A worker's request to runs-api about a job whose flow it does not offer, and the answer."""
+
+from enum import StrEnum
+
+from .messages import Message
+
+
+class Declined(Message):
+    run_id: str
+    flow_name: str
+    # The queue that the job came from, and the delivery, for a worker that takes it over.
+    tag: str
+    ack_subject: str
+    num_delivered: int
+    # Of the worker that asks: its own broken sources and the flows that it knows.
+    reason: str
+
+
+class DeclinedDecision(StrEnum):
+    # Another worker was handed the delivery: do not answer it.
+    HANDED_OVER = "handed_over"
+    # A live worker offers the flow but has no free runner, or the flow may still come: give the job back.
+    LATER = "later"
+    # Nobody offers the flow: end the run as flow_not_found.
+    NOT_FOUND = "not_found"
+
+
+class DeclinedAnswer(Message):
+    decision: DeclinedDecision
+    retry_seconds: float = 0.0
+    # NOT_FOUND only: the sentence that the run ends with.
+    error: str | None = None
