@@ -223,4 +223,4 @@ def test_flows_that_cannot_be_loaded_are_refused_with_a_sentence(
 def test_the_examples_can_be_loaded() -> None:
     flows = load_flows(None, str(EXAMPLES))
     assert flows.broken == {}
-    assert flows.names == ["branching", "dag", "failing", "hello", "long"]
+    assert flows.names == ["branching", "dag", "failing", "forecast", "hello", "long"]
