@@ -275,6 +275,9 @@ GOLDEN: dict[str, Message] = {
             RunEvent(at=1760000001.0, kind=EventKind.RUN, status="RUNNING"),
             RunEvent(at=1760000001.1, kind=EventKind.TASK, status="RUNNING", task="greet"),
             RunEvent(at=1760000001.2, kind=EventKind.LOG, task="greet", stream="stdout", text="hello Ada\n"),
+            RunEvent(
+                at=1760000001.3, kind=EventKind.LOG, task="greet", stream="stderr", text="who?\n", level="WARNING"
+            ),
         ],
     ),
 }

@@ -12,6 +12,8 @@ from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_kit.logs.json_values import make_plain
 
 _LENGTH = struct.Struct(">I")
+# One event stays well below NATS's maximum payload, even when every character is escaped.
+LOG_CHUNK_CHARACTERS = 32 * 1024
 _ENCODING = orjson.OPT_NON_STR_KEYS
 
 
@@ -33,8 +35,8 @@ class Setup:
     flows_shown_as: str | None = None
     # Where the libraries of the flows folder are installed.
     library_paths: list[str] = field(default_factory=list)
-    # Values that must not be shown: they are masked in all that the runner says.
-    secrets: list[str] = field(default_factory=list)
+    # Values that leave the runner as `***` only.
+    secrets: list[str] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fleet_kit.logs.json_values import describe
 
 from ..boundary.frames import Failure
+from ..boundary.masking import SECRETS
 
 # Endless recursion has a thousand frames, of which the last ones are enough.
 _MOST_FRAMES = 50
@@ -81,6 +82,7 @@ def _whole_text_of(error: BaseException) -> str:
 
 def _shortened(text: str, characters: int) -> str:
     """A traceback begins where the run began and ends with what was raised: the middle can be left out."""
+    text = SECRETS.mask(text)  # before it is cut
     if (left_out := len(text) - characters) <= 0:
         return text
     half = characters // 2
