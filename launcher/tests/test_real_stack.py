@@ -52,7 +52,7 @@ def test_a_stack_has_the_workers_it_was_given_and_goes_on_where_it_stopped(tmp_p
 def test_a_broken_edit_is_shown_and_a_mended_one_is_in_force(tmp_path: Path) -> None:
     flows = tmp_path / "flows"
     flows.mkdir()
-    flow = "from pyoco import Flow, task\nhello = Flow('hello') >> task(lambda: VERSION)\n"
+    flow = "from pyoco import Flow, task\nhello = Flow('hello') >> task(lambda name: VERSION)\n"
     (flows / "hello.py").write_text(f"VERSION = 1\n{flow}")
     (tmp_path / "flow.env").write_text("COLOUR=red\n")
     options = ("--slots", "1", "--flows-dir", str(flows), "--flow-env", str(tmp_path / "flow.env"))

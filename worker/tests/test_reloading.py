@@ -29,7 +29,9 @@ def sell(file=None):
     while file and not os.path.exists(file) and time.monotonic() < deadline:
         time.sleep(0.02)
     price = open(os.path.join(os.path.dirname(__file__), "price.txt")).read()
-    return [VERSION, price, os.environ.get("SHOP_KEY")]
+    # In another form, which is not masked.
+    key = os.environ.get("SHOP_KEY")
+    return [VERSION, price, key and key.upper()]
 
 @task
 def fail():
@@ -129,19 +131,19 @@ async def test_without_reload_an_edit_has_its_effect_after_sighup(
     env_file = tmp_path / "flow.env"
     env_file.write_text("SHOP_KEY='four and more'\n")
     worker = start_worker("w1", "--flow-env", str(env_file), flows_dir=str(folder))
-    assert await sold(desk) == [1, "cheap", "four and more"]
+    assert await sold(desk) == [1, "cheap", "FOUR AND MORE"]
     assert "SHOP_KEY" not in psutil.Process(worker.process.pid).environ()
     (folder / "neighbour.py").write_text("VERSION = 2\n")
     for runner in worker.runners():
         runner.kill()
-    assert await sold(desk) == [1, "cheap", "four and more"]
+    assert await sold(desk) == [1, "cheap", "FOUR AND MORE"]
     env_file.write_text("PYOCO_X=1\n")
     worker.process.send_signal(signal.SIGHUP)
     await said(desk, worker, lambda record: "line 1: PYOCO_X is" in str(record.flows_error), "the bad line")
     env_file.write_text("SHOP_KEY=other\n")
     worker.process.send_signal(signal.SIGHUP)
     wait_reloaded(worker)
-    assert await sold(desk) == [2, "cheap", "other"]
+    assert await sold(desk) == [2, "cheap", "OTHER"]
     assert worker.stop() == 0
 
 
