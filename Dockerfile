@@ -63,7 +63,8 @@ CMD ["pyoco-fleet-auth"]
 
 FROM part AS worker
 ENV PYOCO_MONITOR_HOST=0.0.0.0 PYOCO_MONITOR_PORT=9100 \
-    PYOCO_FLOWS_DIR=/flows PYOCO_WORKER_DIR=/data/runs PYOCO_WHEEL_SYNC_DIR=/data/wheels
+    PYOCO_FLOWS_DIR=/flows PYOCO_WORKER_DIR=/data/runs PYOCO_WHEEL_SYNC_DIR=/data/wheels \
+    PYOCO_FLOW_LIBRARIES_DIR=/data/libraries
 WORKDIR /data
 EXPOSE 9100
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --start-interval=1s --retries=3 CMD ["python", "-m", "fleet_kit.telemetry.probe", "9100"]

@@ -213,6 +213,7 @@ GOLDEN: dict[str, Message] = {
         slots=2,
         started_at=1759999990.0,
         flows=["hello", "report"],
+        flows_error="etl.py could not be loaded: ModuleNotFoundError: No module named 'pandas'",
         machine=Machine(
             host="box1",
             pid=4711,
@@ -274,6 +275,9 @@ GOLDEN: dict[str, Message] = {
             RunEvent(at=1760000001.0, kind=EventKind.RUN, status="RUNNING"),
             RunEvent(at=1760000001.1, kind=EventKind.TASK, status="RUNNING", task="greet"),
             RunEvent(at=1760000001.2, kind=EventKind.LOG, task="greet", stream="stdout", text="hello Ada\n"),
+            RunEvent(
+                at=1760000001.3, kind=EventKind.LOG, task="greet", stream="stderr", text="who?\n", level="WARNING"
+            ),
         ],
     ),
 }

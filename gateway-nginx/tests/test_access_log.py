@@ -52,6 +52,8 @@ def test_a_line_has_the_required_fields(shared_gateway):
         ("/runs/batch", ""),
         ("/runs/batch-7", "run:batch-7"),
         ("/runs/r2/watch", "run:r2"),
+        ("/flows/events", ""),
+        ("/flows/etl", "flow:etl"),
         ("/workers", ""),
         ("/workers/events", ""),
         ("/workers/w1", "worker:w1"),

@@ -25,6 +25,7 @@ PROTECTED = [
     "/artifacts/a",
     "/dlq",
     "/metrics",
+    "/flows/events",
     "/workers",
     "/workers/events",
     "/wheels",

@@ -36,7 +36,12 @@ def in_two_pieces(gateway, service, path, first, second, **headers):
 
 @pytest.mark.parametrize(
     ("service", "path"),
-    [("runs", "/runs/r1/watch?include=full"), ("runs", "/runs/r1/logs"), ("workers", "/workers/events")],
+    [
+        ("runs", "/runs/r1/watch?include=full"),
+        ("runs", "/runs/r1/logs"),
+        ("runs", "/flows/events"),
+        ("workers", "/workers/events"),
+    ],
 )
 def test_an_event_arrives_before_the_stream_ends(gateway, service, path):
     events = (b"event: snapshot\ndata: 1\n\n", b"event: snapshot\ndata: 2\n\n")

@@ -17,7 +17,17 @@ from fleet_workers_api.settings import Settings as WorkersSettings
 SETTINGS: list[type[FleetSettings]] = [
     *(LauncherSettings, AuthSettings, RunsSettings, WorkersSettings, WheelsSettings, WorkerSettings)
 ]
-SOUNDS_SECRET = ("secret", "password", "pepper", "nkey", "key_file", "credentials", "database_url", "nats_url")
+SOUNDS_SECRET = (
+    "secret",
+    "password",
+    "pepper",
+    "nkey",
+    "key_file",
+    "credentials",
+    "env_file",
+    "database_url",
+    "nats_url",
+)
 
 
 @pytest.mark.parametrize(

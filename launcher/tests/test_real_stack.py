@@ -49,6 +49,28 @@ def test_a_stack_has_the_workers_it_was_given_and_goes_on_where_it_stopped(tmp_p
         assert {host: again.client.get("/runs", headers={"Host": host}).status_code for host in hosts} == hosts
 
 
+def test_a_broken_edit_is_shown_and_a_mended_one_is_in_force(tmp_path: Path) -> None:
+    flows = tmp_path / "flows"
+    flows.mkdir()
+    flow = "from pyoco import Flow, task\nhello = Flow('hello') >> task(lambda name: VERSION)\n"
+    (flows / "hello.py").write_text(f"VERSION = 1\n{flow}")
+    (tmp_path / "flow.env").write_text("COLOUR=red\n")
+    options = ("--slots", "1", "--flows-dir", str(flows), "--flow-env", str(tmp_path / "flow.env"))
+    with Stack(tmp_path / "data", *options) as stack:
+        (flows / "hello.py").write_text(f"VERSION = (\n{flow}")
+        wait_until(lambda: "hello.py could not be loaded: SyntaxError" in stack.run("status").stdout, within=20)
+        failed = stack.run("reload")
+        assert failed.returncode == 1
+        assert "worker-1: the flows could not be reloaded, those from before stay in force: " in failed.stdout
+        run_hello(stack)
+        (flows / "hello.py").write_text(f"VERSION = 2\n{flow}")
+        reloaded = stack.run("reload")
+        assert (reloaded.returncode, reloaded.stderr) == (0, "")
+        assert "worker-1: the flows were reloaded: hello" in reloaded.stdout
+        assert stack.client.get(f"/runs/{run_hello(stack)}").json()["result"] == 2
+    assert stack.run("reload").returncode == 1
+
+
 def test_an_existing_nats_is_used_instead_of_an_own_one(tmp_path: Path, nats_server: NatsServer) -> None:
     with Stack(tmp_path / "data", "--nats-url", nats_server.url) as stack:
         assert "nats" not in stack.parts

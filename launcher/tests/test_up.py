@@ -1,5 +1,6 @@
 """`pyoco-server up` with stand-in parts: how it ends, what it leaves, what it refuses."""
 
+import json
 import signal
 import socket
 import subprocess
@@ -123,6 +124,22 @@ def test_a_crashed_part_is_restarted_and_the_restart_is_shown(server: StandinSer
     assert "first ended: killed by SIGKILL; restart 1 in 0.2 s" in out
     assert "first is up" in out
     assert "first is healthy" in out
+
+
+def test_what_a_worker_logs_about_its_flows_is_shown_and_nothing_else_of_it(server: StandinServer) -> None:
+    launcher = server.up_and_ready([{"name": "worker-1"}])
+    lines = [
+        {"event": "flows_reload_failed", "level": "ERROR", "message": "etl.py [is] broken"},
+        {"event": "worker_job", "level": "INFO", "message": "a run"},
+        {"event": "flows_broken", "level": "ERROR", "message": "x.py", "exc_type": "NameError", "exc_message": "y"},
+    ]
+    with (server.data_dir / "logs" / "worker-1.log").open("a") as log:
+        log.writelines(f"{json.dumps(line)}\n" for line in lines)
+    launcher.send_signal(signal.SIGTERM)
+    out, _ = launcher.communicate(timeout=60)
+    assert "worker-1: etl.py [is] broken\n" in out
+    assert "worker-1: x.py (NameError: y)\n" in out
+    assert "a run" not in out
 
 
 def test_a_data_dir_in_use_is_refused_and_free_after_a_kill(server: StandinServer) -> None:

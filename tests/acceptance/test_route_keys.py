@@ -40,6 +40,9 @@ TABLE: dict[Route, Scope] = {
     ("GET", "/dlq/{letter_id}"): Scope.RUNS_READ,
     ("DELETE", "/dlq/{letter_id}"): Scope.RUNS_WRITE,
     ("POST", "/dlq/{letter_id}/requeue"): Scope.RUNS_WRITE,
+    ("GET", "/flows"): Scope.WORKERS_READ,
+    ("GET", "/flows/events"): Scope.WORKERS_READ,
+    ("GET", "/flows/{flow_name}"): Scope.WORKERS_READ,
     ("GET", "/fleet/metrics"): Scope.METRICS_READ,
     ("GET", "/workers"): Scope.WORKERS_READ,
     ("GET", "/workers/events"): Scope.WORKERS_READ,
@@ -120,7 +123,7 @@ def ask(stack: Fleet, route: Route, headers: dict[str, str], **in_path: str) -> 
     places = {
         "run_id": str(uuid.uuid4()),
         "letter_id": "999999999",
-        **dict.fromkeys(("key_id", "worker_id", "wheel_name"), "nobody"),
+        **dict.fromkeys(("key_id", "worker_id", "wheel_name", "flow_name"), "nobody"),
         **in_path,
     }
     with stack.client.stream(method, path.format(**places), headers=headers, **BODIES.get(route, {})) as answer:
@@ -190,7 +193,11 @@ LISTS = {("GET", "/runs"), ("GET", "/dlq"), ("DELETE", "/dlq"), ("GET", "/dlq/gr
 @pytest.mark.parametrize("route", [*TABLE, *OPEN])
 def test_a_parameter_that_the_route_does_not_know_is_refused(guarded: Fleet, keys: Keys, route: Route) -> None:
     method, path = route[0], OUTSIDE.get(route[1], route[1])
-    places = {"run_id": str(uuid.uuid4()), "letter_id": "1", "key_id": "x", "worker_id": "x", "wheel_name": "x"}
+    places = {
+        "run_id": str(uuid.uuid4()),
+        "letter_id": "1",
+        **dict.fromkeys(("key_id", "worker_id", "wheel_name", "flow_name"), "x"),
+    }
     answer = guarded.client.request(method, path.format(**places), params={"limti": 7}, headers=keys.admin)
     assert answer.status_code == 422
     if method != "HEAD":

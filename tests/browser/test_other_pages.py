@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Page
 
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.http_servers import serving
@@ -105,12 +105,6 @@ def other_port() -> Iterator[int]:
     """The port of a server of another origin's pages."""
     with serving(_EmptyPage) as port:
         yield port
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    with browser.new_context() as context:
-        yield context.new_page()
 
 
 def gateway_lines(fleet: Fleet) -> list[dict[str, Any]]:

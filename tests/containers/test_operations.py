@@ -206,7 +206,7 @@ def test_an_upgrade_under_load_loses_no_answered_run(
         composed.docker("tag", f"pyoco-fleet/{image}:{IMAGES_TAG}", f"pyoco-fleet/{image}:{before}")
     earlier = {run_id for (run_id,) in composed.ledger("SELECT run_id FROM runs")}
     composed.layered(PYOCO_VERSION=before).up("--scale", "worker=2")
-    with Load(composed.url, "hello", {"name": "load"}) as load:
+    with Load(composed.url, "hello", {}, label="name") as load:
         wait_until(lambda: len(load.accepted) > 20, within=60, what="the load begun")
         begun = time.monotonic()
         composed.up("--scale", "worker=2")

@@ -75,11 +75,11 @@ def test_nothing_is_claimed_ahead_for_a_runner_that_is_busy_for_long() -> None:
     assert ahead(paced(0.01), 0.2, 0.01, runners=2) == 4
 
 
-async def submit_behind_short_runs(desk: Desk, *flows: str, **params: str) -> list[str]:
-    """Runs that come right after so many short ones that the worker claims ahead by then."""
+async def submit_behind_short_runs(desk: Desk, long_flow: str, *flows: str, **params: str) -> list[str]:
+    """Runs that come right after so many short ones that the worker claims ahead by then; `params` of the first."""
     for _ in range(80):
         await desk.submit("tiny")
-    return [await desk.submit(flow, **params) for flow in flows]
+    return [await desk.submit(long_flow, **params), *[await desk.submit(flow) for flow in flows]]
 
 
 async def wait_claimed_ahead(desk: Desk, run_ids: list[str]) -> None:

@@ -163,27 +163,14 @@ async def test_a_task_that_leaves_python_fails_its_run_and_nothing_else(
 
 
 async def test_a_flow_that_needs_what_the_fleet_does_not_have_yet_fails_with_a_sentence(
-    desk: Desk, start_worker: StartWorker, tmp_path: Path
+    desk: Desk, start_worker: StartWorker
 ) -> None:
-    worker = start_worker("w1", PYOCO_LOG_LEVEL="DEBUG")
+    start_worker("w1")
     keeps_no_artifacts = "NotSupported: ctx.save_artifact('report.txt', …) cannot be used: the fleet keeps no"
-    asynchronous = {
-        "asynchronous": "task 'fetch' is an `async def` function",
-        "wrapped_asynchronous": "task 'call_asynchronously' is an `async def` function",
-        "streaming": "task 'stream' is an `async def` function",
-    }
     for caught in (False, True):
         run = await desk.wait_ended(await desk.submit("saving", caught=caught))
         assert (run.status, run.reason) == (RunStatus.FAILED, "execution_error")
         assert (run.error or "").startswith(keeps_no_artifacts)
-    for flow, said in asynchronous.items():
-        run_id = await desk.submit(flow, file=str(tmp_path / "fetched"))
-        run = await desk.wait_ended(run_id)
-        assert (run.status, run.reason, run.result) == (RunStatus.FAILED, "execution_error", None)
-        assert (run.error or "").startswith(f"NotSupported: {said}, which Pyoco does not await")
-        assert await desk.output(run_id) == []
-    assert not (tmp_path / "fetched").exists()
-    assert "never awaited" not in worker.log
 
 
 async def test_a_broken_flow_file_is_logged_and_hides_no_other(desk: Desk, start_worker: StartWorker) -> None:

@@ -2,13 +2,14 @@
 
 import inspect
 import tomllib
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from pyoco.core import engine
 from pyoco.core.context import Context
-from pyoco.core.models import RunContext
+from pyoco.core.models import RunContext, Task
 from pyoco.dsl.expressions import Expression
 
 from fleet_worker.runner import pyoco_context
@@ -28,8 +29,16 @@ def test_the_methods_that_are_overridden_are_still_called_so() -> None:
     assert list(inspect.signature(Context.set_result).parameters) == ["self", "node_name", "value"]
 
 
+def test_the_engine_takes_everything_of_a_task_from_what_it_executes() -> None:
+    assert list(inspect.signature(engine.Engine._execute_task).parameters) == ["self", "task", "ctx", "log_capture"]
+    for caller in (engine.Engine._run_flow, engine.Engine._execute_node):
+        assert "self._execute_task" in inspect.getsource(caller)
+    assert list(inspect.signature(Context.resolve).parameters) == ["self", "value"]
+    assert {"func", "name", "inputs", "outputs", "retries"} <= {field.name for field in fields(Task)}
+
+
 def test_the_engine_makes_its_contexts_of_the_class_that_is_replaced() -> None:
-    assert engine.Context is pyoco_context._FleetContext
+    assert engine.Context is pyoco_context.FleetContext
     assert "Context(" in inspect.getsource(engine.Engine)
 
 

@@ -36,11 +36,10 @@ async def test_a_workflow_file_is_executed_with_the_params_of_its_job(desk: Desk
     await desk.wait_queue_empty()
 
 
-async def test_an_async_function_in_a_workflow_file_fails_the_run(desk: Desk, start_worker: StartWorker) -> None:
+async def test_an_async_function_of_a_workflow_file_is_awaited(desk: Desk, start_worker: StartWorker) -> None:
     start_worker("w1")
     run = await desk.wait_ended(await submit_file(desk, FILE.format(graph="later")))
-    assert run.status is RunStatus.FAILED
-    assert "task 'later' is an `async def` function" in (run.error or "")
+    assert (run.status, run.result) == (RunStatus.COMPLETED, "fetched")
 
 
 async def test_a_function_that_is_not_allowed_fails_the_run_and_says_how_to_allow_it(

@@ -73,6 +73,12 @@ class BrokenSource(Message):
     message: str
     line: int | None = None
 
+    @property
+    def shown(self) -> str:
+        """`etl.py:3: ModuleNotFoundError: No module named 'pandas'`, as editors and terminals know places."""
+        place = self.place if self.line is None else f"{self.place}:{self.line}"
+        return f"{place}: {self.exc_type}: {self.message}"
+
 
 class Catalogue(Message):
     flows: list[FlowOffer] = []

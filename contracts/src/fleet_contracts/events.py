@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from .messages import Message
+from .messages import Message, is_missing
 
 
 class EventKind(StrEnum):
@@ -22,6 +22,8 @@ class RunEvent(Message):
     # LOG only.
     stream: str | None = None
     text: str | None = None
+    # LOG only: the level's name of a message that was logged; missing: it was printed.
+    level: str | None = Field(None, exclude_if=is_missing)
 
 
 class RunEvents(Message):

@@ -67,6 +67,10 @@ class LogEvent(StrEnum):
     WORKER_ID_TAKEN = "worker_id_taken"
     FLOWS_LOADED = "flows_loaded"
     FLOWS_BROKEN = "flows_broken"
+    FLOWS_RELOADED = "flows_reloaded"
+    FLOWS_RELOAD_FAILED = "flows_reload_failed"
+    # The libraries of a flows folder: being installed, installed, failed.
+    FLOW_LIBRARIES = "flow_libraries"
     RUNNER_OUTPUT = "runner_output"
     WHEELS_SYNCED = "wheels_synced"
     WHEEL_SYNC_FAILED = "wheel_sync_failed"

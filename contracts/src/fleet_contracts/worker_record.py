@@ -78,6 +78,8 @@ class WorkerRecord(Document):
     started_at: float | None = None
     # The flows it can run by name; cut off if there are very many.
     flows: list[str] = []
+    # Why they are not as their files say: an edit that could not be loaded, a file that is broken.
+    flows_error: str | None = None
     machine: Machine = Machine()
     wheel_sync: WheelSync = WheelSync()
 

@@ -10,9 +10,11 @@ from fleet_contracts.problems import Problem
 from fleet_kit.privacy import keep_private
 
 from .commands.down import down
+from .commands.flows import check, try_flow
 from .commands.launch import INTERRUPTED_EXIT_CODE
 from .commands.log_lines import logs
 from .commands.more_workers import nats_config, worker, worker_credentials
+from .commands.reload import reload
 from .commands.status import status
 from .commands.up import up
 from .errors import FAILURES
@@ -26,9 +28,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-_COMMANDS: tuple[Callable[..., None], ...] = (up, status, logs, down, worker, worker_credentials, nats_config)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    up,
+    status,
+    logs,
+    reload,
+    down,
+    worker,
+    check,
+    worker_credentials,
+    nats_config,
+)
 for _command in _COMMANDS:
     app.command()(_command)
+app.command("try")(try_flow)
 
 
 def main() -> None:

@@ -47,6 +47,9 @@ class LauncherSettings(FleetSettings, GatewaySecret, WireNames, DlqLimits, Event
     workers: int | None = Field(None, ge=0, le=256)
     flow_resolver: str | None = None
     flows_dir: Path | None = None
+    # The stack's workers reload their flows when a file changes.
+    flows_reload: bool = True
+    flow_env_file: Path | None = None
     runner_user: str | None = None
     worker_stop_grace_sec: float = Field(10.0, ge=0)
     # The tags that the stack's workers serve; comma-separated. Empty: the default tag.

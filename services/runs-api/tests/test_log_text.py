@@ -8,8 +8,10 @@ from fleet_runs_api.read.timeline.log_text import LogText
 from fleet_runs_api.read.timeline.timeline import Entry
 
 
-def said(text: str, *, task: str | None = "a", stream: str = "stdout", attempt: int = 1) -> Entry:
-    event = RunEvent(at=1.0, kind=EventKind.LOG, task=task, stream=stream, text=text)
+def said(
+    text: str, *, task: str | None = "a", stream: str = "stdout", attempt: int = 1, level: str | None = None
+) -> Entry:
+    event = RunEvent(at=1.0, kind=EventKind.LOG, task=task, stream=stream, text=text, level=level)
     return Entry(position=0, attempt=attempt, worker_id="w1", event=event)
 
 
@@ -36,6 +38,16 @@ def test_what_each_of_several_speakers_said_stays_whole(pieces: list[tuple[str, 
 def test_lines_of_tasks_that_talk_at_the_same_time_are_not_mixed() -> None:
     entries = [said("hel"), said("good", task="b"), said("lo\n"), said("bye\n", task="b"), said("end")]
     assert text_of(*entries) == "hello\ngoodbye\nend"
+
+
+def test_a_logged_message_has_its_level_in_front() -> None:
+    entries = [said("prin"), said("no\nTraceback\n", stream="stderr", level="ERROR"), said("ted\n")]
+    assert text_of(*entries) == "ERROR no\nTraceback\nprinted\n"
+    assert text_of(*entries, prefixed=True) == "[a] ERROR no\n[a] Traceback\n[a] printed\n"
+    # A long one comes in pieces.
+    assert text_of(said("lo", level="INFO"), said("ng\n", level="INFO"), said("b\n", level="INFO")) == (
+        "INFO long\nINFO b\n"
+    )
 
 
 def test_a_prefix_says_task_attempt_and_stream() -> None:

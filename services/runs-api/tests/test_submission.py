@@ -69,7 +69,7 @@ async def test_who_may_only_read_submits_nothing(service: RunsUnderTest, path: s
         (b'{"flow_name": "a", "tags": ["b\\u0085"]}', "tags.0"),
         (
             b'{"flow_name": "a", "parms": {}}',
-            'body: unknown key "parms" (did you mean "params"?); known: deadline_at,',
+            'body: unknown key "parms" (did you mean "params"?); known: check_params,',
         ),
         (
             b'{"flow_name": "a", "retry": {"attempts": 2}}',

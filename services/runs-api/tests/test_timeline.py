@@ -164,7 +164,7 @@ async def test_a_timeline_is_shown_in_order_with_repeats_dropped_and_gaps_counte
     assert (page["next"], page["truncated"], page["missing_batches"]) == (None, False, 2)
     first, log = page["events"][:2]
     assert first == {
-        **{"kind": "run", "status": "RUNNING", "task": None, "stream": None, "text": None},
+        **{"kind": "run", "status": "RUNNING", "task": None, "stream": None, "level": None, "text": None},
         **{"attempt": 1, "worker_id": "w1", "id": first["id"], "at": pytest.approx(time.time(), abs=30)},
     }
     assert (log["kind"], log["task"], log["stream"], log["status"]) == ("log", "greet", "stdout", None)
@@ -250,7 +250,7 @@ async def test_a_follower_that_connects_before_the_run_begins_gets_all_output_un
         first = await heard(feed)
         assert first["event"] == "log"
         assert first["data"] == {
-            **{"task": "greet", "stream": "stdout", "text": "one\n", "attempt": 1},
+            **{"task": "greet", "stream": "stdout", "level": None, "text": "one\n", "attempt": 1},
             **{"at": pytest.approx(time.time(), abs=30)},
         }
         begun = time.monotonic()

@@ -46,6 +46,7 @@ async def test_a_worker_is_listed_with_every_field_of_the_contract(
         "stopped_at",
         "stop_reason",
         "wheel_sync",
+        "flows_error",
     }
     assert worker["state"] == "RUNNING"
     assert worker["current_run_id"] == "r1"

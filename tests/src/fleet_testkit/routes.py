@@ -41,7 +41,7 @@ def applications() -> dict[str, FastAPI]:
 def service_routes() -> list[ServiceRoute]:
     return sorted(
         (
-            ServiceRoute(service, method, route.path, _scope_of(route))
+            ServiceRoute(service, method, route.path_format, _scope_of(route))
             for service, app in applications().items()
             for route in _flat(app.routes)
             for method in _methods_of(route)

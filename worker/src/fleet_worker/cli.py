@@ -32,12 +32,14 @@ from .pool import leftovers
 from .pool.pool import RunnersUnusable
 from .presence.record import NotOurs
 from .settings import WorkerSettings
+from .sources.env_file import EnvFileUnusable, read_env_file
+from .sources.own_flows import OwnFlows
 from .wheels.home import WheelFolderUnusable, WheelHome
 
 logger = logging.getLogger(__name__)
 
 # Errors that end the worker after logging was set up.
-_UNUSABLE = (RunnersUnusable, NotOurs, WheelFolderUnusable, FolderUnreachable, MonitorUnusable)
+_UNUSABLE = (RunnersUnusable, NotOurs, WheelFolderUnusable, FolderUnreachable, MonitorUnusable, EnvFileUnusable)
 _EXAMPLE = "pyoco-worker --nats-url nats://127.0.0.1:4222 --tags default --flows-dir examples"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -63,6 +65,13 @@ def work(
     flows_dir: Annotated[
         Path | None, typer.Option(help="Folder whose *.py files define flows; default: ./examples if it exists.")
     ] = None,
+    flow_env: Annotated[
+        Path | None,
+        typer.Option(help="File of KEY=VALUE lines: variables for flows alone, whose values are not shown."),
+    ] = None,
+    reload: Annotated[
+        bool | None, typer.Option(help="Reload the flows when a file of their folder changes; SIGHUP always does.")
+    ] = None,
     wheel_sync: Annotated[
         bool | None,
         typer.Option(help="Install the wheels of the fleet's registry that are meant for these tags, and follow it."),
@@ -81,6 +90,8 @@ def work(
         "slots": slots,
         "flow_resolver": flow_resolver,
         "flows_dir": flows_dir,
+        "flow_env_file": flow_env,
+        "flows_reload": reload,
         "wheel_sync_enabled": None if wheel_sync is None else "1" if wheel_sync else "0",
     }
     with _settings(options) as settings:
@@ -90,6 +101,8 @@ def work(
                 raise BadArguments("no flows: give --flow-resolver, --flows-dir or --wheel-sync")
             if folder is not None and not folder.is_dir():
                 raise BadArguments(f"the flows folder {folder} does not exist")
+        if settings.flow_env_file is not None:
+            read_env_file(settings.flow_env_file)
         configure_logging(service=SERVICE_WORKER, component="worker", settings=settings, worker_id=settings.worker_id)
         log_feature_flags(logger, settings, "wheel_sync_enabled", "dlq_publish_execution_error")
         tracing = configure_tracing("worker")
@@ -128,6 +141,7 @@ async def _serve(settings: WorkerSettings) -> signal.Signals:
         worker_folder(settings.worker_dir, account) as folder,
         runs_folder(folder, account) as runs_dir,
         _wheel_home(settings, folder) as wheel_home,
+        OwnFlows.of(settings, folder) as own_flows,
     ):
         # A worker with an nkey has its own NATS account, which sees the fleet's JetStream API under another prefix.
         apis = (WORKER_API, "$JS.API") if settings.nats_nkey is not None else ("$JS.API",)
@@ -135,7 +149,7 @@ async def _serve(settings: WorkerSettings) -> signal.Signals:
             metrics = WorkerMetrics(revision=settings.revision, max_flows=settings.metrics_max_flows)
             NatsMetrics(link, metrics.registry, component="worker")
             with _monitored(settings, link, metrics):
-                return await Agent(settings, link, runs_dir, metrics, wheel_home).run()
+                return await Agent(settings, link, runs_dir, metrics, own_flows, wheel_home).run()
 
 
 def _monitored(settings: WorkerSettings, link: NatsLink, metrics: WorkerMetrics) -> AbstractContextManager[object]:

@@ -37,6 +37,13 @@ class WorkerSettings(FleetSettings, WireNames):
     slots: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=1024)
     flow_resolver: str | None = Field(None, pattern=r"^[^:]+:[A-Za-z_]\w*$")
     flows_dir: Path | None = None
+    # Whether a change of a file in the flows folder reloads it. SIGHUP always does.
+    flows_reload: bool = False
+    # KEY=VALUE lines: variables for runners alone.
+    flow_env_file: Path | None = None
+    # Where the libraries that a flows folder asks for are installed; may be shared by workers of one user.
+    flow_libraries_dir: Path = Path(".pyoco/libraries")
+    flow_install_timeout_sec: float = Field(600.0, gt=0)
     # Parent of the runs' working folders; unset: a temporary folder that is removed when the worker ends.
     worker_dir: Path | None = None
     # User that runners run as, so that flows cannot read the worker's files; unset: the worker's own user.

@@ -203,30 +203,9 @@ def save(ctx, caught=False):
 saving = Flow("saving") >> save
 
 
-@task
-async def fetch(file=None):
-    os.close(os.open(file, os.O_CREAT))
+async def fetch():
+    """A workflow file names it."""
     return "fetched"
-
-
-asynchronous = Flow("asynchronous") >> fetch
-
-
-@task
-def call_asynchronously(file=None):
-    """A plain function, as decorators make them of `async def`."""
-    return fetch.task.func(file)
-
-
-wrapped_asynchronous = Flow("wrapped_asynchronous") >> call_asynchronously
-
-
-@task
-async def stream(file=None):
-    yield file
-
-
-streaming = Flow("streaming") >> stream
 
 
 @task

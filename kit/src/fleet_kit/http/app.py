@@ -49,7 +49,14 @@ _PLACES = ("query", "path", "header", "cookie")
 _LONGEST_NAME = 64
 
 # The kind of entity that a request's log line names, by path parameter.
-_ENTITIES = {"run_id": "run", "worker_id": "worker", "wheel_name": "wheel", "key_id": "key", "letter_id": "letter"}
+_ENTITIES = {
+    "run_id": "run",
+    "flow_name": "flow",
+    "worker_id": "worker",
+    "wheel_name": "wheel",
+    "key_id": "key",
+    "letter_id": "letter",
+}
 
 # Missing dependencies of a service: the name of each, and a sentence why. Empty means ready.
 Readiness = Callable[[], Awaitable[dict[str, str]]]

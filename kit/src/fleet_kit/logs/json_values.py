@@ -1,7 +1,8 @@
-"""Log lines as JSON; converts any value to JSON types, one without a JSON form becomes its repr."""
+"""Log lines as JSON; converts any value to JSON types."""
 
 import math
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any
 
 import orjson
@@ -23,8 +24,13 @@ def json_line(line: dict[str, Any]) -> str:
     return text.translate(_ESCAPED) if b"\x7f" in data or b"\xc2" in data else text
 
 
-def make_plain(value: Any, depth: int = 0) -> Any:
-    """A copy made of None, bool, int, float, str, list and dict with str keys only."""
+def make_plain(value: Any, depth: int = 0, form: Callable[[Any], Any] | None = None) -> Any:
+    """A copy made of None, bool, int, float, str, list and dict with str keys only.
+
+    Another value is replaced by its `form`, which is made plain in turn, or without one by its repr.
+    """
+    if isinstance(value, Enum):
+        value = value.value
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -35,9 +41,11 @@ def make_plain(value: Any, depth: int = 0) -> Any:
         return float(value) if math.isfinite(value) else None
     if depth < MAX_DEPTH:
         if isinstance(value, Mapping):
-            return {_key(key): make_plain(item, depth + 1) for key, item in value.items()}
+            return {_key(key, form): make_plain(item, depth + 1, form) for key, item in value.items()}
         if isinstance(value, list | tuple | set | frozenset):
-            return [make_plain(item, depth + 1) for item in value]
+            return [make_plain(item, depth + 1, form) for item in value]
+        if form is not None:
+            return make_plain(form(value), depth + 1, form)
     return describe(value)
 
 
@@ -50,8 +58,13 @@ def describe(value: Any, by: Callable[[Any], str] = repr) -> str:
     return _encodable(text)
 
 
-def _key(key: Any) -> str:
-    return str(make_plain(key)) if isinstance(key, str | int | float | bool) else describe(key)
+def _key(key: Any, form: Callable[[Any], Any] | None) -> str:
+    if isinstance(key, Enum):
+        key = key.value
+    if isinstance(key, str | int | float | bool):
+        return str(make_plain(key))
+    simpler = form(key) if form is not None else None
+    return _encodable(simpler) if isinstance(simpler, str) else describe(key)
 
 
 def _encodable(text: str) -> str:

@@ -100,6 +100,11 @@ class Console:
         with contextlib.suppress(OSError):
             self._rich.print(table)
 
+    def show_flow_news(self, part: str, text: str, *, is_error: bool) -> None:
+        """What a worker says about its flows."""
+        now, colour = time.strftime("%H:%M:%S"), "red" if is_error else "green"
+        self.say(f"[dim]{now}[/] {part}: [{colour}]{escape(text)}[/]")
+
     def show_ready(self, url: str, lines: Sequence[str]) -> None:
         self.say(f"\n[bold green]ready[/] {url}")
         for line in lines:

@@ -12,14 +12,17 @@ from typing import Any
 from ..data_dir.folder import DataFolder, remove_sockets
 from ..data_dir.state import PartPhase, PartState, StackState, locked, read_state, write_state
 from ..part_processes import end_processes, started_at
+from ..stack.parts import WORKER_PREFIX
 from ..stack.stack import StackPlan
 from ..supervise.supervisor import Supervisor, stop_seconds
 from .console import Console
+from .flow_news import FlowNewsReader
 
 INTERRUPTED_EXIT_CODE = 130
 
 _QUIET_STOP_SECONDS = 1.0
 _SAVE_AGAIN_SECONDS = 1.0
+_NEWS_SECONDS = 0.3
 
 
 def run_stack(plan: StackPlan, *, console: Console, when_ready: Callable[[], None]) -> int:
@@ -56,6 +59,8 @@ class _Launch:
         self._folder = folder = plan.folder
         self._console = console
         self._supervisor: Supervisor | None = None
+        self._flow_news: FlowNewsReader | None = None
+        self._listening: asyncio.Task[None] | None = None
         self._is_starting = True
         self._late_save: asyncio.TimerHandle | None = None
         self._state = StackState(
@@ -82,6 +87,9 @@ class _Launch:
             self._is_starting = False
             self._console.end_progress()
             await self._stop(signals.hurry)
+            if self._listening is not None:
+                self._listening.cancel()
+                self._show_flow_news()
             if self._late_save is not None:
                 self._late_save.cancel()
             _clean_up(self._folder, self._state)
@@ -102,12 +110,25 @@ class _Launch:
         # Shared with the supervisor, not copied: its changes are in the next write of the state file.
         self._state.parts = self._supervisor.states
         self._state.stop_seconds = stop_seconds(parts)
+        workers = [part.name for part in parts if part.name.startswith(WORKER_PREFIX)]
+        self._flow_news = FlowNewsReader(self._folder, workers)
+        self._listening = asyncio.create_task(self._keep_showing_flow_news())
         self._console.say(f"starting {len(parts)} parts in {self._folder.path}")
         await self._supervisor.start(within_seconds=self._plan.settings.start_timeout_sec)
         self._state.example_commands = await self._plan.example_commands()
         write_state(self._folder, self._state)
         self._console.end_progress()
         self._is_starting = False
+
+    async def _keep_showing_flow_news(self) -> None:
+        while True:
+            self._show_flow_news()
+            await asyncio.sleep(_NEWS_SECONDS)
+
+    def _show_flow_news(self) -> None:
+        assert self._flow_news is not None
+        for news in self._flow_news.new():
+            self._console.show_flow_news(news.part, news.text, is_error=news.is_error)
 
     async def _stop(self, hurry: asyncio.Event) -> None:
         if self._supervisor is None:

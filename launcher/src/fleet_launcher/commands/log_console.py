@@ -29,6 +29,9 @@ class LogConsole(Console):
     def show_parts(self, parts: Sequence[PartState]) -> None:
         """Nothing to log: the parts are in the state file."""
 
+    def show_flow_news(self, part: str, text: str, *, is_error: bool) -> None:
+        """Nothing to log: it is in the worker's log."""
+
     def show_ready(self, url: str, lines: Sequence[str]) -> None:
         logger.info("ready at %s", url)
 

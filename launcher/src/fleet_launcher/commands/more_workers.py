@@ -16,7 +16,7 @@ from ..data_dir.state import is_running, read_state
 from ..errors import LaunchError
 from ..settings import LauncherSettings
 from ..stack.environment import environment_of
-from ..stack.parts import script, stack_worker_id, worker_folders
+from ..stack.parts import flow_settings, script, stack_worker_id, worker_folders
 from ..stack.ports import without_password
 from ..stack.stack import worker_options
 from .console import Console
@@ -50,6 +50,7 @@ def worker(
         # Not on the command line, which every user can read: the URL may hold a password.
         "PYOCO_NATS_URL": _nats_url(folder, settings),
         **worker_folders(folder, settings, worker_id),
+        **flow_settings(folder, settings),
     }
     if users.are_enforced:
         env["PYOCO_NATS_NKEY_FILE"] = str(users.grant(worker_id, wanted, kind="added"))

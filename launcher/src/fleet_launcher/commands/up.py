@@ -76,6 +76,14 @@ def up(
     flows_dir: Annotated[
         Path | None, _worker_option(help="Where flows come from: every *.py of a folder (examples).", metavar="DIR")
     ] = None,
+    flow_env: Annotated[
+        Path | None,
+        _worker_option(help="Variables for flows alone: a file of KEY=VALUE lines; not shown.", metavar="FILE"),
+    ] = None,
+    reload: Annotated[
+        bool | None,
+        _worker_option("--reload/--no-reload", help="Reload flows when a file of their folder changes (--reload)."),
+    ] = None,
     report_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Start the stack: the services behind the gateway, and with the options NATS and workers.
@@ -99,6 +107,8 @@ def up(
             nats_url=nats_url,
             flow_resolver=flow_resolver,
             flows_dir=flows_dir,
+            flow_env_file=flow_env,
+            flows_reload=reload,
             start_timeout_sec=start_timeout,
         )
         folder = DataFolder(settings.data_dir)

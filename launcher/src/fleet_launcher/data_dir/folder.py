@@ -31,6 +31,8 @@ class DataFolder:
         self.gateway = path / "gateway"
         self.gateway_temp = self.gateway / "temp"
         self.nats_store = path / "nats"
+        # The libraries that flows folders ask for.
+        self.libraries = path / "libraries"
         self.nats_config = path / "nats.conf"
         # The accounts and users that the NATS configuration includes; only if the stack starts NATS itself.
         self.nats_users = path / "nats-users.conf"

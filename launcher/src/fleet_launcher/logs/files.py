@@ -96,15 +96,15 @@ def logs_of(folder: DataFolder, part: str | None) -> list[Path]:
 
 def follow(folder: DataFolder, part: str | None) -> Iterator[tuple[str, str]]:
     """Yield new lines with the part's name as they are written, without end."""
-    tails = {log: _Tail.at_end(log) for log in logs_of(folder, part)}
+    tails = {log: Tail.at_end(log) for log in logs_of(folder, part)}
     return _new_lines(folder, part, tails)
 
 
-def _new_lines(folder: DataFolder, part: str | None, tails: dict[Path, "_Tail"]) -> Iterator[tuple[str, str]]:
+def _new_lines(folder: DataFolder, part: str | None, tails: dict[Path, "Tail"]) -> Iterator[tuple[str, str]]:
     while True:
         # Listed at each poll: a new part has a log by now, and a log that is being rotated may be missing.
         logs = [folder.log(part)] if part else sorted(folder.logs.glob("*.log"))
-        yield from in_order_of_time({log: tails.setdefault(log, _Tail(log)).new_lines() for log in logs})
+        yield from in_order_of_time({log: tails.setdefault(log, Tail(log)).new_lines() for log in logs})
         time.sleep(_POLL_SECONDS)
 
 
@@ -116,15 +116,18 @@ def _written_at(log: Path) -> float:
 
 
 @dataclass(slots=True)
-class _Tail:
+class Tail:
     log: Path
     position: int = 0
     inode: int | None = None
     unfinished: bytes = b""
 
     @classmethod
-    def at_end(cls, log: Path) -> "_Tail":
-        status = log.stat()
+    def at_end(cls, log: Path) -> "Tail":
+        try:
+            status = log.stat()
+        except FileNotFoundError:
+            return cls(log)
         return cls(log, position=status.st_size, inode=status.st_ino)
 
     def new_lines(self) -> list[str]:

@@ -16,6 +16,7 @@ SECRETS: dict[str, tuple[str, ...]] = {
     "PYOCO_NATS_URL": _ON_NATS,
     "PYOCO_NATS_NKEY_FILE": _ON_NATS,
     "PYOCO_NATS_TLS_KEY_FILE": _ON_NATS,
+    "PYOCO_FLOW_ENV_FILE": ("worker",),
     "PYOCO_WORKER_CREDENTIALS_DIR": ("worker",),
 }
 

@@ -20,6 +20,7 @@ from ..settings import LauncherSettings
 from . import ports
 from .health import Check, WorkerRegistry, gateway_health, service_health, why_nats_is_away, worker_health
 
+WORKER_PREFIX = "worker-"
 SERVICES = {
     "auth": "fleet_auth",
     "runs-api": "fleet_runs_api",
@@ -155,7 +156,7 @@ def worker_part(
 ) -> Part:
     worker_id = stack_worker_id(folder, number)
     return Part(
-        name=f"worker-{number}",
+        name=f"{WORKER_PREFIX}{number}",
         command=[script("pyoco-worker"), "--worker-id", worker_id, *options],
         health=partial(worker_health, registry, worker_id),
         address=f"{worker_id} at {ports.without_password(nats.url)}",
@@ -163,6 +164,7 @@ def worker_part(
         stop_stage=0,
         env={
             **worker_folders(folder, settings, worker_id),
+            **flow_settings(folder, settings),
             **nats.worker_env(worker_id),
             **({"PYOCO_MONITOR_PORT": str(settings.metrics_port + number)} if settings.metrics_port else {}),
         },
@@ -178,6 +180,17 @@ def worker_folders(folder: DataFolder, settings: LauncherSettings, worker_id: st
         return {}
     own = folder.worker(worker_id)
     return {"PYOCO_WORKER_DIR": str(own), "PYOCO_WHEEL_SYNC_DIR": str(own / "wheels")}
+
+
+def flow_settings(folder: DataFolder, settings: LauncherSettings) -> dict[str, str]:
+    """How a worker of the stack loads its flows."""
+    env = {"PYOCO_FLOWS_RELOAD": str(int(settings.flows_reload))}
+    if settings.flow_env_file is not None:
+        env["PYOCO_FLOW_ENV_FILE"] = str(settings.flow_env_file.absolute())
+    # If the runners' user cannot enter the data dir, the worker chooses a folder itself.
+    if settings.runner_user is None:
+        env["PYOCO_FLOW_LIBRARIES_DIR"] = str(folder.libraries)
+    return env
 
 
 def stack_worker_id(folder: DataFolder, number: int | str) -> str:

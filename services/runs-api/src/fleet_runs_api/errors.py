@@ -77,6 +77,13 @@ class InvalidTimes(FleetError):
     wrong_fields = ("deadline_at",)
 
 
+class InvalidParams(FleetError):
+    """The params do not fit the schema of the flow."""
+
+    problem = Problem.INVALID_REQUEST
+    wrong_fields = ("params",)
+
+
 class InvalidListQuery(FleetError):
     """The list cannot be asked for in this way."""
 
@@ -92,6 +99,12 @@ class InvalidCursor(InvalidListQuery):
 
 class DeadLetterNotFound(FleetError):
     """There is no such dead letter; look for its id in GET /dlq."""
+
+    status = 404
+
+
+class FlowNotFound(FleetError):
+    """No live worker offers this flow."""
 
     status = 404
 

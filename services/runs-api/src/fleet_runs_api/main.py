@@ -19,6 +19,7 @@ from fleet_kit.nats.streams import dlq_stream_config, events_stream_config, work
 
 from .accept.cancellation import Cancellation
 from .accept.submission import Submission
+from .accept.terms import FlowTerms
 from .dead_letters.arrivals import DeadLetterIngest
 from .dead_letters.handling import DeadLetters
 from .dispatch.declined import DeclinedJobs
@@ -28,6 +29,7 @@ from .dispatch.relay import Relay
 from .errors import LedgerUnavailable
 from .fold.ingest import Ingest
 from .http.dead_letters import router as dead_letter_router
+from .http.flows import router as flow_router
 from .http.lists import router as list_router
 from .http.runs import router
 from .http.submits import EXPRESS
@@ -45,6 +47,7 @@ from .live.run_store import RunStore
 from .live.workers import FleetView
 from .metrics import RunsMetrics
 from .read.cursor import CursorSigner
+from .read.flows import FlowViews
 from .read.gauges import FleetGauges
 from .read.lists.listing import Listing
 from .read.timeline.following import Following
@@ -102,7 +105,8 @@ class RunsService:
         self._sweeper = Sweeper(shared, relay=self._relay, expiry=self._expiry, jobs=jobs, unclaimed=unclaimed)
 
         accepted = AcceptedRuns(self._database)
-        self.submission = Submission(shared, accepted=accepted, relay=self._relay, disk=self._disk)
+        terms = FlowTerms(self.catalogues, default_tag=settings.default_tag)
+        self.submission = Submission(shared, terms=terms, accepted=accepted, relay=self._relay, disk=self._disk)
         self.views = RunViews(
             shared,
             accepted=accepted,
@@ -110,6 +114,7 @@ class RunsService:
             is_unclaimed=unclaimed.has,
             why_declined=self._declined.why_waiting,
         )
+        self.flows = FlowViews(shared, catalogues=self.catalogues)
         self._cursors = CursorSigner()
         self.listing = Listing(shared, cursors=self._cursors, views=self.views)
         self.watching = Watching(shared, views=self.views)
@@ -227,7 +232,15 @@ def build(settings: RunsSettings) -> ServiceApp:
 
     app: ServiceApp = create_app(
         component="runs-api",
-        routers=[submit_router, list_router, router, timeline_router, workflow_router, dead_letter_router],
+        routers=[
+            submit_router,
+            list_router,
+            router,
+            timeline_router,
+            workflow_router,
+            dead_letter_router,
+            flow_router,
+        ],
         lifespan=lifespan,
         readiness=service.waiting_for,
         registry=service.metrics.registry,

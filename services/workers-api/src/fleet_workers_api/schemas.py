@@ -49,6 +49,8 @@ class Worker(BaseModel):
     stopped_at: float | None
     stop_reason: str | None
     wheel_sync: WheelSync
+    # Why its flows are not as their files say: an edit that could not be loaded, a file that is broken.
+    flows_error: str | None
 
 
 class WorkerDetail(Worker):

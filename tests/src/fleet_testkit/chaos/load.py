@@ -45,15 +45,18 @@ class Figures:
 
 
 class Load:
-    """`with Load(url, "hello", {"name": "x"}) as load: break_something()`
+    """`with Load(url, "hello", {}, label="name") as load: break_something()`
 
-    Every client submits five times a second at most, each run with a `label` of its own.
+    Every client submits five times a second at most, each run with a label of its own in the param `label`.
     """
 
-    def __init__(self, url: str, flow_name: str, params: dict[str, Any], *, clients: int = 3) -> None:
+    def __init__(
+        self, url: str, flow_name: str, params: dict[str, Any], *, clients: int = 3, label: str = "label"
+    ) -> None:
         self._url = url
         self._flow_name = flow_name
         self._params = params
+        self._label = label
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(max_workers=clients)
         self._numbers = range(clients)
@@ -131,7 +134,7 @@ class Load:
 
     def _ask(self, client: httpx.Client, label: str) -> Answer:
         asked_at = time.monotonic()
-        body = {"flow_name": self._flow_name, "params": {**self._params, "label": label}}
+        body = {"flow_name": self._flow_name, "params": {**self._params, self._label: label}}
         try:
             answer = client.post("/runs", json=body)
         except httpx.TransportError as error:

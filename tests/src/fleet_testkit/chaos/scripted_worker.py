@@ -17,8 +17,8 @@ from fleet_contracts.job import Job
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller
+from fleet_worker.boundary.flow_version import FlowVersion
 from fleet_worker.boundary.frames import Conclusion, Progress, Run, Setup
-from fleet_worker.boundary.wheel_set import NO_WHEELS
 from fleet_worker.job import claims as claims_module
 from fleet_worker.job.answers import Answers
 from fleet_worker.job.claims import Claims
@@ -42,7 +42,8 @@ class ScriptedRunner:
     """Takes the place of a runner process: its run ends when the test says so."""
 
     def __init__(self, *, obeys_cancel: bool, begun: set[str]) -> None:
-        self.wheels = NO_WHEELS
+        self.version = FlowVersion()
+        self.wheels = self.version.wheels
         self.is_spent = False
         self.died = asyncio.Event()
         self.started = asyncio.Event()
@@ -183,6 +184,7 @@ class ScriptedWorker:
             held.execution.also_answers(delivery)
             return
         pool = RunnerPool(Setup(None, None, str(self._runs_dir)), slots=1)  # never started
+        runner.version = pool.version
         pool.give_back(cast(RunnerProcess, runner))
         execution = Execution(replace(self._services, pool=pool), job, delivery)
         mine[job.run_id] = _Held(execution, runner)

@@ -19,6 +19,7 @@ _PUBLIC_NAMES = {"/fleet/metrics": "/metrics"}
 _AREAS = (
     ("Runs", ("/runs",)),
     ("Dead letters", ("/dlq",)),
+    ("Flows", ("/flows",)),
     ("Workers", ("/workers",)),
     ("Wheels", ("/wheels",)),
     ("API keys", ("/auth",)),
@@ -47,6 +48,9 @@ _EXPLAINED = {
     "POST /dlq/requeue": "dead-letters.md#try-a-run-of-a-dead-letter-again",
     "DELETE /dlq": "dead-letters.md#delete-dead-letters",
     "DELETE /dlq/{letter_id}": "dead-letters.md#delete-dead-letters",
+    "GET /flows": "flows.md#list-flows",
+    "GET /flows/{flow_name}": "flows.md#read-a-flow",
+    "GET /flows/events": "flows.md#watch-the-flows",
     "GET /workers": "workers.md#list-workers",
     "GET /workers/{worker_id}": "workers.md#read-a-worker",
     "GET /workers/events": "workers.md#watch-the-workers",

@@ -22,6 +22,7 @@ from fleet_kit.privacy import keep_private
 
 from ..boundary.descendants import orphans
 from ..boundary.frames import Setup
+from ..boundary.terminal import has_terminal
 from ..boundary.wheel_set import NO_WHEELS
 from ..job.answers import Answers
 from ..job.claims import Claims
@@ -40,6 +41,7 @@ from ..presence.catalogue import PublishedCatalogue
 from ..presence.control import ControlLine
 from ..presence.record import NotOurs, Registry
 from ..settings import WorkerSettings
+from ..sources.own_flows import OwnFlows
 from ..wheels.home import WheelHome
 from ..wheels.sync import SyncedWheels
 from .offered_jobs import OfferedJobs
@@ -60,6 +62,7 @@ class Agent:
         link: NatsLink,
         runs_dir: Path,
         metrics: WorkerMetrics,
+        own_flows: OwnFlows,
         wheel_home: WheelHome | None = None,
     ) -> None:
         self._metrics = metrics
@@ -92,7 +95,14 @@ class Agent:
         self._pool = RunnerPool(setup, settings.slots, wheels, start=settings.runner_start)
         # A restarted worker keeps its worker id and gets another instance id.
         instance_id = uuid.uuid4().hex
-        self._registry = Registry(link, settings, instance_id=instance_id, flows=lambda: self._pool.flows)
+        self._own_flows = own_flows
+        self._registry = Registry(
+            link,
+            settings,
+            instance_id=instance_id,
+            flows=lambda: self._pool.flows,
+            flows_error=lambda: self._pool.flows_error,
+        )
         self._registry.on_lost = self._give_up
         self._registry.on_draining = self._follow_draining
         self._catalogue = PublishedCatalogue(link, settings, self._pool, instance_id=instance_id)
@@ -154,7 +164,8 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        starting = asyncio.create_task(self._pool.start())
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, has_terminal())
+        starting = asyncio.create_task(self._start_runners())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             # A signal may stop the worker before its first runner is ready.
@@ -166,11 +177,16 @@ class Agent:
         finally:
             starting.cancel()
             stopping.cancel()
+            await self._own_flows.stop()
             await self._pool.stop()
         assert self._stopped_by is not None
         if isinstance(self._stopped_by, NotOurs):
             raise self._stopped_by
         return self._stopped_by
+
+    async def _start_runners(self) -> None:
+        await self._own_flows.begin(self._pool)
+        await self._pool.start()
 
     async def _work_until_stopping(self) -> None:
         logger.info(
@@ -185,6 +201,7 @@ class Agent:
             asyncio.create_task(_restarting("keeping runs alive", self._keep_runs_alive)),
             asyncio.create_task(_restarting("keeping the registry record", self._registry.keep)),
             asyncio.create_task(_restarting("publishing the catalogue of flows", self._catalogue.keep)),
+            asyncio.create_task(_restarting("reloading flows", self._keep_flows)),
         ]
         if self._wheels is not None:
             keeping.append(asyncio.create_task(_restarting("syncing wheels", self._wheels.keep)))
@@ -201,6 +218,9 @@ class Agent:
         if self._link.down_because is None:
             await self._registry.record_stop()
         logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": LogEvent.WORKER_STOPPED})
+
+    async def _keep_flows(self) -> None:
+        await self._own_flows.keep(self._pool, self._registry.flows_changed)
 
     async def _finish_or_hand_back(self) -> None:
         grace = self._settings.worker_stop_grace_sec
@@ -373,6 +393,13 @@ class Agent:
         else:
             self._stopped_by = number
             self._stopping.set()
+
+    def _on_hangup(self, had_terminal: bool) -> None:
+        """SIGHUP asks for a reload; but the closed terminal of a worker that was started there ends it."""
+        if had_terminal and not has_terminal():
+            self._on_signal(signal.SIGHUP)
+        else:
+            self._own_flows.ask()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

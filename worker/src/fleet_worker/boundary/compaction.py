@@ -9,7 +9,7 @@ from fleet_contracts.snapshot import RunSnapshot
 
 _VALUE_CHARACTERS = 512
 _ERROR_CHARACTERS = 1024
-_BULKY = ("inputs", "output", "traceback", "artifacts")
+_BULKY = ("inputs", "output", "traceback", "artifacts", "iterations")
 # A record without its bulky fields is hardly smaller than this: with too many records, cutting them is not tried.
 _SMALLEST_RECORD_BYTES = 64
 
@@ -81,6 +81,7 @@ def _shorten_values(record: Any) -> Any:
     return {
         name: {key: _shorten(item) for key, item in value.items()} if isinstance(value, dict) else _shorten(value)
         for name, value in record.items()
+        if name != "iterations"  # the count of them stays
     }
 
 

@@ -12,6 +12,8 @@ from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_kit.logs.json_values import make_plain
 
 _LENGTH = struct.Struct(">I")
+# One event stays well below NATS's maximum payload, even when every character is escaped.
+LOG_CHUNK_CHARACTERS = 32 * 1024
 _ENCODING = orjson.OPT_NON_STR_KEYS
 
 
@@ -29,6 +31,12 @@ class Setup:
     wheel_paths: list[str] | None = None
     # Memory limit of a run, on top of an idle runner's use; 0: no limit.
     memory_max_bytes: int = 0
+    # The flows folder as messages name it: `flows_dir` may be a copy.
+    flows_shown_as: str | None = None
+    # Where the libraries of the flows folder are installed.
+    library_paths: list[str] = field(default_factory=list)
+    # Values that leave the runner as `***` only.
+    secrets: list[str] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pwd
 import re
 import stat
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -59,21 +59,27 @@ class RunnerStart:
     env_allow: Collection[str] = ()
     # None: the agent's own user.
     account: RunnerAccount | None = None
+    # Variables for the runners alone.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def options(self, environ: Mapping[str, str], *, runs_dir: Path) -> dict[str, Any]:
         """Keyword arguments for Popen."""
-        env = {name: value for name, value in environ.items() if not self._is_fleet_variable(name)}
+        env = self.environment(environ)
         if (account := self.account) is None:
-            return {"env": env}
+            return {"env": env | dict(self.env)}
         env |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name}
         return {
-            "env": env,
+            "env": env | dict(self.env),
             "user": account.uid,
             "group": account.gid,
             "extra_groups": account.groups,
             "umask": 0o077,
             "cwd": None if account.can_reach(Path.cwd()) else runs_dir,
         }
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The variables that are not the fleet's own."""
+        return {name: value for name, value in environ.items() if not self._is_fleet_variable(name)}
 
     def _is_fleet_variable(self, name: str) -> bool:
         is_setting = name.startswith("PYOCO_") and name != _MARK and name not in self.env_allow

@@ -262,8 +262,8 @@ class Execution:
             pool.give_back(runner)
             if isinstance(self._state, WaitingForRunner):
                 await waiting.turn.wait_for(wheels.catch_up(claimed_at))
-            # Another set of wheels may have what was missing.
-            if isinstance(self._state, WaitingForRunner) and pool.wheels is runner.wheels:
+            # Another version may have what was missing.
+            if isinstance(self._state, WaitingForRunner) and pool.version is runner.version:
                 self._enter(states.over(self._state))
                 return await self._conclude(held, conclusion)
         return await self._not_begun(held)

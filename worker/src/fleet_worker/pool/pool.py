@@ -5,11 +5,13 @@ import logging
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fleet_contracts.catalogue import Catalogue
 from fleet_contracts.log_events import LogEvent
 
+from ..boundary.flow_version import FlowSources, FlowVersion
 from ..boundary.frames import Ready, Setup
 from ..boundary.runner_account import AS_THE_AGENT, RunnerStart
 from ..boundary.wheel_set import NO_WHEELS, WheelSet
@@ -20,10 +22,20 @@ logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_SECONDS = 10.0
 _TRIAL_SECONDS = 60.0
+# Shorter values are not masked: they would be found in every other word.
+_SHORTEST_SECRET = 4
+_SHOWN_CHARACTERS = 500
 
 
 class RunnersUnusable(Exception):
     """No runner can be started; the message says what to fix."""
+
+
+def describe_broken(place: str, failure: Mapping[str, str]) -> str:
+    """A sentence about a file that could not be loaded."""
+    origin = f" ({failure['exc_origin']})" if failure.get("exc_origin") else ""
+    message = " ".join(failure["exc_message"].split())[:_SHOWN_CHARACTERS]
+    return f"{place} could not be loaded: {failure['exc_type']}: {message}{origin}"
 
 
 class RunnerPool:
@@ -32,9 +44,13 @@ class RunnerPool:
     ) -> None:
         self._setup = setup
         self._start = start
-        # The wheels of runs that begin from now on.
-        self.wheels = wheels
-        self._logged: WheelSet | None = None
+        # What runs that begin from now on are made of.
+        self.version = FlowVersion(wheels, FlowSources(setup.flows_dir, setup.flows_dir))
+        # Held by those who try out and put in force another version, as it is made of the one before.
+        self.changing = asyncio.Lock()
+        # Why the latest version was not put in force; None: it was.
+        self.reload_error: str | None = None
+        self._logged: FlowVersion | None = None
         self._broken: dict[str, dict[str, str]] = {}
         self._slots = slots
         self._idle: deque[RunnerProcess] = deque()
@@ -45,15 +61,35 @@ class RunnerPool:
         self._keepers: list[asyncio.Task[None]] = []
         self._retiring: set[asyncio.Task[None]] = set()
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        # Names of the flows that can be run with the wheels in force.
+        # Names of the flows that can be run with the version in force.
         self.flows: list[str] = []
-        # What is offered with the wheels in force; a new object whenever runners have loaded other flows.
+        # What is offered with the version in force; a new object whenever runners have loaded other flows.
         self.catalogue = Catalogue()
         # For the metrics.
         self.starts = 0
         self.start_failures = 0
         # Set whenever a runner has become free.
         self.changed = asyncio.Event()
+
+    @property
+    def wheels(self) -> WheelSet:
+        return self.version.wheels
+
+    @property
+    def broken(self) -> dict[str, dict[str, str]]:
+        """The files that could not be loaded in the version in force, with what they raised."""
+        return self._broken
+
+    @property
+    def flows_error(self) -> str | None:
+        """Why the flows are not as their files say, for people."""
+        if self.reload_error is not None:
+            return f"not reloaded: {self.reload_error}"
+        if not self._broken:
+            return None
+        place, failure = next(iter(self._broken.items()))
+        more = f"; and {len(self._broken) - 1} more" if len(self._broken) > 1 else ""
+        return f"{describe_broken(place, failure)}{more}"
 
     @property
     def size(self) -> int:
@@ -71,8 +107,8 @@ class RunnerPool:
 
     @property
     def is_catalogue_current(self) -> bool:
-        """Whether a runner has loaded the wheels in force."""
-        return self._logged is self.wheels
+        """Whether a runner has loaded the version in force."""
+        return self._logged is self.version
 
     @property
     def jobs_ahead(self) -> int:
@@ -83,9 +119,9 @@ class RunnerPool:
         self._keepers = [asyncio.create_task(self._keep_slot()) for _ in range(self._slots)]
         await self._first
 
-    async def try_out(self, wheels: WheelSet) -> None:
-        """Start and stop one runner with these wheels. Raises RunnersUnusable if it cannot be started."""
-        runner = self._new_runner(wheels)
+    async def try_out(self, version: FlowVersion) -> Ready:
+        """Start and stop one runner of this version. Raises RunnersUnusable if it cannot be started."""
+        runner = self._new_runner(version)
         try:
             async with asyncio.timeout(_TRIAL_SECONDS):
                 ready = await runner.start()
@@ -95,19 +131,24 @@ class RunnerPool:
             await runner.stop()
         if ready.error is not None:
             raise RunnersUnusable(ready.error)
+        return ready
 
-    def switch(self, wheels: WheelSet) -> None:
-        """Use these wheels for runs that begin from now on.
+    def switch(self, version: FlowVersion, ready: Ready | None = None) -> None:
+        """Use this version for runs that begin from now on; `ready` is what a trial of it has found.
 
-        A runner with other wheels is replaced: at once if it is idle, after its run if it is busy.
+        A runner of another version is replaced: at once if it is idle, after its run if it is busy.
         """
-        self.wheels = wheels
-        for runner in [runner for runner in self._idle if runner.wheels is not wheels]:
+        self.version = version
+        if ready is not None:
+            self._log_flows(ready, version)
+        for runner in [runner for runner in self._idle if runner.version is not version]:
             self._idle.remove(runner)
             self._retire(runner)
 
-    def wheel_paths_in_use(self) -> set[str]:
-        return {path for runner in self._alive for path in runner.wheels.paths}
+    @property
+    def versions_in_use(self) -> list[FlowVersion]:
+        """The version in force, and those of runners that still have another."""
+        return [self.version, *(runner.version for runner in self._alive)]
 
     async def stop(self) -> None:
         for keeper in self._keepers:
@@ -131,7 +172,7 @@ class RunnerPool:
     def give_back(self, runner: RunnerProcess) -> None:
         if (since := self._busy_since.pop(runner, None)) is not None:
             self._pace.note(time.monotonic() - since)
-        if runner.wheels is self.wheels and not runner.is_spent:
+        if runner.version is self.version and not runner.is_spent:
             self._offer(runner)
         else:
             self._retire(runner)
@@ -164,8 +205,8 @@ class RunnerPool:
         """Keep one runner in this slot: start another when it ends, with backoff after failed starts."""
         backoff = 0.1
         while True:
-            wheels = self.wheels
-            runner = self._new_runner(wheels)
+            version = self.version
+            runner = self._new_runner(version)
             self._alive.add(runner)
             try:
                 ready = await runner.start()
@@ -175,7 +216,7 @@ class RunnerPool:
                     self._first.set_result(ready)
                 backoff = 0.1
                 self.starts += 1
-                self._log_flows(ready, wheels)
+                self._log_flows(ready, version)
                 self.give_back(runner)
                 await runner.died.wait()
             except (RunnerDied, RunnersUnusable, OSError) as error:
@@ -199,16 +240,23 @@ class RunnerPool:
             return ""
         return f"; the user {account.name} (PYOCO_RUNNER_USER) must be able to read {sys.prefix} and the flows"
 
-    def _new_runner(self, wheels: WheelSet) -> RunnerProcess:
-        is_synced = self._setup.wheel_paths is not None
-        setup = replace(self._setup, wheel_paths=list(wheels.paths)) if is_synced else self._setup
-        return RunnerProcess(setup, self._start, wheels)
+    def _new_runner(self, version: FlowVersion) -> RunnerProcess:
+        sources, is_synced = version.sources, self._setup.wheel_paths is not None
+        setup = replace(
+            self._setup,
+            flows_dir=sources.flows_dir,
+            flows_shown_as=sources.shown_as,
+            library_paths=list(sources.library_paths),
+            secrets=[value for value in sources.env.values() if len(value) >= _SHORTEST_SECRET],
+            wheel_paths=list(version.wheels.paths) if is_synced else None,
+        )
+        return RunnerProcess(setup, replace(self._start, env=sources.env), version)
 
-    def _log_flows(self, ready: Ready, wheels: WheelSet) -> None:
-        """Log the flows that can be run, once for each set of wheels."""
-        if self._logged is wheels or wheels is not self.wheels:
+    def _log_flows(self, ready: Ready, version: FlowVersion) -> None:
+        """Log the flows that can be run, once for each version."""
+        if self._logged is version or version is not self.version:
             return
-        self._logged = wheels
+        self._logged = version
         self.flows = ready.flows
         self.catalogue = Catalogue.model_validate(ready.catalogue)
         changed = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
@@ -217,5 +265,5 @@ class RunnerPool:
             logger.error("the flows of %s cannot be used", file, extra={"event": LogEvent.FLOWS_BROKEN, **failure})
         if ready.flows:
             logger.info("flows: %s", ", ".join(ready.flows), extra={"event": LogEvent.FLOWS_LOADED})
-        elif self._setup.flow_resolver is None and self._setup.flows_dir is not None:
-            logger.warning("no flows were found in %s", self._setup.flows_dir)
+        elif self._setup.flow_resolver is None and (folder := version.sources.shown_as) is not None:
+            logger.warning("no flows were found in %s", folder)

@@ -10,22 +10,41 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+from fleet_contracts.events import EventKind
 from fleet_contracts.log_events import LogEvent
 from fleet_kit.waiting import is_set_within
 
 from ..boundary.descendants import orphans
-from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Progress, Ready, Run, Setup, Stop, encode
+from ..boundary.flow_version import FlowVersion
+from ..boundary.frames import (
+    LOG_CHUNK_CHARACTERS,
+    Cancel,
+    Conclusion,
+    Decoder,
+    Frame,
+    Progress,
+    Ready,
+    Run,
+    Setup,
+    Stop,
+    encode,
+)
+from ..boundary.masking import Secrets
 from ..boundary.memory import resident_bytes
 from ..boundary.runner_account import RunnerStart
 from ..boundary.wheel_set import WheelSet
 from ..boundary.workspace import spare_folder
+from .output_pipes import OutputPipes
 
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_SECONDS = 2.0
+_LOOK_SECONDS = 0.5
 _MAX_LINE_BYTES = 16 * 1024
 # Lines of Python's faulthandler: they name places in the code, but no values.
 _CRASH_REPORT = re.compile(
@@ -42,11 +61,11 @@ class RunnerDied(Exception):
 class RunnerProcess(asyncio.Protocol):
     """One child process. `run` may be called again when the run before has returned."""
 
-    def __init__(self, setup: Setup, start: RunnerStart, wheels: WheelSet) -> None:
+    def __init__(self, setup: Setup, start: RunnerStart, version: FlowVersion) -> None:
         self._setup = setup
         self._start = start
-        # The wheels that its runs can import; another set needs another process.
-        self.wheels = wheels
+        # What its runs are made of; another version needs another process.
+        self.version = version
         self._process: subprocess.Popen[bytes] | None = None
         self._transport: asyncio.Transport | None = None
         self._decoder = Decoder()
@@ -55,10 +74,19 @@ class RunnerProcess(asyncio.Protocol):
         self._on_progress: Callable[[Progress], None] | None = None
         self._reaping: asyncio.Task[None] | None = None
         self.died = asyncio.Event()
+        self._pipes: OutputPipes | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._spill_characters_left = 0
+        self._secrets = Secrets()
+        self._secrets.set(setup.secrets)
         # The runner has asked to be replaced before the next run.
         self.is_spent = False
         # Its resident memory when it is ready and idle.
         self.idle_bytes = 0
+
+    @property
+    def wheels(self) -> WheelSet:
+        return self.version.wheels
 
     @property
     def pid(self) -> int:
@@ -70,14 +98,18 @@ class RunnerProcess(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         output, output_end = os.pipe()
+        self._pipes = pipes = OutputPipes()
         try:
             # In the main thread: the parent-death signal is sent when the thread that forked the child ends.
             self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - forks at once, our own command
-                [sys.executable, "-m", "fleet_worker.runner.main", str(theirs.fileno()), str(os.getpid())],
+                [
+                    *(sys.executable, "-m", "fleet_worker.runner.main", str(theirs.fileno()), str(os.getpid())),
+                    *map(str, pipes.descriptors),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=output_end,
                 stderr=output_end,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *pipes.descriptors],
                 # A process group of its own: Ctrl-C reaches only the agent, and the group can be killed as a whole.
                 process_group=0,
                 **self._start.options(os.environ, runs_dir=Path(self._setup.runs_dir)),
@@ -86,6 +118,7 @@ class RunnerProcess(asyncio.Protocol):
         except OSError:
             ours.close()
             os.close(output)
+            pipes.close()
             raise
         finally:
             theirs.close()
@@ -103,6 +136,8 @@ class RunnerProcess(asyncio.Protocol):
             raise self._death()
         self._done = asyncio.get_running_loop().create_future()
         self._on_progress = on_progress
+        self._spill_characters_left = run.log_max_bytes
+        self._look_later(were_full=False)
         self._send(run)
         try:
             return await self._done
@@ -111,6 +146,8 @@ class RunnerProcess(asyncio.Protocol):
             self.kill()
             raise
         finally:
+            if self._looking is not None:
+                self._looking.cancel()
             self._done = None
             self._on_progress = None
 
@@ -159,6 +196,37 @@ class RunnerProcess(asyncio.Protocol):
             case _:
                 logger.error("runner %d sent an unexpected %s", self.pid, type(frame).__name__)
 
+    def _look_later(self, *, were_full: bool) -> None:
+        looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_at_pipes, were_full)
+        self._looking = looking
+
+    def _look_at_pipes(self, were_full: bool) -> None:
+        """Read the run's output in place of a runner that has not for a while."""
+        assert self._pipes is not None
+        if (are_full := self._pipes.are_full()) and were_full and self._on_progress is not None:
+            self._on_progress(
+                Progress([event for name, data in self._pipes.read() for event in self._spill(name, data)])
+            )
+        self._look_later(were_full=are_full)
+
+    def _spill(self, stream: str, data: bytes) -> Iterator[dict[str, Any]]:
+        """Events of output that belongs to nobody knows which task."""
+        text = self._secrets.mask(data.decode(errors="replace"))[: self._spill_characters_left]
+        self._spill_characters_left -= len(text)
+        for start in range(0, len(text), LOG_CHUNK_CHARACTERS):
+            part = text[start : start + LOG_CHUNK_CHARACTERS]
+            yield {"at": time.time(), "kind": EventKind.LOG.value, "task": None, "stream": stream, "text": part}
+
+    def _log_last_words(self) -> None:
+        if self._pipes is None:
+            return
+        for _, data in self._pipes.read():
+            lines = _OutputLines(self.pid)
+            lines.data_received(self._secrets.mask_bytes(data))
+            lines.connection_lost(None)
+        self._pipes.close()
+        self._pipes = None
+
     def _end(self) -> None:
         """Kill and reap the process, once: its socket is closed, or should be."""
         if self._reaping is None:
@@ -169,6 +237,9 @@ class RunnerProcess(asyncio.Protocol):
         # Whatever the cause: nothing of this process group, nor anything else that a run has started, may stay.
         self.kill()
         await asyncio.to_thread(self._process.wait)
+        if self._looking is not None:
+            self._looking.cancel()
+        self._log_last_words()
         orphans.ended(self.pid)
         await orphans.end()
         shutil.rmtree(spare_folder(Path(self._setup.runs_dir), self.pid), ignore_errors=True)
@@ -191,7 +262,7 @@ class RunnerProcess(asyncio.Protocol):
 
 
 class _OutputLines(asyncio.Protocol):
-    """Logs output of a runner's native code and subprocesses, which belongs to no task."""
+    """Logs what a runner writes outside of runs: flow files that are loaded, processes that a run left, a crash."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

@@ -29,7 +29,8 @@ class PublishedCatalogue:
         self._settings = settings
         self._pool = pool
         self._instance_id = instance_id
-        self._published: Catalogue | None = None
+        # What was published last, and why an edit since then is not in it.
+        self._published: tuple[Catalogue, str | None] | None = None
         self._loaded: Catalogue | None = None
         self._loaded_at = 0.0
         # Whether it was ever published: runs-api knows of catalogues.
@@ -37,7 +38,7 @@ class PublishedCatalogue:
 
     async def publish(self) -> None:
         """Write it, changed or not: the bucket may have been made anew. After a failure `keep` tries again."""
-        catalogue = self._pool.catalogue
+        catalogue, reload_error = self._pool.catalogue, self._pool.reload_error
         if catalogue is not self._loaded:
             self._loaded, self._loaded_at = catalogue, time.time()
         value = WorkerCatalogue(
@@ -46,6 +47,7 @@ class PublishedCatalogue:
             tags=self._settings.tags,
             loaded_at=self._loaded_at,
             catalogue=catalogue,
+            reload_error=reload_error,
         )
         self._published = None
         try:
@@ -53,18 +55,24 @@ class PublishedCatalogue:
         except NatsUnavailable as error:
             logger.debug("the catalogue of flows could not be published yet: %s", error)
         else:
-            self._published = catalogue
+            self._published = (catalogue, reload_error)
             self.is_known = True
 
     async def publish_missing(self) -> None:
-        if self._published is not self._pool.catalogue:
+        if not self._is_up_to_date:
             await self.publish()
+
+    @property
+    def _is_up_to_date(self) -> bool:
+        if self._published is None:
+            return False
+        catalogue, reload_error = self._published
+        return catalogue is self._pool.catalogue and reload_error == self._pool.reload_error
 
     async def keep(self) -> None:
         pause = _LOOK_INTERVAL_SECONDS
         while True:
             if self._link.client.is_connected:
                 await self.publish_missing()
-            is_up_to_date = self._published is self._pool.catalogue
-            pause = _LOOK_INTERVAL_SECONDS if is_up_to_date else min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = _LOOK_INTERVAL_SECONDS if self._is_up_to_date else min(2 * pause, _LONGEST_PAUSE_SECONDS)
             await asyncio.sleep(pause)

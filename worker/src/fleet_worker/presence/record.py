@@ -26,6 +26,7 @@ _LOOKS_PAST_LAG = 40
 _WRITE_INTERVAL_SECONDS = 0.25
 # Flow names are in the record for people to read; a list of thousands is cut.
 _FLOWS_BYTES = 16 * 1024
+_ERROR_CHARACTERS = 2000
 _LAST_RUN = {"last_run_id", "last_run_status", "last_run_started_at", "last_run_finished_at"}
 
 
@@ -51,10 +52,12 @@ class Registry:
         *,
         instance_id: str,
         flows: Callable[[], Iterable[str]] = tuple,
+        flows_error: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._bucket = Bucket(link, settings.workers_kv_bucket)
         self._link = link
         self._flows = flows
+        self._flows_error = flows_error
         self._heartbeat_seconds = settings.worker_heartbeat_interval_sec
         self._gauge = MachineGauge()
         self._lock = asyncio.Lock()
@@ -105,6 +108,9 @@ class Registry:
                 "last_run_started_at": started_at,
                 "last_run_finished_at": time.time(),
             }
+        self._changed = True
+
+    def flows_changed(self) -> None:
         self._changed = True
 
     def wheels_synced(self, wheels: WheelSync) -> None:
@@ -190,6 +196,7 @@ class Registry:
             "current_run_id": next(reversed(self._runs), None),
             "current_run_ids": list(self._runs),
             "flows": _cut(self._flows()),
+            "flows_error": None if (error := self._flows_error()) is None else error[:_ERROR_CHARACTERS],
         }
         self._record = self._record.model_copy(update={**runs, **unwritten})
         while True:

@@ -1,7 +1,6 @@
 """Finds the functions and plug-in tasks that a workflow file names, and refuses those that are not allowed."""
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,8 @@ from pyoco.dsl.syntax import TaskWrapper
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.workflow import split_callable
 
-from .flows import FlowBroken, FlowNotFound, import_file
+from .flows import FlowBroken, FlowNotFound
+from .sources import comes_from, import_file
 
 _SETTING = "PYOCO_WORKFLOW_CALLABLE_ALLOW"
 
@@ -155,16 +155,6 @@ def _find(folder: Path, module_name: str) -> Path | str | None:
         # os.path, as it returns False for a name that no file can have.
         if not below and os.path.isfile(file := folder / f"{top}.py"):
             return file
-        if os.path.isdir(folder / top) and _comes_from(folder, top):
+        if os.path.isdir(folder / top) and comes_from(folder, top):
             return name
     return None
-
-
-def _comes_from(folder: Path, package: str) -> bool:
-    """Whether an import finds the package in this folder: a library of the same name would take precedence."""
-    try:
-        spec = importlib.util.find_spec(package)
-    except ValueError:
-        return False
-    places = spec.submodule_search_locations if spec is not None else None
-    return [Path(place) for place in places or []] == [folder / package]

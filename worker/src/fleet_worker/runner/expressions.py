@@ -1,7 +1,7 @@
 """Pyoco's expressions, bounded: `*` and `%` take numbers only, because a text or a list may grow without end."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from numbers import Number
 from typing import Any
 
@@ -52,3 +52,25 @@ def _number(value: Any) -> Any:
     if isinstance(value, int) and value.bit_length() > _LARGEST_BITS:
         raise ValueError("a number is too large")
     return value
+
+
+def expressions_of(node: Any) -> Iterator[tuple[Any, str, Expression]]:
+    """Every expression of a program of Pyoco's, whose nodes have only some of these parts, with its place."""
+    for name in ("expression", "source", "condition", "count"):
+        if isinstance(found := getattr(node, name, None), Expression):
+            yield node, name, found
+    steps = [*getattr(node, "steps", []), *(case.target for case in getattr(node, "cases", []))]
+    if hasattr(node, "body"):
+        steps.append(node.body)
+    for step in steps:
+        yield from expressions_of(step)
+
+
+def references_of(expression: Expression) -> Iterator[str]:
+    """What an expression looks up: `$ctx.params.x`."""
+    # Parsed as Python parses it: one name can be written in many ways.
+    for node in ast.walk(ast.parse(translate(expression.source), mode="eval")):
+        if isinstance(node, ast.Call):
+            assert isinstance(node.func, ast.Name)
+            assert isinstance(node.args[0], ast.Constant)
+            yield f"${node.func.id.removeprefix('_')}.{node.args[0].value!s}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fleet_kit.logs.json_values import describe
 
 from ..boundary.frames import Failure
+from ..boundary.masking import SECRETS
 
 # Endless recursion has a thousand frames, of which the last ones are enough.
 _MOST_FRAMES = 50
@@ -15,13 +16,30 @@ _MOST_MESSAGE_CHARACTERS = 8 * 1024
 _MOST_TRACEBACK_CHARACTERS = 64 * 1024
 
 
+class ShownPaths:
+    """Names the files of a copied flows folder by the paths that people know."""
+
+    def __init__(self) -> None:
+        self._copy, self._shown = "", ""
+
+    def set(self, copy: str, shown: str) -> None:
+        self._copy, self._shown = f"{copy}/", f"{shown}/"
+
+    def __call__(self, text: str) -> str:
+        return text.replace(self._copy, self._shown) if self._copy else text
+
+
+# One per process: a runner has one flows folder.
+shown_paths = ShownPaths()
+
+
 def describe_failure(error: BaseException) -> Failure:
     return Failure(
         exc_type=type(error).__name__,
-        exc_message=_shortened(describe(error, str), _MOST_MESSAGE_CHARACTERS),
-        exc_traceback=_shortened(_whole_text_of(error), _MOST_TRACEBACK_CHARACTERS),
-        exc_origin=_origin_of(error),
-        exc_frames="".join(_frames_of(error)),
+        exc_message=_shortened(shown_paths(describe(error, str)), _MOST_MESSAGE_CHARACTERS),
+        exc_traceback=_shortened(shown_paths(_whole_text_of(error)), _MOST_TRACEBACK_CHARACTERS),
+        exc_origin=shown_paths(_origin_of(error)),
+        exc_frames=shown_paths("".join(_frames_of(error))),
     )
 
 
@@ -64,6 +82,7 @@ def _whole_text_of(error: BaseException) -> str:
 
 def _shortened(text: str, characters: int) -> str:
     """A traceback begins where the run began and ends with what was raised: the middle can be left out."""
+    text = SECRETS.mask(text)  # before it is cut
     if (left_out := len(text) - characters) <= 0:
         return text
     half = characters // 2

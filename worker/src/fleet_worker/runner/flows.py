@@ -1,11 +1,10 @@
-"""Loads a runner's flows: from a resolver function, or all flows of the *.py files in a folder."""
+"""Loads a runner's flows: from a resolver function, or all flows of the Python files in a folder."""
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from pyoco import Flow
@@ -15,6 +14,10 @@ from fleet_contracts.dead_letter import DeadLetterReason
 
 from ..boundary.frames import Failure
 from .failures import describe_failure
+from .offers import offer_of
+from .options import OptionsUnusable
+from .params import signature_of
+from .sources import assigned_lines, broken_source, docstring_of, import_file, import_source, source_files
 
 
 class FlowsUnusable(Exception):
@@ -43,23 +46,25 @@ class Flows:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        # For the log, by file; the same for the catalogue.
         self.broken: dict[str, Failure] = {}
+        self.problems: list[BrokenSource] = []
+        # Why a flow of this name cannot be used.
+        self.unusable: dict[str, str] = {}
 
     def resolve(self, name: str) -> Flow:
         raise FlowNotFound(f"flow {name!r} is not known to this worker, which has no flows of its own")
 
+    def knows_params(self, name: str) -> bool:
+        """Whether the catalogue has the schema of the flow's params: then others than these are refused."""
+        return False
+
     def catalogue(self) -> Catalogue:
         """What this worker offers, and what it could not load."""
-        broken = [
-            BrokenSource(place=place, exc_type=failure.exc_type, message=failure.exc_message)
-            for place, failure in self.broken.items()
-        ]
-        return Catalogue(
-            flows=[FlowOffer(name=name, source=self._source(name)) for name in self.names], broken=broken
-        )
+        return Catalogue(flows=[self.offer(name) for name in self.names], broken=self.problems)
 
-    def _source(self, name: str) -> FlowSource:
-        raise FlowNotFound(f"flow {name!r} has no source")
+    def offer(self, name: str) -> FlowOffer:
+        raise FlowNotFound(f"flow {name!r} is not offered")
 
 
 def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
@@ -93,63 +98,104 @@ class ResolvedFlows(Flows):
         return flow
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A flow with the file that defines it, as far as that is known: other files may import it."""
+
+    flow: Flow
+    file: Path
+    line: int | None
+
+    def shown(self, folder: Path) -> str:
+        place = str(self.file.relative_to(folder))
+        return place if self.line is None else f"{place}:{self.line}"
+
+
 class FolderFlows(Flows):
-    """Every module-level Flow of a folder's *.py files, under its own name."""
+    """Every module-level Flow of a folder's Python files, under its own name."""
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise FlowsUnusable(f"the flows folder {folder} does not exist; give another with --flows-dir")
         super().__init__()
-        self._flows: dict[str, Flow] = {}
-        self._files: dict[str, Path] = {}
+        self._folder = folder = folder.absolute()
+        self._found: dict[str, list[_Found]] = {}
+        self._offers: dict[str, FlowOffer] = {}
         # Files may import their neighbours. Last on the path, so that none of them hides a library.
         sys.path.append(str(folder))
-        for file in sorted(folder.glob("*.py")):
-            if not file.name.startswith("_"):
-                self._load(file)
-        self.names = sorted(self._flows)
+        for file in source_files(folder):
+            self._load(file)
+        for name, found in self._found.items():
+            if len(found) > 1:
+                self._refuse_duplicates(name, found)
+            else:
+                self._describe(name, found[0])
+        self.names = sorted(self._offers)
+
+    def knows_params(self, name: str) -> bool:
+        return name in self._offers and self._offers[name].params_schema is not None
 
     def resolve(self, name: str) -> Flow:
-        flow = self._flows.get(name)
-        if flow is None:
+        if (sentence := self.unusable.get(name)) is not None:
+            raise FlowNotFound(sentence)
+        if name not in self._found:
             known = ", ".join(self.names) or "none"
             raise FlowNotFound(f"flow {name!r} is not known to this worker; known flows: {known}")
-        return flow
+        return self._found[name][0].flow
 
-    def _source(self, name: str) -> FlowSource:
-        return FlowSource(kind=SourceKind.FILE, place=self._files[name].name)
+    def offer(self, name: str) -> FlowOffer:
+        return self._offers[name]
+
+    def _describe(self, name: str, found: _Found) -> None:
+        place = str(found.file.relative_to(self._folder))
+        source = FlowSource(kind=SourceKind.FILE, place=place, line=found.line)
+        try:
+            self._offers[name] = offer_of(
+                found.flow, source, signature_of(found.flow), module_doc=self._doc_of(found)
+            )
+        except OptionsUnusable as error:
+            sentence = f"flow {name!r} of {found.shown(self._folder)} cannot be used: its options are wrong: {error}"
+            self._refuse(name, found, "OptionsUnusable", sentence)
+        except Exception:  # noqa: BLE001 - the types of a flow's arguments may raise anything; it can be run all the same
+            self._offers[name] = FlowOffer(name=name, source=source)
+
+    def _doc_of(self, found: _Found) -> str | None:
+        """The docstring of the flow's module, if that defines no other flow."""
+        flows_there = [one for group in self._found.values() for one in group if one.file == found.file]
+        return docstring_of(found.file) if len(flows_there) == 1 else None
 
     def _load(self, file: Path) -> None:
         try:
-            module = import_file(file)
-            for value in list(vars(module).values()):
-                if not isinstance(value, Flow):
-                    continue
-                if self._flows.setdefault(value.name, value) is not value:
-                    raise ValueError(f"another file already offers a flow named {value.name!r}")
-                self._files.setdefault(value.name, file)
+            module = import_source(file, self._folder)
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Flow):
+                    self._add(_Found(value, file, assigned_lines(file).get(name)))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - one bad file must not hide the others
             self.broken[str(file)] = describe_failure(error)
+            self.problems.append(broken_source(file, self._folder, error))
 
+    def _add(self, new: _Found) -> None:
+        found = self._found.setdefault(new.flow.name, [])
+        for number, known in enumerate(found):
+            if known.flow is new.flow:
+                if known.line is None:
+                    found[number] = new
+                return
+        found.append(new)
 
-def import_file(file: Path) -> ModuleType:
-    """Import a file under its own name, or under a longer one when a library has that name; once."""
-    found = importlib.util.find_spec(file.stem) if file.stem.isidentifier() else None
-    if found is not None and found.origin is not None and Path(found.origin).resolve() == file.resolve():
-        return importlib.import_module(file.stem)
-    spec = importlib.util.spec_from_file_location(f"pyoco_flows_{file.stem}", file)
-    assert spec is not None
-    assert spec.loader is not None
-    if getattr(sys.modules.get(spec.name), "__file__", None) == spec.origin:
-        return sys.modules[spec.name]
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]
-        raise
-    return module
+    def _refuse_duplicates(self, name: str, found: list[_Found]) -> None:
+        places = [one.shown(self._folder) for one in found]
+        sentence = (
+            f"flow {name!r} is defined more than once, so it is not used: in {', '.join(places[:-1])} and in "
+            f"{places[-1]}; give each flow a name of its own"
+        )
+        self._refuse(name, found[-1], "FlowNameTaken", sentence)
+
+    def _refuse(self, name: str, found: _Found, kind: str, sentence: str) -> None:
+        self.unusable[name] = sentence
+        place = str(found.file.relative_to(self._folder))
+        self.broken[f"{found.file} (flow {name!r})"] = Failure(kind, sentence, "", found.shown(self._folder))
+        self.problems.append(BrokenSource(place=place, exc_type=kind, message=sentence, line=found.line))
 
 
 def _load_resolver(spec: str) -> Callable[[str], Any]:

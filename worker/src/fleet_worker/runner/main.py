@@ -8,12 +8,12 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pyoco import Flow
-from pyoco.core.engine import Engine
 from pyoco.core.models import RunStatus as EngineStatus
 
 from fleet_contracts.dead_letter import DeadLetterReason
@@ -23,14 +23,19 @@ from fleet_kit.logs.json_values import describe
 from ..boundary.compaction import compact_records, compact_result
 from ..boundary.descendants import adopt_orphans, children_of, end_children
 from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Setup, encode
+from ..boundary.masking import SECRETS
 from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
-from .failures import describe_failure
+from .coroutines import Coroutines
+from .failures import describe_failure, shown_paths
 from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
+from .output import Output
+from .params import Given, ParamsRefused, signature_of
 from .plain import json_safe
 from .pyoco_context import FleetRunContext
-from .recording import Recorder, TaskStream
+from .pyoco_engine import FleetEngine
+from .recording import Recorder
 from .results import is_larger, leave_out_large_values, result_of
 from .wheel_flows import WheelFlows, add_to_path
 from .workflows import Workflows
@@ -50,7 +55,7 @@ class Channel:
         os.register_at_fork(after_in_child=self._socket.close)
 
     def send(self, frame: Frame) -> None:
-        data = encode(frame)
+        data = encode(SECRETS.mask_frame(frame))
         with self._lock:
             self._socket.sendall(data)
 
@@ -62,27 +67,33 @@ class Runner:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-        self._recorder: Recorder | None = None
+        self._output = Output()
         self._running = threading.Event()
         # Held while progress is sent, so that none of a run is sent after its end.
         self._flushing = threading.Lock()
-        self._engine: Engine | None = None
+        self._engine: FleetEngine | None = None
+        self._coroutines = Coroutines()
         self._cancelled_run_id: str | None = None
         self._kept: set[int] = set()
         self._memory = MemoryLimit(0)
 
-    def main(self) -> None:
-        sys.stdout = cast(Any, TaskStream("stdout", sys.stdout, lambda: self._recorder))
-        sys.stderr = cast(Any, TaskStream("stderr", sys.stderr, lambda: self._recorder))
-        # The recorder of a forked child would never be drained: its output goes to the agent's log instead.
-        os.register_at_fork(after_in_child=self._forget_recorder)
+    def main(self, pipe_ends: Sequence[int]) -> None:
+        self._output.capture(pipe_ends)
+        try:
+            self._serve()
+        finally:
+            self._output.release()
+
+    def _serve(self) -> None:
         threading.Thread(target=self._listen, name="fleet-listen", daemon=True).start()
         threading.Thread(target=self._flush_now_and_then, name="fleet-flush", daemon=True).start()
         setup = self._inbox.get()
         assert isinstance(setup, Setup)
+        SECRETS.set(setup.secrets)
         flows = self._load(setup)
         workflows = Workflows(setup)
         workspace = Workspace(Path(setup.runs_dir))
+        self._output.capture_logging()
         # Processes that the flows' modules have started at import belong to no run: they are kept.
         self._kept = children_of(os.getpid())
         self._memory = MemoryLimit(setup.memory_max_bytes)
@@ -98,7 +109,7 @@ class Runner:
         except FlowsUnusable as error:
             self._channel.send(Ready([], error=str(error)))
             return None
-        broken = {file: asdict(failure) for file, failure in flows.broken.items()}
+        broken = {shown_paths(file): asdict(failure) for file, failure in flows.broken.items()}
         catalogue = flows.catalogue().bounded().model_dump(mode="json")
         self._channel.send(Ready(flows.names, broken, catalogue=catalogue))
         return flows
@@ -106,7 +117,7 @@ class Runner:
     def _execute(self, run: Run, flows: Flows, workflows: Workflows, workspace: Workspace) -> Conclusion:
         try:
             done = self._attempt(run, flows, workflows, workspace)
-            is_spent = end_children(self._kept) or self._memory.is_used_up
+            is_spent = end_children(self._kept) or self._memory.is_used_up or self._coroutines.is_stuck
             return replace(done, spent=True) if is_spent else done
         finally:
             workspace.leave(run.folder)
@@ -116,38 +127,52 @@ class Runner:
             workspace.enter(run.folder)
             if run.workflow_yaml is None:
                 flow = flows.resolve(run.flow_name)
+                is_complete = flows.knows_params(run.flow_name)
             else:
-                flow = workflows.build(run.workflow_yaml, name=run.flow_name)
+                flow, is_complete = workflows.build(run.workflow_yaml, name=run.flow_name), False
+            params = json.loads(run.params)
+            inputs = signature_of(flow).convert(params, is_complete=is_complete)
         except FlowBroken as error:
             return _broken(error)
         except FlowNotFound as error:
             return replace(_NOTHING_DONE, error=str(error), reason=error.reason)
+        except ParamsRefused as error:
+            # No `flow_failed`: the same params are refused by the next attempt.
+            failure = replace(describe_failure(error), sentence="its params do not fit the flow")
+            return replace(
+                _NOTHING_DONE, error=str(error), reason=DeadLetterReason.EXECUTION_ERROR, failure=asdict(failure)
+            )
         except Exception as error:  # noqa: BLE001 - a user's resolver may raise anything
             return self._failed(error, _NOTHING_DONE)
         else:
-            return self._run_flow(run, flow)
+            return self._run_flow(run, flow, params, inputs)
 
-    def _run_flow(self, run: Run, flow: Flow) -> Conclusion:
-        recorder = Recorder(sorted(task.name for task in flow.tasks), log_max_bytes=run.log_max_bytes)
+    def _run_flow(
+        self, run: Run, flow: Flow, params: dict[str, Any], inputs: dict[str, dict[str, Given]]
+    ) -> Conclusion:
+        names = sorted(task.name for task in flow.tasks)
+        recorder = Recorder(names, log_max_bytes=run.log_max_bytes, outside=self._output)
         context = FleetRunContext(run_id=run.run_id)
-        engine = Engine(recorder)
+        engine = FleetEngine(recorder, self._coroutines, inputs)
         # Known to the engine before it starts, so that no cancel comes too early.
         engine.active_runs[run.run_id] = context
         self._engine = engine
         if self._cancelled_run_id == run.run_id:
             engine.cancel(run.run_id)
-        self._recorder = recorder
+        self._output.begin(recorder)
         self._running.set()
         raised: BaseException | None = None
         try:
-            engine.run(flow, json.loads(run.params), context)
+            engine.run(flow, params, context)
         except BaseException as error:  # noqa: BLE001 - a task's SystemExit must not end this process
             raised = error
         finally:
+            self._coroutines.end()
+            self._output.flush()
             self._running.clear()
             self._engine = None
             with self._flushing:
-                self._recorder = None
+                self._output.end()
         with self._memory.lifted():
             noted = recorder.drain()
             tasks = {name: TaskStatus(context.tasks[name].value) for name in sorted(context.tasks)}
@@ -169,7 +194,12 @@ class Runner:
         is_cancelled = context.status in (EngineStatus.CANCELLING, EngineStatus.CANCELLED)
         result = result_of(flow, context.task_records) if raised is None and not is_cancelled else None
         has_large = leave_out_large_values(context.task_records, run.records_max_bytes)
-        records, truncated = compact_records(json_safe(context.serialize_task_records()), run.records_max_bytes)
+        records = json_safe(context.serialize_task_records())
+        for name, fields in recorder.iterations().items():
+            records[name] |= fields
+        # Before they are cut: a part of a secret would not be found.
+        records = SECRETS.mask_records(records)
+        records, truncated = compact_records(records, run.records_max_bytes)
         done = replace(
             done,
             task_records=records,
@@ -186,11 +216,10 @@ class Runner:
             return self._failed(raised, done)
         if is_cancelled:
             return replace(done, status=RunStatus.CANCELLED)
-        done = replace(done, status=RunStatus.COMPLETED)
         if is_larger(result, run.records_max_bytes):
-            return replace(done, result_truncated=True)
+            return replace(done, status=RunStatus.COMPLETED, result_truncated=True)
         result, left_out = compact_result(json_safe(result), run.records_max_bytes)
-        return replace(done, result=result, result_truncated=left_out)
+        return replace(done, status=RunStatus.COMPLETED, result=result, result_truncated=left_out)
 
     def _failed(self, error: BaseException, done: Conclusion) -> Conclusion:
         hint = self._memory.explain(error)
@@ -225,27 +254,34 @@ class Runner:
         self._cancelled_run_id = run_id
         if (engine := self._engine) is not None:
             engine.cancel(run_id)
-
-    def _forget_recorder(self) -> None:
-        self._recorder = None
+            self._coroutines.cancel()
 
     def _flush_now_and_then(self) -> None:
         while True:
             self._running.wait()
             time.sleep(_FLUSH_INTERVAL_SECONDS)
             with self._flushing, self._memory.lifted():
-                recorder = self._recorder
+                recorder = self._output.recorder
                 if recorder is not None and (progress := recorder.drain()) is not None:
                     self._channel.send(progress)
 
 
 def _find_flows(setup: Setup) -> Flows:
+    if setup.flows_dir is not None and setup.flows_shown_as not in (None, setup.flows_dir):
+        _use_copy(setup.flows_dir, Path(setup.flows_shown_as))
+    add_to_path(setup.library_paths)
     if setup.wheel_paths is None:
         return load_flows(setup.flow_resolver, setup.flows_dir)
     add_to_path(setup.wheel_paths)
     has_own = setup.flow_resolver is not None or setup.flows_dir is not None
     own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else Flows()
     return WheelFlows(own, setup.wheel_paths)
+
+
+def _use_copy(copy: str, original: Path) -> None:
+    """Import nothing from the original folder, not even if it is the current directory; but name its files."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry).absolute() != original]
+    shown_paths.set(copy, str(original))
 
 
 def _broken(error: FlowBroken) -> Conclusion:
@@ -260,14 +296,14 @@ def _text(error: BaseException) -> str:
 
 
 def main() -> None:
-    fd, parent_pid = int(sys.argv[1]), int(sys.argv[2])
+    fd, parent_pid, *pipe_ends = map(int, sys.argv[1:])
     die_with(parent_pid)
     adopt_orphans()
     offer_to_oom_killer()
     faulthandler.enable()
     # The flows' code sees a plain command line.
     sys.argv[1:] = []
-    Runner(Channel(fd)).main()
+    Runner(Channel(fd)).main(pipe_ends)
 
 
 if __name__ == "__main__":

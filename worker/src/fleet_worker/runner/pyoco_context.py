@@ -7,6 +7,7 @@ from pyoco.core import engine
 from pyoco.core.context import Context
 from pyoco.core.models import RunContext
 
+from .params import Given
 from .plain import json_safe
 
 
@@ -27,7 +28,14 @@ class FleetRunContext(RunContext):  # type: ignore[misc]
         return json_safe(value)
 
 
-class _FleetContext(Context):  # type: ignore[misc]
+class FleetContext(Context):  # type: ignore[misc]
+    def resolve(self, value: Any) -> Any:
+        if not isinstance(value, Given):
+            return super().resolve(value)
+        # An earlier task may have changed the param.
+        current = self.params.get(value.param)
+        return value.converted if current is value.submitted else current
+
     def save_artifact(self, name: str, data: Any) -> str:
         self._refuse(
             f"ctx.save_artifact({name!r}, …) cannot be used: the fleet keeps no artifacts yet, the file would be "
@@ -37,13 +45,13 @@ class _FleetContext(Context):  # type: ignore[misc]
     def set_result(self, node_name: str, value: Any) -> None:
         if inspect.iscoroutine(value):
             value.close()  # else Python warns that it was never awaited
-        elif not inspect.isasyncgen(value):
-            super().set_result(node_name, value)
-            return
-        self._refuse(
-            f"task {node_name!r} is an `async def` function, which Pyoco does not await: nothing of it was executed; "
-            "make it a plain function that calls asyncio.run(…)"
-        )
+            self._refuse(f"task {node_name!r} has returned a coroutine from a coroutine; await it before you return")
+        if inspect.isasyncgen(value):
+            self._refuse(
+                f"task {node_name!r} is an asynchronous generator (`async def` with `yield`): nothing of it was "
+                "executed; make it an `async def` function that returns a list"
+            )
+        super().set_result(node_name, value)
 
     def _refuse(self, sentence: str) -> NoReturn:
         error = NotSupported(sentence)
@@ -53,4 +61,4 @@ class _FleetContext(Context):  # type: ignore[misc]
 
 
 # The engine creates the context of a run itself and accepts no other, so its class is replaced.
-engine.Context = _FleetContext
+engine.Context = FleetContext

@@ -1,34 +1,55 @@
 """Records task states and output of a run in the runner, to be sent in batches."""
 
-import io
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, TextIO
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
 
+from pyoco.core.context import LoopFrame
 from pyoco.trace.backend import TraceBackend
 
 from fleet_contracts.events import EventKind
 from fleet_contracts.status import TaskStatus
 from fleet_kit.logs.json_values import describe
 
-from ..boundary.frames import Progress
+from ..boundary.frames import LOG_CHUNK_CHARACTERS, Progress
+from ..boundary.masking import SECRETS
+from .iterations import Iterations
 
-# One event stays well below NATS's maximum payload, even when every character is escaped.
-_CHUNK_CHARACTERS = 32 * 1024
 # The exceptions of at most this many failed tasks of a run are kept.
 _MOST_RAISED = 20
+_NO_TASK: tuple["Recorder | None", str | None] = (None, None)
+# The run's recorder and the task; a thread that a run has left behind may print during the next run.
+_current: ContextVar[tuple["Recorder | None", str | None]] = ContextVar("task", default=_NO_TASK)
+
+
+class OutsideOutput(Protocol):
+    """What subprocesses and native code write: recorded before what follows it."""
+
+    def drain(self) -> None: ...
+
+    def flush(self) -> None:
+        """Also what native code keeps in a buffer of its own."""
 
 
 class Recorder(TraceBackend):  # type: ignore[misc]
-    """Pyoco calls the hooks in the thread that executes the task, so output finds its task by its thread."""
+    """Pyoco calls the hooks in the thread that executes the task: output finds its task by a context variable.
 
-    def __init__(self, task_names: Iterable[str], *, log_max_bytes: int) -> None:
-        self._lock = threading.Lock()
+    Coroutines, their asyncio tasks and `asyncio.to_thread` inherit it.
+    """
+
+    def __init__(
+        self, task_names: Iterable[str], *, log_max_bytes: int, outside: OutsideOutput | None = None
+    ) -> None:
+        # Reentrant: a finalizer that prints may run in any of our calls.
+        self._lock = threading.RLock()
+        self._outside = outside
         self._events: list[dict[str, Any]] = []
-        self._task_of_thread: dict[int, str] = {}
+        self._executing: set[str] = set()
         self._tasks = dict.fromkeys(task_names, TaskStatus.PENDING)
         self._records: dict[str, dict[str, Any]] = {}
+        self._iterations: dict[str, Iterations] = {}
         self._raised: dict[str, Exception] = {}
         self._tasks_changed = False
         self._log_bytes_left = log_max_bytes
@@ -41,11 +62,19 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         pass
 
     def on_node_start(self, node_name: str) -> None:
+        if self._outside is not None:
+            self._outside.drain()
         now = time.time()
+        _current.set((self, node_name))
         with self._lock:
-            self._task_of_thread[threading.get_ident()] = node_name
+            self._executing.add(node_name)
             self._enter(node_name, TaskStatus.RUNNING, now)
             self._records[node_name] = {"state": TaskStatus.RUNNING.value, "started_at": now, "ended_at": None}
+
+    def on_iteration(self, node_name: str, loops: Sequence[LoopFrame]) -> None:
+        """Called by our engine before the start of a node that is in loops."""
+        with self._lock:
+            self._iterations.setdefault(node_name, Iterations()).begin(loops, now=time.time())
 
     def on_node_end(self, node_name: str, duration_ms: float) -> None:
         self._leave(node_name, TaskStatus.SUCCEEDED, None)
@@ -56,18 +85,23 @@ class Recorder(TraceBackend):  # type: ignore[misc]
                 self._raised[node_name] = error
         self._leave(node_name, TaskStatus.FAILED, f"{type(error).__name__}: {describe(error, str)}")
 
-    def write(self, stream: str, text: str) -> None:
-        """Output of the task that this thread executes."""
-        if not text.isascii():
-            text = text.encode(errors="backslashreplace").decode()
+    def on_node_cancelled(self, node_name: str) -> None:
+        """Called by our engine: pyoco itself cancels only what has not begun."""
+        self._leave(node_name, TaskStatus.CANCELLED, None)
+
+    def write(self, stream: str, text: str, level: str | None = None) -> None:
+        """Output of the task that this thread or coroutine executes."""
+        if self._outside is not None and text != "\n":  # print writes it apart, at once after its text
+            self._outside.drain()
         with self._lock:
-            task = self._task_of_thread.get(threading.get_ident())
-            if task is None and len(self._task_of_thread) == 1:
-                # A thread that the only running task has started.
-                (task,) = self._task_of_thread.values()
-            if (kept := self._within_limit(text)) is not None:
-                for start in range(0, len(kept), _CHUNK_CHARACTERS):
-                    self._append(task, stream, kept[start : start + _CHUNK_CHARACTERS])
+            recorder, task = _current.get()
+            # Else it is a thread that a task has started.
+            self._write(task if recorder is self else self._only_task(), stream, text, level)
+
+    def write_from_outside(self, stream: str, text: str) -> None:
+        """Output of a subprocess or of native code."""
+        with self._lock:
+            self._write(self._only_task(), stream, text, None)
 
     def drain(self) -> Progress | None:
         """The events since the last call, and the tasks if any changed; None if there are no events."""
@@ -78,7 +112,16 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             if not self._tasks_changed:
                 return Progress(events)
             self._tasks_changed = False
-            return Progress(events, dict(self._tasks), {name: dict(record) for name, record in self._records.items()})
+            records = {name: dict(record) for name, record in self._records.items()}
+            for name, iterations in self._iterations.items():
+                if name in records:  # not before its first iteration has begun
+                    records[name] |= iterations.fields()
+            return Progress(events, dict(self._tasks), records)
+
+    def iterations(self) -> dict[str, dict[str, Any]]:
+        """What is added to the records of tasks in loops."""
+        with self._lock:
+            return {name: iterations.fields() for name, iterations in self._iterations.items()}
 
     def errors(self) -> dict[str, str]:
         with self._lock:
@@ -95,11 +138,14 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         self._events.append({"at": now, "kind": EventKind.TASK.value, "task": task, "status": status.value})
 
     def _leave(self, task: str, status: TaskStatus, error: str | None) -> None:
+        if self._outside is not None:
+            self._outside.flush()
         now = time.time()
+        _current.set(_NO_TASK)
         with self._lock:
             if self._tasks.get(task) == status:
                 return  # the engine reports the error of an isolated task twice
-            self._task_of_thread.pop(threading.get_ident(), None)
+            self._executing.discard(task)
             self._enter(task, status, now)
             record = self._records.setdefault(task, {"started_at": now})
             record |= {
@@ -108,6 +154,19 @@ class Recorder(TraceBackend):  # type: ignore[misc]
                 "duration_ms": (now - record["started_at"]) * 1000,
                 "error": error,
             }
+            if (iterations := self._iterations.get(task)) is not None:
+                iterations.end(status, error, now=now)
+
+    def _only_task(self) -> str | None:
+        """The running task; None if there are others beside it."""
+        return next(iter(self._executing)) if len(self._executing) == 1 else None
+
+    def _write(self, task: str | None, stream: str, text: str, level: str | None) -> None:
+        if not text.isascii():
+            text = text.encode(errors="backslashreplace").decode()
+        if (kept := self._within_limit(SECRETS.mask(text))) is not None:
+            for start in range(0, len(kept), LOG_CHUNK_CHARACTERS):
+                self._append(task, stream, kept[start : start + LOG_CHUNK_CHARACTERS], level)
 
     def _within_limit(self, text: str) -> str | None:
         """The text, cut to what is left of the run's output limit; None if nothing is left."""
@@ -121,58 +180,14 @@ class Recorder(TraceBackend):  # type: ignore[misc]
         self._log_bytes_left = -1
         return f"{kept}\n[output beyond {self._log_max_bytes} bytes is not kept]\n"
 
-    def _append(self, task: str | None, stream: str, text: str) -> None:
-        if self._events:
+    def _append(self, task: str | None, stream: str, text: str, level: str | None) -> None:
+        # A logged message is an event of its own.
+        if level is None and self._events:
             last = self._events[-1]
-            if last.get("stream") == stream and last["task"] == task:
+            if last.get("stream") == stream and last["task"] == task and "level" not in last:
                 joined = last["text"] + text
-                if len(joined) <= _CHUNK_CHARACTERS:
+                if len(joined) <= LOG_CHUNK_CHARACTERS:
                     last["text"] = joined
                     return
-        self._events.append(
-            {"at": time.time(), "kind": EventKind.LOG.value, "task": task, "stream": stream, "text": text}
-        )
-
-
-class TaskStream(io.TextIOBase):
-    """Replaces sys.stdout or sys.stderr: writes to the recorder during a run, else to the original stream."""
-
-    encoding = "utf-8"
-
-    def __init__(self, name: str, original: TextIO, recorder: Callable[[], Recorder | None]) -> None:
-        self._name = name
-        self._original = original
-        self._recorder = recorder
-        self.buffer = _BinaryStream(self)
-
-    def write(self, text: str) -> int:
-        recorder = self._recorder()
-        if recorder is None:
-            self._original.write(text)
-            self._original.flush()
-        elif text:
-            recorder.write(self._name, text)
-        return len(text)
-
-    def flush(self) -> None:
-        pass
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        """The original descriptor: output that is written to it directly goes to the agent's log."""
-        return self._original.fileno()
-
-
-class _BinaryStream(io.RawIOBase):
-    def __init__(self, text: TaskStream) -> None:
-        self._text = text
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        raw = bytes(data)
-        self._text.write(raw.decode(errors="replace"))
-        return len(raw)
+        event = {"at": time.time(), "kind": EventKind.LOG.value, "task": task, "stream": stream, "text": text}
+        self._events.append(event if level is None else {**event, "level": level})

@@ -1,5 +1,6 @@
 """The result of a flow: the output of its last task, or of each task that no other task follows."""
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,9 +9,14 @@ from pyoco.core.models import TaskRecord
 
 from fleet_kit.logs.json_values import MAX_DEPTH
 
+from ..boundary.masking import SECRETS
+from .plain import fields_of, is_numpy
+
 # Values up to this multiple of the limit in total are kept: compaction of their JSON preserves more of them.
 _RECORDS_SHARE = 4
 _SHOWN_CHARACTERS = 512
+# Not counted; there may be millions.
+_SCALARS = {int, float, bool, type(None)}
 
 
 def result_of(flow: Flow, records: Mapping[str, TaskRecord]) -> Any:
@@ -41,7 +47,7 @@ def leave_out_large_values(records: Mapping[str, TaskRecord], max_bytes: int) ->
             return value
         was_any = True
         if isinstance(value, str):
-            return f"{value[:_SHOWN_CHARACTERS]}… ({len(value)} characters)"
+            return f"{SECRETS.beginning(value, _SHOWN_CHARACTERS)}… ({len(value)} characters)"
         return f"<{type(value).__name__}: too large to be shown>"
 
     for record in records.values():
@@ -52,15 +58,25 @@ def leave_out_large_values(records: Mapping[str, TaskRecord], max_bytes: int) ->
 
 def _size_within(value: Any, max_bytes: int) -> int | None:
     """A lower bound for the size of the value's JSON; None if it exceeds the limit."""
+    if isinstance(value, str):
+        return len(value) if len(value) <= max_bytes else None
     size, found = 0, [(value, 0)]
     while found:
         value, depth = found.pop()
-        if not isinstance(value, str | bytes | bytearray | dict | list | tuple | set | frozenset):
+        if type(value) in _SCALARS:
+            continue
+        if is_numpy(value):
+            size += getattr(value, "size", 1)
+            if size > max_bytes:
+                return None
+            continue
+        value = fields_of(value) or value
+        if not isinstance(value, str | bytes | bytearray | dict | list | tuple | set | frozenset | range | deque):
             continue
         size += len(value)
         if size > max_bytes:
             return None
-        if isinstance(value, str | bytes | bytearray) or depth == MAX_DEPTH:
+        if isinstance(value, str | bytes | bytearray | range) or depth == MAX_DEPTH:
             continue
         if isinstance(value, dict):
             found += [(key, depth + 1) for key in value]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyoco import Flow
 
-from fleet_contracts.catalogue import Catalogue, FlowSource, SourceKind
+from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind
 
 from ..boundary.frames import Failure
 from .failures import describe_failure
@@ -49,28 +49,35 @@ class WheelFlows(Flows):
     def __init__(self, own: Flows, paths: Sequence[str]) -> None:
         self._own = own
         self._offers: dict[str, EntryPoint] = {}
-        self.broken = dict(own.broken)
+        self.broken, self.problems = dict(own.broken), list(own.problems)
         for distribution in distributions(path=list(paths)):
-            self._read(distribution, taken=own.names)
+            self._read(distribution, taken={*own.names, *own.unusable})
         self.names = sorted({*own.names, *self._offers})
 
     def resolve(self, name: str) -> Flow:
         try:
             return self._own.resolve(name)
         except FlowNotFound as error:
+            if name in self._own.unusable:
+                raise
             if (entry := self._offers.get(name)) is None:
                 raise FlowNotFound(f"{error}; wheels offer: {', '.join(sorted(self._offers)) or 'none'}") from error
         return _load(name, entry)
+
+    def knows_params(self, name: str) -> bool:
+        return self._own.knows_params(name)
 
     def catalogue(self) -> Catalogue:
         catalogue = super().catalogue()
         return catalogue.model_copy(update={"is_open": self._own.catalogue().is_open})
 
-    def _source(self, name: str) -> FlowSource:
+    def offer(self, name: str) -> FlowOffer:
+        """No more than the wheel's metadata say, because nothing of it has been imported."""
         if (entry := self._offers.get(name)) is None:
-            return self._own._source(name)
+            return self._own.offer(name)
         package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
-        return FlowSource(kind=SourceKind.WHEEL, place=entry.value, package=package, version=version)
+        source = FlowSource(kind=SourceKind.WHEEL, place=entry.value, package=package, version=version)
+        return FlowOffer(name=name, source=source)
 
     def _read(self, distribution: Distribution, *, taken: Collection[str]) -> None:
         for entry in distribution.entry_points.select(group=FLOWS_GROUP):
@@ -84,6 +91,7 @@ class WheelFlows(Flows):
     def _refuse(self, entry: EntryPoint, why: str) -> None:
         what = f"the flow {entry.name} of {_wheel_of(entry)}"
         self.broken[what] = Failure("FlowNameTaken", why, "", entry.value)
+        self.problems.append(BrokenSource(place=what, exc_type="FlowNameTaken", message=why))
 
 
 def _load(name: str, entry: EntryPoint) -> Flow:

@@ -1,6 +1,5 @@
 """Builds flows from workflow files (flow.yaml), with only the tasks that a file defines and uses."""
 
-import ast
 from collections.abc import Iterator
 from copy import copy, deepcopy
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 from pydantic import ValidationError
 from pyoco import Flow
 from pyoco.core.models import Task
-from pyoco.dsl.expressions import Expression, translate
 from pyoco.dsl.graph import build_flow_from_graph
 
 from fleet_contracts.dead_letter import DeadLetterReason
@@ -18,7 +16,7 @@ from fleet_kit.files.strict_yaml import BadYaml, read_yaml, shown_path
 
 from ..boundary.frames import Setup
 from .callables import Callables
-from .expressions import BoundedExpression
+from .expressions import BoundedExpression, expressions_of, references_of
 from .flows import FlowBroken, FlowNotFound
 
 _SETTING = "PYOCO_WORKFLOW_ENV_ALLOW"
@@ -116,28 +114,11 @@ def _references(flow: Flow) -> Iterator[str]:
     """Everything that Pyoco will look up while it runs the flow: `$env.HOME`, `$ctx.params.x`, `$node.a.output`."""
     for task in flow.tasks:
         yield from (value for value in task.inputs.values() if isinstance(value, str) and value.startswith("$"))
-    for _, _, expression in _expressions(flow.build_program()):
-        # Parsed as Python parses it: one name can be written in many ways.
-        for node in ast.walk(ast.parse(translate(expression.source), mode="eval")):
-            if isinstance(node, ast.Call):
-                assert isinstance(node.func, ast.Name)
-                assert isinstance(node.args[0], ast.Constant)
-                yield f"${node.func.id.removeprefix('_')}.{node.args[0].value!s}"
+    for _, _, expression in expressions_of(flow.build_program()):
+        yield from references_of(expression)
 
 
 def _bound_expressions(program: Any) -> None:
     """Check the expressions again in the worker: the server that let them through may not be ours."""
-    for node, name, expression in list(_expressions(program)):
+    for node, name, expression in list(expressions_of(program)):
         setattr(node, name, BoundedExpression(expression.source))
-
-
-def _expressions(node: Any) -> Iterator[tuple[Any, str, Expression]]:
-    """Every expression of a program of Pyoco's, whose nodes have only some of these parts, with its place."""
-    for name in ("expression", "source", "condition", "count"):
-        if isinstance(found := getattr(node, name, None), Expression):
-            yield node, name, found
-    steps = [*getattr(node, "steps", []), *(case.target for case in getattr(node, "cases", []))]
-    if hasattr(node, "body"):
-        steps.append(node.body)
-    for step in steps:
-        yield from _expressions(step)

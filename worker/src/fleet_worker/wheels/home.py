@@ -1,7 +1,6 @@
 """The folder of a worker's wheels: a tree for each, and a note that lists those in force."""
 
 import csv
-import fcntl
 import hashlib
 import logging
 import os
@@ -12,17 +11,16 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 from pydantic import BaseModel, ValidationError
 
 from fleet_contracts.wheel import InstalledWheel
 
+from ..boundary.locked_folder import take_first_free
 from ..boundary.wheel_set import NO_WHEELS, WheelSet
 
 logger = logging.getLogger(__name__)
-
-_MOST_HOMES = 1024
 
 
 class WheelFolderUnusable(Exception):
@@ -56,7 +54,7 @@ class WheelHome:
     def taken(cls, folder: Path, interpreter: str | None = None) -> Iterator[Self]:
         """Lock the first home below the folder that no living worker holds."""
         try:
-            home, lock = _take_first_free(folder.absolute())
+            home, lock = take_first_free(folder.absolute())
         except OSError as error:
             raise WheelFolderUnusable(
                 f"wheels cannot be kept in {folder} ({error.strerror or error}); "
@@ -133,20 +131,6 @@ class WheelHome:
             self.left = self.set_of(note.wheels)
         else:
             logger.warning("wheels in %s are damaged and are fetched again", self._folder)
-
-
-def _take_first_free(folder: Path) -> tuple[Path, BinaryIO]:
-    for number in range(1, _MOST_HOMES + 1):
-        home = folder / str(number)
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "lock").open("wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-        else:
-            return home, lock
-    raise OSError(f"{_MOST_HOMES} workers use it already")
 
 
 def _is_whole(tree: Path) -> bool:

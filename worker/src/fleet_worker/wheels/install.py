@@ -1,17 +1,13 @@
 """Checks a wheel, and installs it into a folder of its own with pip."""
 
-import asyncio
-import contextlib
 import os
 import re
-import signal
-import subprocess
 import sys
 import zipfile
 from email.parser import BytesParser
 from pathlib import Path
 
-from ..boundary.descendants import orphans
+from ..boundary.program import end_of, run_program
 from .choice import Interpreter
 from .own_packages import first_clash, own_roots, roots_of
 
@@ -49,9 +45,8 @@ def why_unusable(file: Path, interpreter: Interpreter) -> str | None:
 async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: float) -> None:
     """Run pip offline; it writes only to the two folders. Raises InstallFailed with the end of pip's output."""
     output = scratch / f"{into.name}.log"
-    with output.open("wb") as log:
-        # In the main thread: the parent-death signal is sent when the thread that forked the child ends.
-        process = subprocess.Popen(  # noqa: ASYNC220, S603 - forks at once, our own command
+    try:
+        code = await run_program(
             [
                 *(sys.executable, "-I", "-m", "fleet_worker.wheels.pip_process", str(os.getpid())),
                 *("--isolated", "--disable-pip-version-check", "--no-input", "--no-color", "install"),
@@ -59,9 +54,6 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
                 *("--no-warn-script-location", "--root-user-action", "ignore"),
                 *("--target", str(into), str(file)),
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
             cwd=scratch,
             env={
                 "PATH": os.defpath,
@@ -70,31 +62,16 @@ async def install(file: Path, *, into: Path, scratch: Path, timeout_seconds: flo
                 "TMPDIR": str(scratch),
                 "PIP_CONFIG_FILE": os.devnull,
             },
-            # The group can be killed as a whole.
-            process_group=0,
+            output=output,
+            timeout_seconds=timeout_seconds,
         )
-        orphans.started(process.pid)
-    waiting = asyncio.create_task(asyncio.to_thread(process.wait))
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            code = await asyncio.shield(waiting)
     except TimeoutError:
         raise InstallFailed(
             f"{file.name} was not installed within {timeout_seconds:g} s (PYOCO_WHEEL_INSTALL_TIMEOUT_SEC)"
         ) from None
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        await waiting
-        orphans.ended(process.pid)
     if code != 0:
-        raise InstallFailed(f"{file.name} cannot be installed: {_end_of(output)}")
-
-
-def _end_of(output: Path) -> str:
-    text = " ".join(output.read_text(errors="replace").split())
-    return text[-_ERROR_CHARACTERS:] or "pip said nothing"
+        said = end_of(output, _ERROR_CHARACTERS) or "pip said nothing"
+        raise InstallFailed(f"{file.name} cannot be installed: {said}")
 
 
 def _inside(names: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -150,7 +151,7 @@ class SyncedWheels:
             self._looked_at = begun_at
             async with self._looked:
                 self._looked.notify_all()
-        in_use = {*self._pool.wheels.paths, *self._pool.wheel_paths_in_use()}
+        in_use = {path for version in self._pool.versions_in_use for path in version.wheels.paths}
         await asyncio.to_thread(self._home.keep_only, in_use)
 
     async def _sync(self, *, try_again: bool) -> None:
@@ -251,14 +252,16 @@ class SyncedWheels:
         )
         if list(new.paths) == list(old.paths):
             return
-        try:
-            await self._pool.try_out(new)
-        except RunnersUnusable as error:
-            raise InstallFailed(
-                f"no runner can be started with {', '.join(new.names) or 'no wheels'}: {error}"
-            ) from error
-        await asyncio.to_thread(self._home.note, new.wheels)
-        self._pool.switch(new)
+        async with self._pool.changing:
+            version = replace(self._pool.version, wheels=new)
+            try:
+                await self._pool.try_out(version)
+            except RunnersUnusable as error:
+                raise InstallFailed(
+                    f"no runner can be started with {', '.join(new.names) or 'no wheels'}: {error}"
+                ) from error
+            await asyncio.to_thread(self._home.note, new.wheels)
+            self._pool.switch(version)
         updated = [wheel.name for wheel, path in zip(new.wheels, new.paths, strict=True) if path not in old.paths]
         removed = [name for name in old.names if name not in new.names]
         self._state = self._state.model_copy(

@@ -2,6 +2,8 @@
 
 const KEY_PLACE = "pyoco.api-key";
 const TIMEOUT_MS = 10_000;
+// A stream of events has a heartbeat every 10 s.
+const SILENCE_MS = 30_000;
 
 export class RequestFailed extends Error {
   /** `status` 0: no answer at all. `missingScope`: the API key is good, but may not do this. */
@@ -40,7 +42,7 @@ async function request(path, options = {}) {
   if (key) headers[keyHeader()] = key;
   let response;
   try {
-    response = await fetch(path, { ...options, headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    response = await fetch(path, { signal: AbortSignal.timeout(TIMEOUT_MS), ...options, headers, cache: "no-store" });
   } catch (error) {
     throw new RequestFailed(0, String(error.message));
   }
@@ -91,6 +93,39 @@ export async function askWorker(what, workerId) {
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ hidden: what === "hide" }),
   });
+}
+
+export async function readFlow(name) {
+  return (await request(`/flows/${encodeURIComponent(name)}`)).json();
+}
+
+/** Follow server-sent events until they end, or `signal` ends them. An EventSource could send no API key. */
+export async function followEvents(path, { signal, lastEventId, onOpen, onEvent }) {
+  const silent = new AbortController();
+  let timer = setTimeout(() => silent.abort(), TIMEOUT_MS);
+  const headers = lastEventId ? { "Last-Event-ID": lastEventId } : {};
+  try {
+    const response = await request(path, { headers, signal: AbortSignal.any([signal, silent.signal]) });
+    onOpen();
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      clearTimeout(timer);
+      timer = setTimeout(() => silent.abort(), SILENCE_MS);
+      const { value, done } = await reader.read();
+      if (done) return;
+      const events = (text + value).split("\n\n");
+      text = events.pop();
+      for (const event of events) {
+        const fields = Object.fromEntries(event.split("\n").map((line) => [line.split(": ", 1)[0], line.slice(line.indexOf(": ") + 2)]));
+        onEvent(fields.event, JSON.parse(fields.data), fields.id ?? null);
+      }
+    }
+  } catch (error) {
+    throw error instanceof RequestFailed ? error : new RequestFailed(0, "");
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 export async function listWheels() {

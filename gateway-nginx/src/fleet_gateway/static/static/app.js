@@ -2,6 +2,7 @@
 
 import { apiKey, askFor, askWorker, countRuns, keyHeader, listRuns, listWorkers, readRun, RequestFailed, submitRun } from "./api.js";
 import { el, emptyState, keep, tick } from "./dom.js";
+import { askFlows, beginFlows, forgetFlows, leaveFlows, showFlows } from "./flows.js";
 import { t, translatePage } from "./i18n.js";
 import { countButton, isTerminal, RUN_STATUSES, runDetail, runRow, shortId, workerRow } from "./views.js";
 import { askWheels, beginWheels, closeWheelDialogs, forgetWheels, showWheels } from "./wheels.js";
@@ -22,8 +23,10 @@ let notice = "";
 
 function route() {
   const [, view, id] = location.hash.split("/");
+  const named = id ? decoded(id) : null;
   if (view === "workers" || view === "wheels") return { view, runId: null };
-  return { view: "runs", runId: view === "runs" && id ? decoded(id) : null };
+  if (view === "flows") return { view, runId: null, flowName: named };
+  return { view: "runs", runId: view === "runs" ? named : null };
 }
 
 function decoded(text) {
@@ -38,7 +41,7 @@ function decoded(text) {
 
 async function refresh() {
   clearTimeout(timer);
-  if (document.hidden || at("key-dialog").open) return;
+  if (document.hidden || at("key-dialog").open) return leaveFlows();
   const mine = ++generation;
   let pause = POLL_MS;
   try {
@@ -58,7 +61,9 @@ async function refresh() {
   if (mine === generation) timer = setTimeout(refresh, pause);
 }
 
-async function ask({ view, runId }) {
+async function ask({ view, runId, flowName }) {
+  if (view === "flows") return askFlows(flowName);
+  leaveFlows();
   if (view === "workers") return { workers: await listWorkers(at("workers-all").checked), workersKnown: true };
   if (view === "wheels") return askWheels();
   const [runs, counts, run] = await Promise.all([
@@ -97,10 +102,11 @@ function showRefused(scope) {
 }
 
 function show() {
-  const { view, runId } = route();
+  const { view, runId, flowName } = route();
   at("refused").hidden = !state.missingScope;
   if (state.missingScope) at("refused").replaceChildren(...whyRefused());
   at("runs-view").hidden = view !== "runs" || Boolean(state.missingScope);
+  at("flows-view").hidden = view !== "flows" || Boolean(state.missingScope);
   at("workers-view").hidden = view !== "workers" || Boolean(state.missingScope);
   at("wheels-view").hidden = view !== "wheels" || Boolean(state.missingScope);
   at("change-key").hidden = !apiKey.get();
@@ -110,6 +116,7 @@ function show() {
   }
   if (view === "workers") showWorkers();
   else if (view === "wheels") showWheels(state);
+  else if (view === "flows") showFlows(state, flowName);
   else showRuns(runId);
   tick();
 }
@@ -255,7 +262,7 @@ function forget() {
 
 function clear() {
   const nothing = { runs: null, run: null, counts: {}, workers: [], workersKnown: false, missingScope: null };
-  Object.assign(state, nothing, forgetWheels());
+  Object.assign(state, nothing, forgetWheels(), forgetFlows());
 }
 
 function openKeyDialog({ canClose }) {
@@ -312,6 +319,16 @@ at("submit-form").addEventListener("submit", async (event) => {
   }
 });
 
+/** The form, filled in: to run a flow one only has to look it over. */
+function openSubmit({ flow_name: name, params, tag }) {
+  const form = at("submit-form");
+  form.flow_name.value = name;
+  form.params.value = Object.keys(params).length ? JSON.stringify(params, null, 2) : "";
+  form.tag.value = tag ?? "";
+  form.querySelector(".form-problem").hidden = true;
+  at("submit-dialog").showModal();
+}
+
 function runOf(form) {
   const text = form.params.value.trim();
   let params;
@@ -329,6 +346,7 @@ function runOf(form) {
 
 translatePage();
 beginWheels({ refresh, askForKey, sentenceOf });
+beginFlows({ refresh, run: openSubmit });
 // Not a real jump: the address after # says which view is shown.
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();

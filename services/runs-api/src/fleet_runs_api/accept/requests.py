@@ -8,6 +8,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StrictBool,
     StringConstraints,
     model_validator,
 )
@@ -23,7 +24,9 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_LABEL,
 
 
 Moment = Annotated[float, Field(ge=0, le=32503680000, allow_inf_nan=False, description="unix seconds")]
-Span = Annotated[float, Field(ge=0, le=31622400, allow_inf_nan=False, description="seconds")]
+# 366 days.
+LONGEST_SPAN_SECONDS = 31622400
+Span = Annotated[float, Field(ge=0, le=LONGEST_SPAN_SECONDS, allow_inf_nan=False, description="seconds")]
 
 
 def _refuse_infinity(params: dict[str, Any]) -> dict[str, Any]:
@@ -51,12 +54,16 @@ class SubmitRun(Body):
 
     flow_name: Name = Field(description="which flow; no control characters")
     params: Annotated[dict[str, Any], AfterValidator(_refuse_infinity)] = Field({}, description="passed to the flow")
-    tag: Tag | None = Field(None, description="which workers may take the run; the default tag if it is not given")
+    tag: Tag | None = Field(
+        None, description="which workers may take the run; if not given, the flow's, else the default tag"
+    )
     tags: list[Label] | None = Field(
         None, max_length=50, description="labels that only describe; `[tag]` if not given"
     )
     retry: Retry | None = Field(
-        None, description="how a failed flow is tried again; the tag's rule in `PYOCO_RETRY_DEFAULTS` if not given"
+        None,
+        description="how a failed flow is tried again; if not given, the flow's rule, else the tag's in "
+        "`PYOCO_RETRY_DEFAULTS`",
     )
     not_before: Moment | None = Field(None, description="unix seconds: the run does not begin before")
     delay_sec: Span | None = Field(None, description="the same in seconds from now; give one of the two")
@@ -64,7 +71,11 @@ class SubmitRun(Body):
         None, description="unix seconds: a run that has not ended by then is FAILED, `deadline_exceeded`"
     )
     timeout_sec: Annotated[Span, Field(gt=0)] | None = Field(
-        None, description="the same in seconds from when the run may begin; give one of the two"
+        None,
+        description="the same in seconds from when the run may begin; give one of the two, else it is the flow's",
+    )
+    check_params: StrictBool = Field(
+        True, description="false: accept params although they do not fit the schema of the flow"
     )
 
     @model_validator(mode="after")

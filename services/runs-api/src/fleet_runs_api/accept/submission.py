@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-
-from pydantic_core import to_json
+from typing import TypeVar
 
 from fleet_contracts import spans
 from fleet_contracts.job import Job
@@ -25,6 +24,7 @@ from ..dispatch.relay import Relay
 from ..errors import (
     AcceptanceUnknown,
     IdempotencyConflict,
+    InvalidParams,
     InvalidTimes,
     LedgerUnavailable,
     SubmissionTooLarge,
@@ -38,14 +38,15 @@ from ..resources import Part, Resources
 from . import acceptance
 from .acceptance import Acceptance, Withdrawal
 from .idempotency import Earlier, KeyUse
-from .jobs import fingerprint, job_again, new_job, with_workflow
+from .jobs import asked_of, fingerprint, job_again, new_job, require_room, with_workflow
 from .requests import SubmitRun
+from .terms import FlowTerms, Terms
 from .workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
-# Room that a message needs beside the snapshot: for headers, and for the fields that a claim adds.
-_HEADROOM_BYTES = 4096
+T = TypeVar("T")
+
 _LOOK_SECONDS = 0.05
 
 
@@ -69,8 +70,11 @@ class _EarlierState(Enum):
 
 
 class Submission(Part):
-    def __init__(self, shared: Resources, *, accepted: AcceptedRuns, relay: Relay, disk: LedgerDisk) -> None:
+    def __init__(
+        self, shared: Resources, *, terms: FlowTerms, accepted: AcceptedRuns, relay: Relay, disk: LedgerDisk
+    ) -> None:
         super().__init__(shared)
+        self._terms = terms
         self._accepted = accepted
         self._relay = relay
         self._disk = disk
@@ -89,9 +93,15 @@ class Submission(Part):
         with service_call(logger, "runs", "submit", level=logging.DEBUG) as logged:
             self._link.require()
             self._disk.require()
-            prepare = partial(self._prepare_one, wanted, caller, workflow, idempotency_key, time.time())
-            # 1 MiB takes up to 150 ms.
-            new, use = await beside_the_loop(prepare) if is_large else prepare()
+            now = time.time()
+
+            async def prepare(check: bool) -> tuple[NewRun, KeyUse | None]:
+                terms = self._terms.of(wanted, check=check) if workflow is None else self._terms.of_workflow(wanted)
+                work = partial(self._prepare_one, wanted, terms, caller, workflow, idempotency_key, now)
+                # 1 MiB takes up to 150 ms.
+                return await beside_the_loop(work) if is_large else work()
+
+            new, use = await self._prepared(prepare, caller, idempotency_key)
             logged["entity_id"] = f"run:{new.job.run_id}"
             return await self._submit(new, use)
 
@@ -115,8 +125,13 @@ class Submission(Part):
         self._link.require()
         self._disk.require()
         now = time.time()
-        # A thousand runs take a tenth of a second, and others are answered meanwhile.
-        new, use = await beside_the_loop(self._prepare_many, wanted, caller, idempotency_key, now)
+
+        async def prepare(check: bool) -> tuple[list[NewRun], KeyUse | None]:
+            terms = [self._terms.of(one, check=check) for one in wanted]
+            # A thousand runs take a tenth of a second, and others are answered meanwhile.
+            return await beside_the_loop(self._prepare_many, wanted, terms, caller, idempotency_key, now)
+
+        new, use = await self._prepared(prepare, caller, idempotency_key)
         run_ids = tuple(one.job.run_id for one in new)
         with service_call(logger, "runs", "submit_batch") as logged:
             logged["runs"] = len(run_ids)
@@ -124,6 +139,16 @@ class Submission(Part):
                 return replay
             self._relay.wake()
             return Receipt(run_ids)
+
+    async def _prepared(self, prepare: Callable[[bool], Awaitable[T]], caller: Identity, key: str | None) -> T:
+        try:
+            return await prepare(True)
+        except InvalidParams:
+            # A submit that was accepted before under its key gets that answer, whatever the flow takes today.
+            used = [] if key is None else await self._database.fetch(reads.is_key_used(caller.tenant_id, key))
+            if not any(used):
+                raise
+            return await prepare(False)
 
     async def _submit(self, new: NewRun, use: KeyUse | None) -> Receipt:
         job = new.job
@@ -149,41 +174,55 @@ class Submission(Part):
     def _prepare_one(
         self,
         wanted: SubmitRun,
+        terms: Terms,
         caller: Identity,
         workflow: Workflow | None,
         idempotency_key: str | None,
         now: float,
     ) -> tuple[NewRun, KeyUse | None]:
-        job = new_job(wanted, caller, self._settings, now=now)
+        job = new_job(wanted, terms, caller, self._settings, now=now)
         if workflow is not None:
             job = with_workflow(job, workflow)
         if idempotency_key is None:
-            return self._prepare(job), None
-        new = self._prepare(job.model_copy(update={"idempotency_key": idempotency_key}))
+            return self._prepare(job, terms), None
+        new = self._prepare(job.model_copy(update={"idempotency_key": idempotency_key}), terms)
         # Computed after the size check, because it is much more expensive.
-        asked = fingerprint(wanted.model_dump(mode="json"), workflow.sha256 if workflow else None)
+        asked = fingerprint(asked_of(wanted), workflow.sha256 if workflow else None)
         return new, KeyUse(caller.tenant_id, idempotency_key, asked, (job.run_id,), job.submitted_at)
 
     def _prepare_many(
-        self, wanted: Sequence[SubmitRun], caller: Identity, idempotency_key: str | None, now: float
+        self,
+        wanted: Sequence[SubmitRun],
+        terms: Sequence[Terms],
+        caller: Identity,
+        idempotency_key: str | None,
+        now: float,
     ) -> tuple[list[NewRun], KeyUse | None]:
-        new = [self._prepare_one_of_many(index, one, caller, now) for index, one in enumerate(wanted)]
+        each = enumerate(zip(wanted, terms, strict=True))
+        new = [self._prepare_one_of_many(index, one, its_terms, caller, now) for index, (one, its_terms) in each]
         if idempotency_key is None:
             return new, None
-        asked = fingerprint([one.model_dump(mode="json") for one in wanted])
+        asked = fingerprint([asked_of(one) for one in wanted])
         run_ids = tuple(one.job.run_id for one in new)
         return new, KeyUse(caller.tenant_id, idempotency_key, asked, run_ids, now)
 
-    def _prepare_one_of_many(self, index: int, wanted: SubmitRun, caller: Identity, now: float) -> NewRun:
+    def _prepare_one_of_many(
+        self, index: int, wanted: SubmitRun, terms: Terms, caller: Identity, now: float
+    ) -> NewRun:
         try:
-            return self._prepare(new_job(wanted, caller, self._settings, now=now))
-        except (InvalidTimes, SubmissionTooLarge) as error:
-            place = f"run {index} of the batch"
-            raise type(error)(f"{place}: {error.message}", index=index, **error.meta) from error
+            return self._prepare(new_job(wanted, terms, caller, self._settings, now=now), terms)
+        except (InvalidTimes, SubmissionTooLarge, InvalidParams) as error:
+            place, meta = f"run {index} of the batch", {"index": index, **error.meta}
+            if "fields" in meta:
+                meta["fields"] = [{**fault, "field": f"runs.{index}.{fault['field']}"} for fault in meta["fields"]]
+            raise type(error)(f"{place}: {error.message}", **meta) from error
 
-    def _prepare(self, job: Job) -> NewRun:
+    def _prepare(self, job: Job, terms: Terms | None = None) -> NewRun:
         new = NewRun.of(job)
-        self._refuse_if_too_large(job, len(new.payload))
+        limits = self._settings.max_run_snapshot_bytes, self._link.client.max_payload
+        require_room(job, len(new.payload), snapshot_bytes=limits[0], message_bytes=limits[1])
+        if terms is not None:
+            terms.require_fit(job.params, document=new.payload)
         return new
 
     async def _accept(self, new: Sequence[NewRun], use: KeyUse | None, *, send_at: float) -> Receipt | None:
@@ -237,17 +276,6 @@ class Submission(Part):
         except NatsUnavailable as error:
             logger.info("run %s will be announced when it is due: %s", new.job.run_id, error)
         self._relay.wake()
-
-    def _refuse_if_too_large(self, job: Job, job_bytes: int) -> None:
-        # The workflow's text has a limit of its own and never goes into the snapshot.
-        input_bytes = job_bytes - (len(to_json(job.workflow_yaml)) if job.workflow_yaml is not None else 0)
-        most = min(self._settings.max_run_snapshot_bytes, self._link.client.max_payload) - _HEADROOM_BYTES
-        if input_bytes > most or job_bytes > self._link.client.max_payload - _HEADROOM_BYTES:
-            raise SubmissionTooLarge(
-                f"the run's input has {input_bytes} bytes, at most {most} are allowed; "
-                "keep big data elsewhere and pass a reference to it",
-                limit_bytes=most,
-            )
 
     async def _withdraw(self, job: Job, use: KeyUse | None, error: NatsUnavailable) -> None:
         """Withdraw the run and raise `error`. If the relay has taken the run to send it, the run stays accepted."""

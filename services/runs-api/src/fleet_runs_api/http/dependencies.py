@@ -8,6 +8,7 @@ from ..accept.cancellation import Cancellation
 from ..accept.submission import Submission
 from ..dead_letters.handling import DeadLetters
 from ..metrics import RunsMetrics
+from ..read.flows import FlowViews
 from ..read.gauges import FleetGauges
 from ..read.lists.listing import Listing
 from ..read.timeline.following import Following
@@ -25,6 +26,7 @@ class UseCases(Protocol):
     submission: Submission
     cancellation: Cancellation
     views: RunViews
+    flows: FlowViews
     listing: Listing
     watching: Watching
     timeline: Timeline

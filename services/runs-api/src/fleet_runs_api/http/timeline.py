@@ -123,6 +123,7 @@ def _event(store: str, entry: Entry) -> dict[str, Any]:
         "status": event.status,
         "task": event.task,
         "stream": event.stream,
+        "level": event.level,
         "text": event.text,
         "attempt": entry.attempt,
         "worker_id": entry.worker_id,
@@ -135,6 +136,7 @@ def _output(entry: Entry) -> dict[str, Any]:
         "at": event.at,
         "task": event.task,
         "stream": event.stream,
+        "level": event.level,
         "text": event.text,
         "attempt": entry.attempt,
     }

@@ -31,7 +31,7 @@ router = new_router()
 _FORM_BYTES = 64 * 1024
 _LONGEST_FIELD_BYTES = 16 * 1024
 _MOST_FIELDS = 100
-_FIELDS = ["workflow", *(name for name in SubmitRun.model_fields if name != "params")]
+_FIELDS = ["workflow", *(name for name in SubmitRun.model_fields if name not in ("params", "check_params"))]
 # One thread, so that checks run one at a time and off the event loop: the largest file takes a good part of a second.
 _checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workflow-check")
 

@@ -30,6 +30,7 @@ from .tables import counts as _counts
 from .tables import dead_letters as _letters
 from .tables import decisions as _decisions
 from .tables import documents as _documents
+from .tables import idempotency_keys as _keys
 from .tables import outbox as _outbox
 from .tables import runs as _runs
 from .transaction import Transaction
@@ -90,6 +91,12 @@ def is_unsent(run_id: str) -> Query[bool]:
         .exists()
     )
     return Query(select(unsent).select_from(_runs).where(_runs.c.run_id == run_id), bool)
+
+
+def is_key_used(tenant_id: str, key: str) -> Query[bool]:
+    """Whether a submit was accepted under the idempotency key."""
+    used = select(_keys.c.key).where(_keys.c.tenant_id == tenant_id, _keys.c.key == key).exists()
+    return Query(select(used), bool)
 
 
 def job_place(run_id: str) -> Query[JobPlace]:

@@ -39,7 +39,13 @@ class Catalogues:
         self._catalogues: dict[str, WorkerCatalogue] = {}
         # The offers of each flow, by the id of the worker.
         self._offers: dict[str, dict[str, FlowOffer]] = {}
+        # Rises with every change of a catalogue.
+        self.version = 0
         self.mirror = Mirror(link, bucket, on_change=self._changed)
+
+    def knows(self, flow_name: str) -> bool:
+        """Whether any worker, also one that is gone, has offered the flow."""
+        return flow_name in self._offers
 
     def offers(self, flow_name: str, *, tag: str | None = None, now: float) -> list[Offer]:
         """The offers of a flow by live workers, those that serve the tag if one is given."""
@@ -76,6 +82,7 @@ class Catalogues:
         return record if record.instance_id == self._catalogues[worker_id].instance_id else None
 
     def _changed(self, worker_id: str, value: bytes | None) -> None:
+        self.version += 1
         if (before := self._catalogues.pop(worker_id, None)) is not None:
             for flow in before.catalogue.flows:
                 offers = self._offers[flow.name]

@@ -15,7 +15,10 @@ class Speaker(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """`[greet] `, `[greet stderr] `, `[greet attempt 2] `; `[-] ` for output that belongs to no task."""
+        """`[greet] `, `[greet stderr] `, `[greet attempt 2] `; `[-] ` for output that belongs to no task.
+
+        A message that was logged has its level in place of the stream: `[greet] WARNING …`.
+        """
         words = [self.task or "-"]
         if self.attempt > 1:
             words.append(f"attempt {self.attempt}")
@@ -41,9 +44,13 @@ class LogText:
         if entry.attempt != self._attempt:
             self._attempt = entry.attempt
             said += self._release()
-        speaker = Speaker(entry.attempt, entry.event.task, entry.event.stream)
+        event, text = entry.event, entry.event.text or ""
+        # A logged message has its level in place of the stream.
+        speaker = Speaker(entry.attempt, event.task, event.stream if event.level is None else None)
         begun = self._held.pop(speaker, "")
-        lines, newline, rest = (begun + (entry.event.text or "")).rpartition("\n")
+        if event.level is not None and not begun and speaker != self._mid_line:
+            text = f"{event.level} {text}"
+        lines, newline, rest = (begun + text).rpartition("\n")
         self._held_characters += len(rest) - len(begun)
         if newline:
             said += self._format(speaker, lines + newline)

@@ -1,0 +1,1 @@
+"""The worker's own flows: the copy of their code that runners load, their libraries and variables, and reloads."""

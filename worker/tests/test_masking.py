@@ -1,0 +1,47 @@
+"""Secrets leave a runner as `***` only."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+import pytest
+
+from fleet_contracts.status import RunStatus
+from fleet_worker.boundary.masking import Secrets
+
+from .one_runner import one_runner
+
+
+@pytest.mark.parametrize("secret", ["hunter2-abcd", "zwei\nZeilen 'ß' \"é\" \\ C:\\x"])
+async def test_a_secret_leaves_a_runner_as_three_stars(tmp_path: Path, secret: str) -> None:
+    async with one_runner(tmp_path, secrets=[secret, "", "abc", "23456", "COMPLETED"]) as runner:
+        run = await runner.run("telling", secret=secret)
+        assert (run.done.status, run.done.error) == (RunStatus.FAILED, "ValueError: '***' was refused")
+        said = run.said()
+        assert said.count("***") == 6
+        assert "printed: ***\n******written: ***\n" in run.said(stream="stdout")
+        told = (run.done.task_records or {})["tell"]
+        assert told["output"]["secret"] == "***"
+        assert told["output"]["number"] == "***"
+        sent = orjson.dumps([asdict(run.done), *map(asdict, run.progress)]).decode()
+        assert secret not in sent
+        assert repr(secret)[1:-1] not in sent
+        returned = await runner.run("returning", secret=secret)
+        assert (returned.done.status, returned.done.result[0]) == (RunStatus.COMPLETED, "***")
+        # What is cut is masked before.
+        much = (await runner.run("returning_much", secret=secret)).done.task_records or {}
+        assert much["give_back_much"]["output"].startswith("x***")
+        assert set(much["give_back_much"]["output"].partition("…")[0]) == {"x", "*"}
+
+
+async def test_without_secrets_nothing_is_masked(tmp_path: Path) -> None:
+    async with one_runner(tmp_path) as runner:
+        run = await runner.run("returning", secret="hunter2-abcd")
+        assert run.done.result == ["hunter2-abcd", ["hunter2", "abcd"]]
+
+
+def test_of_overlapping_secrets_the_longest_is_masked() -> None:
+    secrets = Secrets()
+    secrets.set(["pass", "password", "  spaced  ", "    "])
+    assert secrets.mask("password, pass, spaced out    ") == "***, ***, *** out    "
+    assert secrets.mask_bytes(b"\xff password") == b"\xff ***"

@@ -1,0 +1,87 @@
+"""All that a run says is recorded: in order, with its task, its stream and its level."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_contracts.status import RunStatus
+from fleet_worker.pool.runner_process import RunnerDied
+
+from .one_runner import one_runner
+
+
+def pieces(output: list[dict[str, Any]]) -> list[tuple[str, str | None, str]]:
+    """Stream, level and text; printed text may have been sent in several pieces."""
+    joined: list[tuple[str, str | None, str]] = []
+    for event in output:
+        stream, level, text = event["stream"], event.get("level"), event["text"]
+        if level is None and joined and joined[-1][:2] == (stream, None):
+            text = joined.pop()[2] + text
+        joined.append((stream, level, text))
+    return joined
+
+
+async def test_all_that_a_run_says_is_recorded_in_order(tmp_path: Path) -> None:
+    async with one_runner(tmp_path) as runner:
+        for _ in range(2):
+            run = await runner.run("speaking")
+            assert run.done.status is RunStatus.COMPLETED
+            assert run.said("then") == "then\n"
+            assert {event["task"] for event in run.output} == {"say_it_all", "then"}
+            said = pieces(run.output)
+            assert said[:7] == [
+                ("stdout", None, "printed\nwritten\n"),
+                ("stderr", None, "printed to stderr\ngeschrieben: ß\n"),
+                ("stdout", None, "from a child\n"),
+                ("stderr", None, "from its stderr\n"),
+                ("stdout", None, "the child has ended\nin native code\n"),
+                ("stderr", "INFO", "for your information\n"),
+                ("stderr", "WARNING", "beware\n"),
+            ]
+            [warned, failed] = said[7:9]
+            assert (warned[1], "UserWarning: this is old" in warned[2]) == ("WARNING", True)
+            assert (failed[1], failed[2].splitlines()[::4]) == ("ERROR", ["failed", "ValueError: no"])
+            assert said[9:] == [
+                ("stdout", None, "in a thread\nin a forked child\nno end of linethen\n"),
+            ]
+
+
+async def test_tasks_that_talk_at_the_same_time_keep_their_words_apart(tmp_path: Path) -> None:
+    async with one_runner(tmp_path) as runner:
+        run = await runner.run("together")
+        for name in ("ada", "bob"):
+            lines = [f"{name} {number}\n{name} logs {number}\n" for number in range(20)]
+            assert run.said(name) == "".join(lines)
+        # Nobody knows which of several tasks it is from.
+        assert run.said("cid") == ""
+        assert run.said().count("from nobody\n") == 1
+
+
+async def test_native_code_that_holds_the_interpreter_is_not_blocked_by_a_full_pipe(tmp_path: Path) -> None:
+    async with one_runner(tmp_path, secrets=["xxxx"]) as runner:
+        run = await runner.run("flooding", megabytes=3)
+        assert (run.done.status, run.done.result) == (RunStatus.COMPLETED, "flooded")
+        assert "***" in run.said()
+        assert "xxxx" not in run.said()
+        assert len(run.said()) <= 2 * 1_000_100
+
+
+async def test_the_last_words_of_a_crash_are_in_the_agents_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    async with one_runner(tmp_path) as runner:
+        with pytest.raises(RunnerDied, match="signal 6"):
+            await runner.run("crashing")
+    messages = "\n".join(caplog.messages)
+    assert "my last words" in messages
+    assert "Fatal Python error: Aborted" in messages
+
+
+async def test_output_without_end_does_not_hold_up_the_end_of_a_run(tmp_path: Path) -> None:
+    async with one_runner(tmp_path) as runner:
+        run = await runner.run("flooding", megabytes=1)
+        assert (run.done.status, run.done.result, run.done.spent) == (RunStatus.COMPLETED, "flooded", True)
+        assert run.said("flood").startswith("xxx")
+        assert "is not kept" in run.said()
