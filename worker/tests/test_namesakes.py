@@ -98,6 +98,7 @@ class Rival:
             instance_id=instance_id,
             on_cancel=lambda _: None,
             on_record=lambda: None,
+            on_job=lambda _: False,
         )
         self.line.together = together
 
