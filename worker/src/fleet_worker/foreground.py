@@ -1,4 +1,4 @@
-"""Runs one flow in the foreground, without NATS and the services: `python -m fleet_worker.foreground`."""
+"""Checks flows, or runs one, in the foreground and without NATS: `python -m fleet_worker.foreground`."""
 
 import argparse
 import asyncio
@@ -10,18 +10,26 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fleet_contracts.catalogue import Catalogue
 from fleet_contracts.events import EventKind
 from fleet_contracts.status import RunStatus
+from fleet_kit.settings import SettingsError
 
-from .boundary.flow_version import FlowVersion
+from .boundary.flow_version import FlowSources, FlowVersion
 from .boundary.frames import Conclusion, Progress, Run, Setup
 from .boundary.runner_account import AS_THE_AGENT
 from .pool import runner_process
 from .pool.runner_process import RunnerDied, RunnerProcess
+from .settings import WorkerSettings
+from .sources import libraries
+from .sources.env_file import EnvFileUnusable, read_env_file
+from .sources.libraries import Libraries
+from .sources.requirements import LibrariesUnusable, Requirements
+from .wheels.own_packages import own_packages
 
 # Nothing is stored, so nothing has to be small.
 _MOST_BYTES = 64 * 1024 * 1024
@@ -69,9 +77,38 @@ class Console:
         self.say(f"{task or '-'} | {line}")
 
 
-async def _try(setup: Setup, flow: str, params: dict[str, Any]) -> int:
+async def _sources_of(flows_dir: str | None) -> FlowSources:
+    """What a worker with the present settings would load; its libraries are installed if they are missing."""
+    settings = WorkerSettings.load()
+    env = {} if settings.flow_env_file is None else read_env_file(settings.flow_env_file)
+    sources = FlowSources(flows_dir, flows_dir, env=env)
+    wanted = None if flows_dir is None else Requirements.of(Path(flows_dir), own_packages())
+    if wanted is None:
+        return sources
+    # It may be in the data folder of a stack that has never been started, where nobody else may look.
+    settings.flow_libraries_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = Libraries(settings.flow_libraries_dir, AS_THE_AGENT, timeout_seconds=settings.flow_install_timeout_sec)
+    return replace(sources, library_paths=[str(await kept.get(wanted))])
+
+
+def _check(flow_resolver: str | None, sources: FlowSources, *, as_json: bool) -> NoReturn:
+    """The runner's side takes the place of this process: it alone imports flows."""
+    options = ["--json"] if as_json else []
+    if flow_resolver is not None:
+        options += ["--flow-resolver", flow_resolver]
+    if sources.flows_dir is not None:
+        options += ["--flows-dir", sources.flows_dir]
+    for path in sources.library_paths:
+        options += ["--library-path", path]
+    command = [sys.executable, "-m", "fleet_worker.runner.describe", *options]
+    sys.stderr.flush()
+    os.execve(sys.executable, command, {**os.environ, **sources.env})  # noqa: S606 - our own command, no shell
+
+
+async def _try(setup: Setup, sources: FlowSources, flow: str, params: dict[str, Any]) -> int:
     console, run_id = Console(), str(uuid.uuid4())
-    runner = RunnerProcess(setup, AS_THE_AGENT, FlowVersion())
+    start = replace(AS_THE_AGENT, env=sources.env)
+    runner = RunnerProcess(setup, start, FlowVersion(sources=sources))
     interrupts = 0
 
     def interrupt() -> None:
@@ -144,18 +181,35 @@ def _param(text: str) -> tuple[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fleet_worker.foreground", description=__doc__)
-    parser.add_argument("flow")
-    parser.add_argument("-p", "--param", action="append", default=[], type=_param, metavar="NAME=VALUE")
     parser.add_argument("--flows-dir")
     parser.add_argument("--flow-resolver")
+    commands = parser.add_subparsers(dest="command", required=True)
+    check = commands.add_parser("check")
+    check.add_argument("--json", action="store_true")
+    try_one = commands.add_parser("try")
+    try_one.add_argument("flow")
+    try_one.add_argument("-p", "--param", action="append", default=[], type=_param, metavar="NAME=VALUE")
     wanted = parser.parse_args()
     # What native code and programs print belongs to no task; the pool logs it.
     logging.basicConfig(format="%(message)s")
     logging.getLogger(runner_process.__name__).setLevel(logging.DEBUG)
+    logging.getLogger(libraries.__name__).setLevel(logging.INFO)
     flows_dir = os.path.abspath(wanted.flows_dir) if wanted.flows_dir is not None else None
+    try:
+        sources = asyncio.run(_sources_of(flows_dir))
+    except (SettingsError, EnvFileUnusable, LibrariesUnusable) as error:
+        sys.exit(str(error))
+    if wanted.command == "check":
+        _check(wanted.flow_resolver, sources, as_json=wanted.json)
     with tempfile.TemporaryDirectory(prefix="pyoco-try-", ignore_cleanup_errors=True) as folder:
-        setup = Setup(wanted.flow_resolver, flows_dir, str(Path(folder)))
-        code = asyncio.run(_try(setup, wanted.flow, dict(wanted.param)))
+        setup = Setup(
+            wanted.flow_resolver,
+            flows_dir,
+            str(Path(folder)),
+            library_paths=list(sources.library_paths),
+            secrets=sources.secrets,
+        )
+        code = asyncio.run(_try(setup, sources, wanted.flow, dict(wanted.param)))
     sys.exit(code)
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from .wheel_set import NO_WHEELS, WheelSet
 
+# Shorter values are not masked: they would be found in every other word.
+_SHORTEST_SECRET = 4
+
 
 @dataclass(frozen=True, slots=True)
 class FlowSources:
@@ -19,6 +22,11 @@ class FlowSources:
     library_paths: Sequence[str] = ()
     # Variables for runners alone.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The values of the variables, which runners mask in all that they report."""
+        return [value for value in self.env.values() if len(value) >= _SHORTEST_SECRET]
 
     def shown_path(self, place: str) -> str:
         """A file of the copy by its path in the flows folder; any other place as it is."""

@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_BACKOFF_SECONDS = 10.0
 _TRIAL_SECONDS = 60.0
-# Shorter values are not masked: they would be found in every other word.
-_SHORTEST_SECRET = 4
 _SHOWN_CHARACTERS = 500
 
 
@@ -247,7 +245,7 @@ class RunnerPool:
             flows_dir=sources.flows_dir,
             flows_shown_as=sources.shown_as,
             library_paths=list(sources.library_paths),
-            secrets=[value for value in sources.env.values() if len(value) >= _SHORTEST_SECRET],
+            secrets=sources.secrets,
             wheel_paths=list(version.wheels.paths) if is_synced else None,
         )
         return RunnerProcess(setup, replace(self._start, env=sources.env), version)

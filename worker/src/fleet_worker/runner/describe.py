@@ -14,6 +14,7 @@ from ..boundary.runner_account import AS_THE_AGENT
 from .flows import Flows, FlowsUnusable, load_flows
 from .graphs import graph_line
 from .params import Signature, signature_of
+from .wheel_flows import add_to_path
 
 
 def _lines(flows: Flows, catalogue: Catalogue) -> Iterator[str]:
@@ -102,6 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fleet_worker.runner.describe", description=__doc__)
     parser.add_argument("--flows-dir")
     parser.add_argument("--flow-resolver")
+    parser.add_argument("--library-path", action="append", default=[])
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
     # As in a runner: flows see a plain command line, and none of the fleet's settings.
@@ -112,6 +114,7 @@ def main() -> None:
     # Whatever the flows' code prints when it is imported must not get between the lines of the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    add_to_path(wanted.library_path)
     text, code = _describe(wanted.flow_resolver, wanted.flows_dir, as_json=wanted.json)
     sys.stdout.flush()
     answer.write(f"{text}\n")
