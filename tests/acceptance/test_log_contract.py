@@ -60,7 +60,10 @@ def test_a_canary_is_in_debug_lines_and_in_what_a_flow_raised_and_a_secret_in_no
     assert client.post(f"/dlq/{letters[0]['id']}/requeue").is_success
     # Refused in all the ways that quote what was sent.
     key = {"Idempotency-Key": f"{CANARY}:1:1760000000250"}
-    assert client.post("/runs", json={"flow_name": "marked", "params": {"a": CANARY}}, headers=key).is_success
+    accepted = {"flow_name": "marked", "params": {"marks": str(marks), "label": CANARY}}
+    assert client.post("/runs", json=accepted, headers=key).is_success
+    for params in ({"marks": str(marks), CANARY: CANARY}, {"marks": str(marks), "seconds": CANARY}):
+        assert client.post("/runs", json={"flow_name": "marked", "params": params}).status_code == 422
     assert client.post("/runs", json={"flow_name": "marked", "params": {}}, headers=key).status_code == 409
     for body in (f'{{"{CANARY}', json.dumps({"flow_name": CANARY * 50, "params": CANARY, "tag": CANARY + "!"})):
         assert client.post("/runs", content=body, headers={"Content-Type": "application/json"}).status_code == 422

@@ -42,6 +42,9 @@ def test_a_scope_to_read_changes_nothing() -> None:
         area = {"runs-api": "runs", "workers-api": "workers", "wheels-api": "wheels"}[route.service]
         if route.path == "/fleet/metrics":
             assert route.scope is Scope.METRICS_READ
+        elif route.path.startswith("/flows"):
+            # Flows belong to the fleet, like the workers that offer them.
+            assert route.scope is Scope.WORKERS_READ
         else:
             kind = "read" if route.method in ("GET", "HEAD") else "write"
             assert route.scope.value == f"{area}:{kind}", route

@@ -88,7 +88,6 @@ def test_worker_gateway_and_watchers_outlive_a_long_outage(fresh: Stack, server:
     assert [(snapshot["status"], snapshot["attempt"]) for snapshot in ended] == [("COMPLETED", 1)] * 2
     assert marks.read_text().split() == ["run", "queued"]
     assert (heard[0], heard[-1]) == ("RUNNING", "COMPLETED")
-    wait_until(
-        lambda: fresh.client.post("/runs", json={"flow_name": "marked"}).is_success, within=30, what="runs accepted"
-    )
+    wanted = {"flow_name": "marked", "params": {"marks": str(marks), "label": "after"}}
+    wait_until(lambda: fresh.client.post("/runs", json=wanted).is_success, within=30, what="runs accepted")
     assert {part["name"]: part["restarts"] for part in fresh.parts.values()} == dict.fromkeys(fresh.parts, 0)
