@@ -62,7 +62,8 @@ def test_the_first_run(shell: CommandShell) -> None:
 
 
 def test_a_flow_of_ones_own(shell: CommandShell) -> None:
-    start, fail, stop = _commands("own-flow.md")
+    check, start, fail, stop = _commands("own-flow.md")
+    assert '"Nara: 21 °C"' in shell.run(check)
     try:
         assert '"result":"Nara: 21 °C"' in shell.run(start)
         attempts = json.loads(shell.run(fail).splitlines()[-1])
