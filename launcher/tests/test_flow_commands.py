@@ -103,6 +103,17 @@ def test_check_fails_with_the_place_of_every_problem(folder: Path) -> None:
     assert (nowhere.returncode, json.loads(nowhere.stdout)["broken"][0]["exc_type"]) == (1, "FlowsUnusable")
 
 
+def test_check_masks_the_values_of_the_flow_env(folder: Path) -> None:
+    (folder / "flow.env").write_text("SHOP_KEY=hunter2\n")
+    (folder / "shop.py").write_text("import os\nraise ValueError(os.environ['SHOP_KEY'])\n")
+    env = {**os.environ, "PYOCO_FLOW_ENV_FILE": str(folder / "flow.env"), "NO_COLOR": "1"}
+    checked = subprocess.run(
+        command("check", str(folder)), env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "problem: shop.py:2: ValueError: ***\n" in checked.stdout
+    assert "hunter2" not in checked.stdout
+
+
 def test_try_shows_tasks_and_output_and_prints_the_result(folder: Path) -> None:
     tried = run("try", "hello", "-p", "name=Ada", "-p", "times=3", "--flows-dir", str(folder))
     assert tried.returncode == 0, tried.stderr

@@ -7,7 +7,9 @@ import orjson
 import pytest
 
 from fleet_contracts.status import RunStatus
+from fleet_worker.boundary.frames import Ready
 from fleet_worker.boundary.masking import Secrets
+from fleet_worker.runner.flows import load_flows
 
 from .one_runner import one_runner
 
@@ -45,3 +47,34 @@ def test_of_overlapping_secrets_the_longest_is_masked() -> None:
     secrets.set(["pass", "password", "  spaced  ", "    "])
     assert secrets.mask("password, pass, spaced out    ") == "***, ***, *** out    "
     assert secrets.mask_bytes(b"\xff password") == b"\xff ***"
+
+
+NAMING = """
+from typing import Literal
+from pyoco import Flow, task
+
+@task
+def call(port: Literal[5432, 80] = 5432, key: str = "hunter2", colour: Literal["red", "blue"] = "red"):
+    "Calls with hunter2."
+
+flow = Flow("hunter2") >> call
+"""
+
+
+@pytest.mark.usefixtures("own_modules")
+def test_a_catalogue_tells_no_secrets_and_keeps_names(tmp_path: Path) -> None:
+    (tmp_path / "flows.py").write_text(NAMING)
+    (tmp_path / "broken.py").write_text("raise ValueError('hunter2')\n")
+    secrets = Secrets()
+    secrets.set(["hunter2", "5432"])
+    catalogue = load_flows(None, str(tmp_path)).catalogue()
+    masked = secrets.mask_frame(Ready([], catalogue=catalogue.model_dump(mode="json")))
+    assert isinstance(masked, Ready)
+    [offer], [broken] = masked.catalogue["flows"], masked.catalogue["broken"]
+    assert (offer["name"], offer["description"], broken["message"]) == ("hunter2", "Calls with ***.", "***")
+    assert offer["params_schema"]["properties"] == {
+        # Without the values that it admits: a masked one would not admit the secret.
+        "port": {"type": "integer", "default": "***"},
+        "key": {"type": "string", "default": "***"},
+        "colour": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+    }

@@ -100,6 +100,8 @@ def _check(flow_resolver: str | None, sources: FlowSources, *, as_json: bool) ->
         options += ["--flows-dir", sources.flows_dir]
     for path in sources.library_paths:
         options += ["--library-path", path]
+    for name in sources.env:
+        options += ["--secret-variable", name]
     command = [sys.executable, "-m", "fleet_worker.runner.describe", *options]
     sys.stderr.flush()
     os.execve(sys.executable, command, {**os.environ, **sources.env})  # noqa: S606 - our own command, no shell

@@ -14,6 +14,10 @@ _Records = TypeVar("_Records", dict[str, Any], dict[str, Any] | None)
 _INSTEAD = "***"
 # Shorter values would mask words that are no secrets.
 _SHORTEST = 4
+# Words of a JSON Schema: with names below them; that only tell; that values have to match.
+_NAMED_SCHEMAS = ("properties", "$defs")
+_SHOWN = ("default", "description", "title", "examples")
+_ADMITTING = ("const", "enum", "pattern")
 
 
 class Secrets:
@@ -62,13 +66,21 @@ class Secrets:
             for task, record in records.items()
         }
 
+    def mask_catalogue(self, catalogue: dict[str, Any]) -> dict[str, Any]:
+        """The JSON form of a catalogue; the names of flows, params and places stay as they are."""
+        if self._pattern is None or not catalogue:
+            return catalogue
+        broken = [{**one, "message": self.mask(one["message"])} for one in catalogue["broken"]]
+        return {**catalogue, "flows": [self._offer(offer) for offer in catalogue["flows"]], "broken": broken}
+
     def mask_frame(self, frame: Frame) -> Frame:
         if self._pattern is None:
             return frame
         match frame:
             case Ready():
                 broken = {file: self._fields(failure) for file, failure in frame.broken.items()}
-                return replace(frame, broken=broken, error=self._text(frame.error))
+                catalogue = self.mask_catalogue(frame.catalogue)
+                return replace(frame, broken=broken, error=self._text(frame.error), catalogue=catalogue)
             case Progress():
                 records = self.mask_records(frame.task_records)
                 return replace(frame, events=self._events(frame.events), task_records=records)
@@ -85,6 +97,31 @@ class Secrets:
                     events=self._events(frame.events),
                 )
         return frame
+
+    def _offer(self, offer: dict[str, Any]) -> dict[str, Any]:
+        graph = offer["graph"]
+        if graph is not None:
+            graph = {**graph, "edges": [{**edge, "label": self._text(edge["label"])} for edge in graph["edges"]]}
+        description, schema = self._text(offer["description"]), self._schema(offer["params_schema"])
+        return {**offer, "description": description, "params_schema": schema, "graph": graph}
+
+    def _schema(self, schema: Any) -> Any:
+        """A JSON Schema, which still admits the same values, or more."""
+        if isinstance(schema, list):
+            return [self._schema(one) for one in schema]
+        if not isinstance(schema, dict):
+            return schema
+        masked: dict[str, Any] = {}
+        for word, value in schema.items():
+            if word in _NAMED_SCHEMAS:
+                masked[word] = {name: self._schema(one) for name, one in value.items()}
+            elif word in _SHOWN:
+                masked[word] = self._masked(value)
+            elif word not in _ADMITTING:
+                masked[word] = self._schema(value)
+            elif self._masked(value) == value:
+                masked[word] = value
+        return masked
 
     def _text(self, text: str | None) -> str | None:
         return None if text is None else self.mask(text)

@@ -10,6 +10,7 @@ from typing import Any
 
 from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer
 
+from ..boundary.masking import SECRETS
 from ..boundary.runner_account import AS_THE_AGENT
 from .flows import Flows, FlowsUnusable, load_flows
 from .graphs import graph_line
@@ -39,7 +40,7 @@ def _lines_of(offer: FlowOffer, flows: Flows) -> Iterator[str]:
         yield f"  param     {param}"
     if offer.params_schema and offer.params_schema["additionalProperties"]:
         yield "  param     …  any other: a task takes ctx or **"
-    yield f"  graph     {graph_line(flow)}"
+    yield f"  graph     {SECRETS.mask(graph_line(flow))}"
     defaults = offer.defaults
     said = [
         *([f"retry {defaults.retry.max_attempts}"] if defaults.retry else []),
@@ -94,6 +95,7 @@ def _describe(flow_resolver: str | None, flows_dir: str | None, *, as_json: bool
             place=flow_resolver or flows_dir or "", exc_type=type(error).__name__, message=str(error)
         )
         flows, catalogue = Flows(), Catalogue(broken=[problem])
+    catalogue = Catalogue(**SECRETS.mask_catalogue(catalogue.model_dump(mode="json")))
     is_bad = bool(catalogue.broken) or not (catalogue.flows or catalogue.is_open)
     text = catalogue.model_dump_json(indent=2) if as_json else "\n".join(_lines(flows, catalogue))
     return text, int(is_bad)
@@ -104,6 +106,8 @@ def main() -> None:
     parser.add_argument("--flows-dir")
     parser.add_argument("--flow-resolver")
     parser.add_argument("--library-path", action="append", default=[])
+    # The names only: everybody can read a command line.
+    parser.add_argument("--secret-variable", action="append", default=[])
     parser.add_argument("--json", action="store_true")
     wanted = parser.parse_args()
     # As in a runner: flows see a plain command line, and none of the fleet's settings.
@@ -111,6 +115,7 @@ def main() -> None:
     env = AS_THE_AGENT.options(os.environ, runs_dir=Path.cwd())["env"]
     for name in os.environ.keys() - env.keys():
         del os.environ[name]
+    SECRETS.set(os.environ.get(name, "") for name in wanted.secret_variable)
     # Whatever the flows' code prints when it is imported must not get between the lines of the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

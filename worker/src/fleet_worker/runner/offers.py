@@ -10,6 +10,7 @@ from pyoco import Flow
 
 from fleet_contracts.catalogue import FlowOffer, FlowSource
 
+from ..boundary.masking import SECRETS
 from .annotations import EMPTY
 from .graphs import entry_tasks, graph_of
 from .options import options_of
@@ -37,7 +38,7 @@ def _description(flow: Flow, module_doc: str | None) -> str | None:
     entries = entry_tasks(flow)
     doc = (inspect.getdoc(entries[0].func) if len(entries) == 1 else None) or module_doc
     paragraph = inspect.cleandoc(doc).partition("\n\n")[0] if doc else ""
-    return " ".join(paragraph.split())[:_MOST_CHARACTERS] or None
+    return SECRETS.beginning(" ".join(paragraph.split()), _MOST_CHARACTERS) or None
 
 
 def params_schema(signature: Signature) -> _Schema:
