@@ -125,6 +125,23 @@ async def test_a_broken_edit_keeps_the_version_in_force_for_new_runners_too_unti
     await said(desk, worker, lambda record: record.flows_error is None, "that all is well")
 
 
+async def test_an_edit_that_takes_a_working_flow_away_by_mistake_is_refused(
+    desk: Desk, start_worker: StartWorker, folder: Path
+) -> None:
+    worker = start_worker("w1", "--reload", flows_dir=str(folder))
+    assert await sold(desk) == [1, "cheap", None]
+    shutil.copy(folder / "shop.py", folder / "shop2.py")
+    await said(desk, worker, lambda record: "defined more than once" in str(record.flows_error), "the name taken")
+    assert await sold(desk) == [1, "cheap", None]
+    (folder / "shop2.py").unlink()
+    (folder / "shop.py").write_text(f"{SHOP}\nflow.fleet = {{'rety': 3}}\n")
+    await said(desk, worker, lambda record: "options are wrong" in str(record.flows_error), "the bad option")
+    assert await sold(desk) == [1, "cheap", None]
+    (folder / "shop.py").write_text(SHOP.replace('failing = Flow("failing") >> fail', ""))
+    record = await said(desk, worker, lambda record: record.flows_error is None, "that all is well")
+    assert record.flows == ["shop"]
+
+
 async def test_without_reload_an_edit_has_its_effect_after_sighup(
     desk: Desk, start_worker: StartWorker, folder: Path, tmp_path: Path
 ) -> None:

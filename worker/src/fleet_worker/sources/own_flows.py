@@ -231,9 +231,18 @@ class OwnFlows:
 
 
 def _check(ready: Ready, pool: RunnerPool) -> None:
-    """Raise EditBroken if a file that is in force was broken by the edit. A new file may be broken from the start."""
+    """Raise EditBroken if a file or a flow that is in force was broken by the edit.
+
+    A new file may be broken from the start, unless it takes the name of a flow that is in force.
+    """
     before = pool.version.sources
-    broken = [place for place in ready.broken if place not in pool.broken and before.had_file(place)]
+    # As the runner names flows that were found but are refused.
+    refused = tuple(f" (flow {name!r})" for name in set(pool.flows) - set(ready.flows))
+    broken = [
+        place
+        for place in ready.broken
+        if place not in pool.broken and (before.had_file(place) or place.endswith(refused))
+    ]
     if broken:
         said = "; ".join(describe_broken(place, ready.broken[place]) for place in broken[:_MOST_NAMED])
         more = f"; and {len(broken) - _MOST_NAMED} more" if len(broken) > _MOST_NAMED else ""
