@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import enum
 import uuid
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -214,6 +215,15 @@ def test_types_that_json_cannot_have_are_left_open_and_break_nothing() -> None:
         "pairs": {"default": None},
     }
     assert run(flow, own=1, missing="x").task_records["odd"].output == (1, "x")
+
+
+def test_a_value_for_an_iterable_can_be_read_again_and_again() -> None:
+    @task
+    def total(sizes: Iterable[int], more: "Iterator[int] | None" = None, named: dict[str, Iterable[int]] = {}) -> Any:  # noqa: B006
+        return [sum(sizes), sum(sizes), list(sizes), more, named]
+
+    records = run(Flow("sum") >> total, sizes=[1, 2], more=[3], named={"a": [4]}).task_records
+    assert records["total"].output == [3, 3, [1, 2], [3], {"a": [4]}]
 
 
 def test_branches_and_loops_say_what_they_need_of_params() -> None:

@@ -3,7 +3,7 @@
 import inspect
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Union, get_args, get_origin
 
@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 # A value of exactly this type is what an argument annotated with it gets.
 _JSON_TYPES = frozenset({str, int, float, bool, list, dict, type(None)})
+_ONE_SHOT = (Iterable, Iterator, Generator)
 EMPTY = inspect.Parameter.empty
 
 
@@ -42,12 +43,18 @@ class Converter:
 
 def converter_of(annotation: Any) -> Converter | None:
     """None if values are left as they are: no annotation, or one that no JSON value can be converted to."""
-    if annotation is EMPTY or annotation is Any or annotation is object:
+    if annotation is EMPTY or annotation is Any or annotation is object or _has_one_shot(annotation):
         return None
     try:
         return _kept_converter(annotation)
     except TypeError:  # perhaps it is not hashable
         return _new_converter(annotation)
+
+
+def _has_one_shot(annotation: Any) -> bool:
+    """Whether pydantic would make something of it that can be read only once."""
+    own = get_origin(annotation) or annotation
+    return any(own is kind for kind in _ONE_SHOT) or any(map(_has_one_shot, get_args(annotation)))
 
 
 def _new_converter(annotation: Any) -> Converter | None:
