@@ -164,7 +164,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, has_terminal())
+        # Under nohup the worker outlives its terminal.
+        ends_with_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup, ends_with_terminal)
         starting = asyncio.create_task(self._start_runners())
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -394,9 +396,9 @@ class Agent:
             self._stopped_by = number
             self._stopping.set()
 
-    def _on_hangup(self, had_terminal: bool) -> None:
+    def _on_hangup(self, ends_with_terminal: bool) -> None:
         """SIGHUP asks for a reload; but the closed terminal of a worker that was started there ends it."""
-        if had_terminal and not has_terminal():
+        if ends_with_terminal and not has_terminal():
             self._on_signal(signal.SIGHUP)
         else:
             self._own_flows.ask()
