@@ -78,3 +78,13 @@ def test_a_catalogue_tells_no_secrets_and_keeps_names(tmp_path: Path) -> None:
         "key": {"type": "string", "default": "***"},
         "colour": {"type": "string", "enum": ["red", "blue"], "default": "red"},
     }
+
+
+def test_the_numbers_of_the_fleet_itself_are_no_secrets() -> None:
+    secrets = Secrets()
+    secrets.set(["5432", "SUCCEEDED"])
+    own = {"state": "SUCCEEDED", "started_at": 5432.5, "duration_ms": 5432, "error": None}
+    iterations = [{**own, "index": 5432, "item": 5432}]
+    record = {**own, "output": [5432], "iterations": iterations, "iteration_count": 5432}
+    masked = {**record, "output": ["***"], "iterations": [{**iterations[0], "item": "***"}]}
+    assert secrets.mask_records({"query": record}) == {"query": masked}

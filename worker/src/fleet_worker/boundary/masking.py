@@ -14,6 +14,8 @@ _Records = TypeVar("_Records", dict[str, Any], dict[str, Any] | None)
 _INSTEAD = "***"
 # Shorter values would mask words that are no secrets.
 _SHORTEST = 4
+# What tasks and iterations have in their records from the flow.
+_OF_THE_FLOW = ("inputs", "output", "error", "traceback", "artifacts", "item")
 # Words of a JSON Schema: with names below them; that only tell; that values have to match.
 _NAMED_SCHEMAS = ("properties", "$defs")
 _SHOWN = ("default", "description", "title", "examples")
@@ -58,13 +60,10 @@ class Secrets:
         return self._masked(orjson.loads(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)))
 
     def mask_records(self, records: _Records) -> _Records:
-        """Task records; their states and the names of tasks and fields stay as they are."""
+        """Task records; what the fleet itself has written into them stays as it is."""
         if self._pattern is None or records is None:
             return records
-        return {
-            task: {key: value if key == "state" else self.mask_value(value) for key, value in record.items()}
-            for task, record in records.items()
-        }
+        return {task: self._record(record) for task, record in records.items()}
 
     def mask_catalogue(self, catalogue: dict[str, Any]) -> dict[str, Any]:
         """The JSON form of a catalogue; the names of flows, params and places stay as they are."""
@@ -97,6 +96,12 @@ class Secrets:
                     events=self._events(frame.events),
                 )
         return frame
+
+    def _record(self, record: dict[str, Any]) -> dict[str, Any]:
+        masked = {key: self.mask_value(value) if key in _OF_THE_FLOW else value for key, value in record.items()}
+        if "iterations" in masked:
+            masked["iterations"] = [self._record(one) for one in masked["iterations"]]
+        return masked
 
     def _offer(self, offer: dict[str, Any]) -> dict[str, Any]:
         graph = offer["graph"]
