@@ -32,8 +32,8 @@ class Output:
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
-        # Reentrant: a finalizer that prints may run in any of our calls.
-        self._lock = threading.RLock()
+        # Reentrant: a finalizer that prints may run in any of our calls. Recorders take the same.
+        self.lock = threading.RLock()
         self._poll = select.poll()
         self._pipes: dict[int, _Pipe] = {}
         self._log_handler = _LogHandler(lambda: self.recorder)
@@ -85,7 +85,7 @@ class Output:
 
     def drain(self) -> None:
         """Record what the pipes hold; returns at once, also if a program never stops writing."""
-        with self._lock:
+        with self.lock:
             for read_end, _ in self._poll.poll(0):
                 self._take(self._pipes[read_end])
 

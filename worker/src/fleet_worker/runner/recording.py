@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -27,6 +28,9 @@ _current: ContextVar[tuple["Recorder | None", str | None]] = ContextVar("task", 
 class OutsideOutput(Protocol):
     """What subprocesses and native code write: recorded before what follows it."""
 
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+
     def drain(self) -> None: ...
 
     def flush(self) -> None:
@@ -42,8 +46,9 @@ class Recorder(TraceBackend):  # type: ignore[misc]
     def __init__(
         self, task_names: Iterable[str], *, log_max_bytes: int, outside: OutsideOutput | None = None
     ) -> None:
-        # Reentrant: a finalizer that prints may run in any of our calls.
-        self._lock = threading.RLock()
+        # Reentrant: a finalizer that prints may run in any of our calls. Shared: it may be run with either lock held,
+        # and then takes the other.
+        self._lock = threading.RLock() if outside is None else outside.lock
         self._outside = outside
         self._events: list[dict[str, Any]] = []
         self._executing: set[str] = set()
