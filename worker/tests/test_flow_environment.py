@@ -105,6 +105,7 @@ async def test_workers_that_share_a_folder_install_the_same_libraries_once(
     trees = await asyncio.gather(*(worker.get(wanted) for worker in workers))
     assert trees[0] == trees[1]
     assert (trees[0] / "fleet_colours.py").read_text() == "VERSION = '2.0'\n"
+    assert [*(trees[0] / "__pycache__").glob("fleet_colours.*.pyc")]
     assert caplog.text.count("installing") == 1
     (folder / "base.txt").write_text("fleet-colours<2\n")
     other = Requirements.of(folder, own_packages())

@@ -109,6 +109,8 @@ class Libraries:
                     *(sys.executable, "-I", "-m", "fleet_worker.sources.uv_process", str(os.getpid())),
                     *("pip", "install", "--python", sys.executable, "--target", str(scratch / "tree"), *apart),
                     *("--requirements", "-", "--constraints", str(pins), "--no-progress", "--color", "never"),
+                    # Runners may not be allowed to write there, and would compile at each start.
+                    "--compile-bytecode",
                 ],
                 # Paths in the file are relative to it, and uv's settings may lie beside it.
                 cwd=requirements.file.parent,
