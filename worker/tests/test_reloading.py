@@ -1,5 +1,6 @@
 """A worker loads edited flows: the next run has the new code, and a broken edit changes nothing."""
 
+import asyncio
 import shutil
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from fleet_contracts.status import RunStatus
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_worker.sources.copies import FolderCopies, TooLarge
+from fleet_worker.sources.watching import watch_code
 
 from .conftest import Desk, WorkerProcess
 
@@ -179,6 +181,12 @@ def test_a_copy_has_the_code_and_links_to_everything_else(tmp_path: Path) -> Non
         assert (first.folder / "package" / "table.csv").read_text() == "new"
         assert all((first.folder / name).is_symlink() for name in ("data", ".git", "env"))
         assert copies.make().digest != first.digest
+        edited = copies.make().digest
+        (original / "data" / "y.csv").touch()
+        (original / ".swap").touch()
+        assert copies.make().digest == edited
+        (original / "package" / "new.csv").touch()
+        assert copies.make().digest != edited
         copies.keep_only([str(first.folder)])
         assert [place.name for place in first.folder.parents[1].iterdir() if place.is_dir()] == ["1"]
         for number in range(5001):
@@ -186,3 +194,18 @@ def test_a_copy_has_the_code_and_links_to_everything_else(tmp_path: Path) -> Non
         with pytest.raises(TooLarge):
             copies.make()
     assert not first.folder.exists()
+
+
+async def test_code_is_watched_and_which_other_files_there_are_beside_it(tmp_path: Path) -> None:
+    flows, table = tmp_path / "flows.py", tmp_path / "table.csv"
+    flows.touch()
+    noticed = asyncio.Event()
+    watching = asyncio.create_task(watch_code(tmp_path, noticed.set, apart_from=tmp_path / "own"))
+    async with asyncio.timeout(30):
+        await noticed.wait()  # that it has begun
+        for change in (table.touch, lambda: flows.write_text("x = 1"), table.unlink):
+            noticed.clear()
+            change()
+            await noticed.wait()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)

@@ -31,7 +31,7 @@ class TooLarge(Exception):
 @dataclass(frozen=True, slots=True)
 class Copy:
     folder: Path
-    # Of the paths and contents of all code.
+    # Of the paths and contents of all code, and of the names of what is linked.
     digest: str
 
 
@@ -73,8 +73,10 @@ class FolderCopies:
             digest.update(f"{place.relative_to(target)}\0{len(text)}\0".encode(errors="surrogateescape") + text)
             folders.update(above for above in file.parents if above.is_relative_to(self._original))
         target.mkdir(parents=True, exist_ok=True)
-        for folder in folders:
-            _link_others(folder, target / folder.relative_to(self._original), {*code, *folders})
+        for folder in sorted(folders):
+            below = folder.relative_to(self._original)
+            for name in _link_others(folder, target / below, {*code, *folders}):
+                digest.update(f"{below / name}\0".encode(errors="surrogateescape"))
         return Copy(target, digest.hexdigest())
 
     def discard(self, copy: Copy) -> None:
@@ -115,10 +117,14 @@ def _is_other_peoples(place: str, name: str) -> bool:
     return os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
 
 
-def _link_others(folder: Path, copied: Path, apart_from: Collection[Path]) -> None:
-    for entry in folder.iterdir():
+def _link_others(folder: Path, copied: Path, apart_from: Collection[Path]) -> list[str]:
+    """The names of what was linked, without hidden files: editors have some for a moment."""
+    names = []
+    for entry in sorted(folder.iterdir()):
         if entry not in apart_from and entry.name != _CACHE:
             (copied / entry.name).symlink_to(entry)
+            names += [entry.name] if not entry.name.startswith(".") else []
+    return names
 
 
 def _keep_times(file: Path, copied: Path) -> None:

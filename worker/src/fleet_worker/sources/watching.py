@@ -1,7 +1,9 @@
 """Watches a folder for changes, also while it is removed and made again."""
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,15 +21,20 @@ _SUFFIXES = (".py", ".txt", ".toml", "")
 
 
 async def watch_code(folder: Path, on_change: Callable[[], None], *, apart_from: Path) -> None:
-    """Call `on_change` after changes of code in the folder or below, but for one folder in it."""
+    """Call `on_change` after changes of code in the folder or below, but for one folder in it.
 
-    def is_code(_: Change, path: str) -> bool:
+    Also when other files beside code come or go.
+    """
+
+    def is_wanted(change: Change, path: str) -> bool:
         file = Path(path)
-        if file.suffix not in _SUFFIXES or file.is_relative_to(apart_from) or not file.is_relative_to(folder):
+        if file.is_relative_to(apart_from) or not file.is_relative_to(folder):
             return False
-        return not any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(folder).parts)
+        if any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(folder).parts):
+            return False
+        return file.suffix in _SUFFIXES or (change is not Change.modified and _has_code(file.parent))
 
-    await _watch(folder, on_change, is_code, recursive=True)
+    await _watch(folder, on_change, is_wanted, recursive=True)
 
 
 async def watch_file(file: Path, on_change: Callable[[], None]) -> None:
@@ -65,6 +72,12 @@ async def _watch(
             logger.warning("changes in %s cannot be noticed (%s); SIGHUP reloads the flows", folder, error)
             return
         await asyncio.sleep(_AGAIN_SECONDS)
+
+
+def _has_code(folder: Path) -> bool:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return any(entry.name.endswith(".py") for entry in entries)
+    return False
 
 
 def _identity(folder: Path) -> int:
