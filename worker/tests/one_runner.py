@@ -63,7 +63,8 @@ class OneRunner:
 async def one_runner(folder: Path, **setup: Any) -> AsyncIterator[OneRunner]:
     runs = folder / "runs"
     runs.mkdir()
-    process = RunnerProcess(Setup(None, str(FLOWS), str(runs), **setup), AS_THE_AGENT, NO_WHEELS)
+    setup = {"flows_dir": str(FLOWS), **setup}
+    process = RunnerProcess(Setup(None, runs_dir=str(runs), **setup), AS_THE_AGENT, NO_WHEELS)
     try:
         ready = await process.start()
         assert not ready.broken

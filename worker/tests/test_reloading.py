@@ -16,6 +16,7 @@ from fleet_worker.sources.copies import FolderCopies, TooLarge
 from fleet_worker.sources.watching import watch_code
 
 from .conftest import Desk, WorkerProcess
+from .one_runner import one_runner
 
 StartWorker = Callable[..., WorkerProcess]
 SHOP = """
@@ -194,6 +195,22 @@ def test_a_copy_has_the_code_and_links_to_everything_else(tmp_path: Path) -> Non
         with pytest.raises(TooLarge):
             copies.make()
     assert not first.folder.exists()
+
+
+async def test_a_copy_is_imported_under_the_name_of_its_folder_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, version in ((tmp_path / "flows", 2), (tmp_path / "copies" / "flows", 1)):
+        folder.mkdir(parents=True)
+        (folder / "common.py").write_text(f"VERSION = {version}\n")
+        (folder / "shop.py").write_text(
+            "from pyoco import Flow, task\nfrom flows.common import VERSION\n"
+            "@task\ndef sell():\n    return VERSION\nflow = Flow('shop') >> sell\n"
+        )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    copied, shown_as = str(tmp_path / "copies" / "flows"), str(tmp_path / "flows")
+    async with one_runner(tmp_path, flows_dir=copied, flows_shown_as=shown_as) as runner:
+        assert (await runner.run("shop")).done.result == 1
 
 
 async def test_code_is_watched_and_which_other_files_there_are_beside_it(tmp_path: Path) -> None:

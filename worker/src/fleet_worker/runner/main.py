@@ -280,7 +280,12 @@ def _find_flows(setup: Setup) -> Flows:
 
 def _use_copy(copy: str, original: Path) -> None:
     """Import nothing from the original folder, not even if it is the current directory; but name its files."""
-    sys.path[:] = [entry for entry in sys.path if Path(entry).absolute() != original]
+    entries = [entry for entry in sys.path if Path(entry).absolute() != original]
+    above = [number for number, entry in enumerate(entries) if Path(entry).absolute() == original.parent]
+    if above:
+        # Flows may import each other as parts of the folder that the worker was started in.
+        entries.insert(above[0], str(Path(copy).parent))
+    sys.path[:] = entries
     shown_paths.set(copy, str(original))
 
 
