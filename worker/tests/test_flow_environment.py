@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -107,6 +108,17 @@ async def test_workers_that_share_a_folder_install_the_same_libraries_once(
     assert (trees[0] / "fleet_colours.py").read_text() == "VERSION = '2.0'\n"
     assert [*(trees[0] / "__pycache__").glob("fleet_colours.*.pyc")]
     assert caplog.text.count("installing") == 1
+    (tmp_path / "cache" / f".install-{trees[0].name}-x").mkdir()
+    (tmp_path / "cache" / ".install-other-x").mkdir()
+    workers[1].keep_only(())
+    # The environment is in use by the other worker, so somebody may install it.
+    assert [left.name for left in (tmp_path / "cache").glob(".install-*")] == [f".install-{trees[0].name}-x"]
+    os.utime(trees[0], (0, 0))
+    workers[1].keep_only(())
+    assert trees[0].is_dir()
+    workers[0].keep_only(())
+    assert not [*(tmp_path / "cache").glob(".install-*")]
+    assert not trees[0].exists()
     (folder / "base.txt").write_text("fleet-colours<2\n")
     other = Requirements.of(folder, own_packages())
     assert other is not None

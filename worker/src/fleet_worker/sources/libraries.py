@@ -1,6 +1,7 @@
 """Installs the libraries of the flows folder for its runners with uv: once for each content, for all workers here."""
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 _LOCK_LOOK_SECONDS = 0.2
 _UNUSED_SECONDS = 30 * 24 * 3600.0
 _ERROR_CHARACTERS = 1500
+# Followed by the name of the environment that is installed there.
+_SCRATCH = ".install-"
 
 
 class Libraries:
@@ -70,22 +73,24 @@ class Libraries:
         return tree
 
     def keep_only(self, trees: Collection[str]) -> None:
-        """Let go of what no runner uses, and remove what no worker has used for long."""
+        """Let go of what no runner uses, and remove what no worker has used for long or has finished."""
         for tree in [tree for tree in self._held if str(tree) not in trees]:
             self._held.pop(tree).close()
         for note in self._folder.glob("*.lock"):
             tree = note.with_suffix("")
             if tree.is_dir() and time.time() - tree.stat().st_mtime > _UNUSED_SECONDS:
-                with note.open("ab") as lock:
-                    if tree not in self._held and _takes(lock, fcntl.LOCK_EX):
-                        shutil.rmtree(tree, ignore_errors=True)
+                _remove_unlocked(tree, note)
+        for left in self._folder.glob(f"{_SCRATCH}*"):
+            # Of a worker that was killed; one that installs holds the lock.
+            _remove_unlocked(left, self._folder / f"{left.name.removeprefix(_SCRATCH).partition('-')[0]}.lock")
 
     async def _install(self, requirements: Requirements, tree: Path) -> None:
         what = f"{requirements.count} requirement{'' if requirements.count == 1 else 's'} of {requirements.file}"
         about = {"event": LogEvent.FLOW_LIBRARIES}
         logger.info("installing %s", what, extra=about)
         begun = time.monotonic()
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix=".install-", ignore_cleanup_errors=True) as folder:
+        place, prefix = self._folder, f"{_SCRATCH}{tree.name}-"
+        with tempfile.TemporaryDirectory(dir=place, prefix=prefix, ignore_cleanup_errors=True) as folder:
             scratch = Path(folder)
             await self._run_uv(requirements, scratch)
             made = scratch / "tree"
@@ -142,6 +147,12 @@ def _takes(lock: BinaryIO, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _remove_unlocked(folder: Path, note: Path) -> None:
+    with contextlib.suppress(OSError), note.open("ab") as lock:
+        if _takes(lock, fcntl.LOCK_EX):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _leave_the_workers_own(tree: Path, file: Path) -> None:

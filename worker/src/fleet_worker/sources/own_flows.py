@@ -101,7 +101,10 @@ class OwnFlows:
             installing.add_done_callback(self._on_late)
             return
         try:
-            pool.switch(replace(pool.version, sources=installing.result()))
+            sources = installing.result()
+            pool.switch(replace(pool.version, sources=sources))
+            # Not before: what is needed now may not have been used for long.
+            await asyncio.to_thread(self._libraries.keep_only, sources.library_paths)
         except LibrariesUnusable as error:
             pool.reload_error = str(error)
             logger.error(
