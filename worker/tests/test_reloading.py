@@ -190,6 +190,11 @@ def test_a_copy_has_the_code_and_links_to_everything_else(tmp_path: Path) -> Non
         assert copies.make().digest != edited
         copies.keep_only([str(first.folder)])
         assert [place.name for place in first.folder.parents[1].iterdir() if place.is_dir()] == ["1"]
+        # Code that cannot be read leaves no part of a copy behind.
+        (original / "z.py").symlink_to("/proc/self/mem")
+        with pytest.raises(OSError):
+            copies.make()
+        assert [place.name for place in first.folder.parents[1].iterdir() if place.is_dir()] == ["1"]
         for number in range(5001):
             (original / "data" / str(number)).touch()
         with pytest.raises(TooLarge):

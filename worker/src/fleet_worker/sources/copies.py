@@ -62,6 +62,14 @@ class FolderCopies:
         """Copy the code as it is now. Raises OSError, and TooLarge."""
         target = self._home / str(next(self._numbers)) / self._original.name
         code = list(_code_in(self._original, apart_from=self._home))
+        try:
+            return Copy(target, self._fill(target, code))
+        except BaseException:
+            shutil.rmtree(target.parent, ignore_errors=True)
+            raise
+
+    def _fill(self, target: Path, code: Collection[Path]) -> str:
+        """Copy the code and link everything else; returns the digest."""
         digest = hashlib.sha256()
         folders = {self._original}
         for file in code:
@@ -77,7 +85,7 @@ class FolderCopies:
             below = folder.relative_to(self._original)
             for name in _link_others(folder, target / below, {*code, *folders}):
                 digest.update(f"{below / name}\0".encode(errors="surrogateescape"))
-        return Copy(target, digest.hexdigest())
+        return digest.hexdigest()
 
     def discard(self, copy: Copy) -> None:
         shutil.rmtree(copy.folder.parent, ignore_errors=True)
