@@ -231,3 +231,14 @@ async def test_code_is_watched_and_which_other_files_there_are_beside_it(tmp_pat
             await noticed.wait()
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
+
+
+def test_copies_inside_of_the_flows_folder_are_not_copied(tmp_path: Path) -> None:
+    (tmp_path / "a.py").touch()
+    with (
+        FolderCopies.kept_in(tmp_path / "copies", tmp_path, None) as ours,
+        FolderCopies.kept_in(tmp_path / "copies", tmp_path, None) as others,
+    ):
+        digest = ours.make().digest
+        others.make()
+        assert ours.make().digest == digest

@@ -61,7 +61,8 @@ class FolderCopies:
     def make(self) -> Copy:
         """Copy the code as it is now. Raises OSError, and TooLarge."""
         target = self._home / str(next(self._numbers)) / self._original.name
-        code = list(_code_in(self._original, apart_from=self._home))
+        # Nor the copies of other workers.
+        code = list(_code_in(self._original, apart_from=self._home.parent))
         try:
             return Copy(target, self._fill(target, code))
         except BaseException:
