@@ -13,7 +13,7 @@ from fleet_contracts.status import RunStatus
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_testkit.waiting import eventually, wait_until
 from fleet_worker.sources.copies import FolderCopies, TooLarge
-from fleet_worker.sources.watching import watch_code
+from fleet_worker.sources.watching import watch_code, watch_file
 
 from .conftest import Desk, WorkerProcess
 from .one_runner import one_runner
@@ -216,6 +216,30 @@ async def test_a_copy_is_imported_under_the_name_of_its_folder_too(
     copied, shown_as = str(tmp_path / "copies" / "flows"), str(tmp_path / "flows")
     async with one_runner(tmp_path, flows_dir=copied, flows_shown_as=shown_as) as runner:
         assert (await runner.run("shop")).done.result == 1
+
+
+async def test_a_mounted_file_is_watched_through_its_links(tmp_path: Path) -> None:
+    for version in ("1", "2"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "flow.env").write_text(f"A={version}")
+    (tmp_path / "..data").symlink_to("1")
+    (tmp_path / "flow.env").symlink_to("..data/flow.env")
+    (tmp_path / "next").symlink_to("2")
+    noticed = [asyncio.Event(), asyncio.Event()]
+    watching = [
+        asyncio.create_task(watch_file(tmp_path / "flow.env", noticed[0].set)),
+        asyncio.create_task(watch_code(tmp_path, noticed[1].set, apart_from=tmp_path / "own")),
+    ]
+    async with asyncio.timeout(30):
+        for event in noticed:
+            await event.wait()  # that it has begun
+            event.clear()
+        (tmp_path / "next").rename(tmp_path / "..data")
+        for event in noticed:
+            await event.wait()
+    for task in watching:
+        task.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
 
 
 async def test_code_is_watched_and_which_other_files_there_are_beside_it(tmp_path: Path) -> None:

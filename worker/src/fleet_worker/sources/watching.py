@@ -18,6 +18,8 @@ _LOOK_MS = 500
 _AGAIN_SECONDS = 0.5
 # Besides code, what lists libraries; folders have no suffix.
 _SUFFIXES = (".py", ".txt", ".toml", "")
+# The files that Kubernetes mounts are links through this one, which it replaces.
+_MOUNTED = "..data"
 
 
 async def watch_code(folder: Path, on_change: Callable[[], None], *, apart_from: Path) -> None:
@@ -30,6 +32,8 @@ async def watch_code(folder: Path, on_change: Callable[[], None], *, apart_from:
         file = Path(path)
         if file.is_relative_to(apart_from) or not file.is_relative_to(folder):
             return False
+        if file == folder / _MOUNTED:
+            return True
         if any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(folder).parts):
             return False
         return file.suffix in _SUFFIXES or (change is not Change.modified and _has_code(file.parent))
@@ -38,8 +42,9 @@ async def watch_code(folder: Path, on_change: Callable[[], None], *, apart_from:
 
 
 async def watch_file(file: Path, on_change: Callable[[], None]) -> None:
-    """Call `on_change` after changes in the file's folder: a mounted file may be replaced by a link beside it."""
-    await _watch(file.parent, on_change, lambda _change, _path: True, recursive=False)
+    """Call `on_change` after changes of the file."""
+    names = (file.name, _MOUNTED)
+    await _watch(file.parent, on_change, lambda _change, path: Path(path).name in names, recursive=False)
 
 
 async def _watch(
