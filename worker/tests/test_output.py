@@ -1,5 +1,6 @@
 """All that a run says is recorded: in order, with its task, its stream and its level."""
 
+import contextvars
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from fleet_contracts.status import RunStatus
 from fleet_worker.pool.runner_process import RunnerDied
+from fleet_worker.runner.recording import Recorder
 
 from .one_runner import one_runner
 
@@ -85,3 +87,17 @@ async def test_output_without_end_does_not_hold_up_the_end_of_a_run(tmp_path: Pa
         assert (run.done.status, run.done.result, run.done.spent) == (RunStatus.COMPLETED, "flooded", True)
         assert run.said("flood").startswith("xxx")
         assert "is not kept" in run.said()
+
+
+def test_words_of_a_thread_that_the_run_before_has_left_behind_are_in_no_run() -> None:
+    before, now = Recorder(["a"], log_max_bytes=100), Recorder(["b"], log_max_bytes=100)
+    before.on_node_start("a")
+    left_behind = contextvars.copy_context()
+    before.on_node_end("a", 1.0)
+    now.on_node_start("b")
+    left_behind.run(now.write, "stdout", "late")
+    now.write("stdout", "in time")
+    now.on_node_end("b", 1.0)
+    noted = now.drain()
+    assert noted is not None
+    assert [event["text"] for event in noted.events if "text" in event] == ["in time"]

@@ -100,8 +100,11 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             self._outside.drain()
         with self._lock:
             recorder, task = _current.get()
-            # Else it is a thread that a task has started.
-            self._write(task if recorder is self else self._only_task(), stream, text, level)
+            if recorder is None:  # a thread that a task has started
+                task = self._only_task()
+            elif recorder is not self:
+                return  # left behind by a run before
+            self._write(task, stream, text, level)
 
     def write_from_outside(self, stream: str, text: str) -> None:
         """Output of a subprocess or of native code."""
