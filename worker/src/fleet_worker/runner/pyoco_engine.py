@@ -63,7 +63,7 @@ class FleetEngine(Engine):  # type: ignore[misc]
         return call
 
 
-@functools.lru_cache(maxsize=1000)
+@functools.lru_cache(maxsize=64)
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Kept, because pyoco asks for it whenever it executes a task."""
+    """Kept, because pyoco asks for it whenever it executes a task; few, because functions may hold large values."""
     return inspect.signature(function)
