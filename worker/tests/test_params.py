@@ -207,6 +207,11 @@ def test_types_that_json_cannot_have_are_left_open_and_break_nothing() -> None:
     def odd(own: Own, missing: "Absent", call: "Any" = print, pairs: dict[Own, int] | None = None) -> Any:  # type: ignore[name-defined]  # noqa: F821
         return own, missing
 
+    @task
+    def no_type(choice: ("a", "b") = None, other: ["c"] = "c") -> Any:  # type: ignore[valid-type, assignment]  # noqa: F821
+        return choice, other
+
+    assert run(Flow("choosing") >> no_type, choice="a", other=1).task_records["no_type"].output == ("a", 1)
     flow = Flow("odd") >> odd
     assert schema_of(flow)["properties"] == {
         "call": {},

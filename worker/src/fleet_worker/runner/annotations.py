@@ -76,8 +76,11 @@ def annotation_of(function: Callable[..., Any], parameter: inspect.Parameter) ->
             annotation = eval(annotation, dict(names))  # noqa: S307 - the flow's own code, as Python evaluates it
         except Exception:  # noqa: BLE001 - a name that exists only inside a function, or for type checkers
             return EMPTY
-    if annotation is not EMPTY and parameter.default is None and not _admits_none(annotation):
-        return Union[annotation, None]  # noqa: UP007 - `|` is not defined for every annotation
+    try:
+        if annotation is not EMPTY and parameter.default is None and not _admits_none(annotation):
+            return Union[annotation, None]  # noqa: UP007 - `|` is not defined for every annotation
+    except Exception:  # noqa: BLE001 - it is no type, but any object
+        return EMPTY
     return annotation
 
 
