@@ -126,6 +126,27 @@ def test_a_run_waits_for_a_busy_worker_and_holds_up_no_other_flow(fleet: Fleet, 
     assert Wire(fleet.nats_url).dead_letters("busy") == []
 
 
+def test_a_long_queue_of_a_busy_workers_flow_holds_up_no_other_flow(fleet: Fleet, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with Crew(fleet, tmp_path, "long") as crew:
+        crew.add("rich", "rare", slots=4)
+        gated = [crew.submit("rare", gate=str(gate)) for _ in range(4)]
+        for run_id in gated:
+            wait_status(fleet.client, run_id, RunStatus.RUNNING)
+        # More than NATS lets out of the queue at once (200).
+        waiting = [crew.submit("rare") for _ in range(250)]
+        crew.add("poor", "common")
+        crew.add("poorer", "common")
+        for _ in range(3):
+            [common] = crew.wait_ended(crew.submit("common"))
+            assert common["status"] == "COMPLETED"
+            assert waited_seconds(common) < 15.0
+        gate.touch()
+        ended = crew.wait_ended(*gated, *waiting)
+    assert {(run["status"], run["attempt"], run["worker_id"]) for run in ended} == {("COMPLETED", 1, "long-rich")}
+    assert Wire(fleet.nats_url).dead_letters("long") == []
+
+
 def test_a_flow_that_nobody_knows_is_waited_for_and_the_error_names_the_broken_file(
     fleet: Fleet, tmp_path: Path
 ) -> None:

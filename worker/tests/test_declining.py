@@ -226,7 +226,7 @@ def test_the_pace_slows_down_while_all_jobs_are_declined_and_recovers_at_once() 
         pauses.append(round(pace.seconds_left(now=now), 3))
         now += pauses[-1]
         assert pace.seconds_left(now=now) == 0.0
-    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert pauses == [0.05, 0.1, 0.2, 0.25, 0.25, 0.25, 0.25]
     pace.note(HandedBack(0.0), now=now)
     pace.note(DeclinedJob(None), now=now)
     assert pace.seconds_left(now=now) == 0.0

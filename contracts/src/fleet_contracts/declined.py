@@ -14,10 +14,12 @@ class Declined(Message):
     num_delivered: int
     # Of the worker that asks: its own broken sources and the flows that it knows.
     reason: str
+    # Whether it keeps the job when told to ask later; else the job is to go to the end of the queue.
+    has_room: bool = True
 
 
 class DeclinedDecision(StrEnum):
-    # Another worker was handed the delivery: do not answer it.
+    # Another worker was handed the delivery, or the job was queued again: do not answer it.
     HANDED_OVER = "handed_over"
     # A live worker offers the flow but has no free runner, or the flow may still come: keep the job and ask again.
     LATER = "later"

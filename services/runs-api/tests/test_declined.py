@@ -156,6 +156,18 @@ async def test_a_job_whose_workers_are_all_busy_is_asked_about_again_soon(worker
     assert shown["waiting_detail"] == "all workers of tag default that offer the flow are busy"
 
 
+async def test_a_job_that_no_worker_has_room_for_goes_to_the_end_of_the_queue(workers: Workers) -> None:
+    await workers.announce("busy", "rare", busy=True)
+    await workers.listen("busy", JOB_REFUSED)
+    first, second = [await workers.service.submit("rare") for _ in range(2)]
+    declined = (await workers.take()).model_copy(update={"has_room": False})
+    assert declined.run_id == first
+    assert await workers.decline(declined) == DeclinedAnswer(decision=HANDED_OVER)
+    assert [(await workers.take()).run_id for _ in range(2)] == [second, first]
+    assert workers.handed_over == []
+    assert (await workers.service.client.get(f"/runs/{first}/attempts")).json()["decisions"] == []
+
+
 async def test_a_job_that_nobody_can_execute_waits_a_while_and_then_names_what_is_broken(workers: Workers) -> None:
     missing = BrokenSource(place="etl.py", exc_type="ModuleNotFoundError", message="No module named 'pandas'", line=3)
     taken = BrokenSource(place="the flow other of wheel x 1.0", exc_type="FlowNameTaken", message="no")

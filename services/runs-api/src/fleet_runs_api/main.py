@@ -98,7 +98,9 @@ class RunsService:
         self._ingest = Ingest(shared, on_retry=self._relay.wake)
         self._dead_letter_ingest = DeadLetterIngest(shared)
         jobs = QueuedJobs(shared)
-        self._declined = DeclinedJobs(shared, jobs=jobs, workers=self._fleet, catalogues=self.catalogues)
+        self._declined = DeclinedJobs(
+            shared, jobs=jobs, workers=self._fleet, catalogues=self.catalogues, on_requeue=self._relay.wake
+        )
         self._expiry = Expiry(shared, jobs=jobs, declined=self._declined, on_requeue=self._relay.wake)
         unclaimed = Unclaimed(shared, queues=self._queues, workers=self._fleet, declined=self._declined)
         self._retention = Retention(shared)

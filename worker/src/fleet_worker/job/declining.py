@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 _ANSWER_SECONDS = 2.0
 _SILENCE_SECONDS = 1.0
 # They use no runner, but NATS has a limit on jobs that are in the hands of workers (200 for each tag).
-_MOST_KEPT = 64
+_MOST_KEPT = 12
 # How long a flow that a runner did not find counts as missing, although the catalogue may have it.
 _MISSING_SECONDS = 5.0
 _MOST_MISSING = 1000
 _MOST_LOADING_LOOKS = 200
 _LOADING_PAUSE_SECONDS = 0.05
 _FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,8 @@ class Declining:
                 return
             await asyncio.sleep(_LOADING_PAUSE_SECONDS)
 
-    async def ask(self, job: Job, delivery: Delivery) -> DeclinedJob | FlowNowhere:
-        """Ask runs-api; if it does not answer, it is asked again later."""
+    async def ask(self, job: Job, delivery: Delivery, *, is_kept: bool = False) -> DeclinedJob | FlowNowhere:
+        """Ask runs-api; if it does not answer, it is asked again later. `is_kept`: the job has its place here."""
         if not self._is_answered():
             return FlowNowhere()
         settings = self._settings
@@ -135,6 +135,7 @@ class Declining:
             num_delivered=delivery.num_delivered,
             reason=self.why_missing(job.flow_name)
             or f"flow {job.flow_name!r} is not known to this worker; known flows: {known}",
+            has_room=is_kept or self.has_room,
         )
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nats.aio.msg import Msg
@@ -19,7 +20,8 @@ from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
 from fleet_kit.nats.pull import ack_tokens
 
-from ..ledger import reads
+from ..ledger import outbox, reads
+from ..ledger.outbox import QueueAgain
 from ..ledger.rows import JobPlace, RunRow
 from ..live.catalogues import Catalogues
 from ..live.workers import FleetView
@@ -37,6 +39,8 @@ _TAKE_SECONDS = 0.5
 _RECORD_SECONDS = 0.5
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 1.0
+# A job that no worker keeps: at first it goes to the end of the queue at once, so that those behind it get through.
+_LONGEST_PARKED_SECONDS = 10.0
 # Until after the next request.
 _OFFERED_SECONDS = 1.5
 # A worker without a catalogue may take the job by chance; after this time it is taken not to.
@@ -56,6 +60,8 @@ class _Declining:
 
     by: set[Loaded] = field(default_factory=set)
     times: int = 0
+    # How often its job was put at the end of the queue.
+    requeued: int = 0
     seen_at: float = 0.0
     # Since when no live worker offers the flow.
     nobody_since: float | None = None
@@ -67,8 +73,17 @@ class _Declining:
 class DeclinedJobs(Part):
     """Each replica remembers the runs that it was asked about; one that two of them know may wait a little longer."""
 
-    def __init__(self, shared: Resources, *, jobs: QueuedJobs, workers: FleetView, catalogues: Catalogues) -> None:
+    def __init__(
+        self,
+        shared: Resources,
+        *,
+        jobs: QueuedJobs,
+        workers: FleetView,
+        catalogues: Catalogues,
+        on_requeue: Callable[[], None],
+    ) -> None:
         super().__init__(shared)
+        self._on_requeue = on_requeue
         self._jobs = jobs
         self._workers = workers
         self._placement = Placement(workers, catalogues)
@@ -136,7 +151,10 @@ class DeclinedJobs(Part):
             return self._count("handed_over", _HANDED_OVER)
         if (run.is_held and run.worker_id != worker_id) or run.status not in (RunStatus.PENDING, RunStatus.RUNNING):
             return self._count("as_usual", _AS_USUAL)
-        return await self._place(asked, job, worker_id, is_held=run.is_held)
+        # A new job would hide how often the run of one that kills its workers was delivered.
+        is_queued = run.status is RunStatus.PENDING and not run.is_held and not run.interruptions
+        dispatch = None if asked.has_room or not is_queued else row.dispatch
+        return await self._place(asked, job, worker_id, is_held=run.is_held, dispatch=dispatch)
 
     async def _is_honest(self, asked: Declined, worker_id: str, row: RunRow) -> bool:
         """Whether the worker serves the run's tag and names a delivery of its job; else it learns nothing of it."""
@@ -145,7 +163,10 @@ class DeclinedJobs(Part):
             return False
         return await self._jobs.is_delivery(asked.run_id, asked.ack_subject, JobPlace(tag, row.job_sequence))
 
-    async def _place(self, asked: Declined, job: Job, worker_id: str, *, is_held: bool) -> DeclinedAnswer:
+    async def _place(
+        self, asked: Declined, job: Job, worker_id: str, *, is_held: bool, dispatch: int | None
+    ) -> DeclinedAnswer:
+        """`dispatch`: the latest one, if the job is to be queued again rather than asked about later."""
         now = time.monotonic()
         declining = self._remember(asked.run_id, now)
         if (loaded := self._placement.loaded_by(worker_id)) is not None:
@@ -161,14 +182,17 @@ class DeclinedJobs(Part):
         if prospects.free and is_held:
             # Whoever gets it next may claim it only once it is given back.
             return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
-        if not is_held and await self._hand_over(asked, job, prospects):
+        if not is_held and await self._hand_over(asked, job, prospects, may_offer=dispatch is None):
             declining.back_at = 0.0
             return self._count("handed_over", _HANDED_OVER)
         declining.times += 1
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
         if prospects.is_offered:
             declining.nobody_since = None
-            return self._later(declining, delay, f"all workers of tag {job.tag} that offer the flow are busy", "busy")
+            why = f"all workers of tag {job.tag} that offer the flow are busy"
+            if dispatch is not None and await self._queue_again(asked, declining, dispatch, why):
+                return self._count("requeued", _HANDED_OVER)
+            return self._later(declining, delay, why, "busy")
         wait = self._settings.flow_wait_sec
         if prospects.is_unknown:
             wait = max(wait, _UNKNOWN_SECONDS)
@@ -177,6 +201,8 @@ class DeclinedJobs(Part):
         left = declining.nobody_since + wait - now
         if left > 0:
             why = f"no live worker of tag {job.tag} offers the flow; the run waits {left:.0f} s for one"
+            if dispatch is not None and await self._queue_again(asked, declining, dispatch, why):
+                return self._count("requeued", _HANDED_OVER)
             return self._later(declining, min(delay, left), why)
         del self._runs_declined[asked.run_id]
         error = self._placement.why_nowhere(job.flow_name, job.tag, now=time.time())
@@ -186,9 +212,22 @@ class DeclinedJobs(Part):
         declining.back_at, declining.why = time.monotonic() + delay, why
         return self._count(decision, DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=delay))
 
+    async def _queue_again(self, asked: Declined, declining: _Declining, dispatch: int, why: str) -> bool:
+        """Put the job at the end of the queue, later each time; False if another process has done so."""
+        delay = min(2.0 ** (declining.requeued - 1), _LONGEST_PARKED_SECONDS) if declining.requeued else 0.0
+        now = time.time()
+        if not await self._commits.write(outbox.requeue, QueueAgain(asked.run_id, dispatch, now + delay, now)):
+            return False
+        declining.requeued = min(declining.requeued + 1, 10)
+        declining.back_at, declining.why = time.monotonic() + delay, why
+        self._on_requeue()
+        # The delivery was checked to be one of the run's job.
+        await self._link.send(asked.ack_subject, b"+TERM")
+        return True
+
     # Workers -------------------------------------------------------------------------------------
 
-    async def _hand_over(self, asked: Declined, job: Job, prospects: Prospects) -> bool:
+    async def _hand_over(self, asked: Declined, job: Job, prospects: Prospects, *, may_offer: bool) -> bool:
         """Whether another worker has taken the job. Without a free one, a busy one may take it as soon as it can."""
         control = Control(
             kind=ControlKind.JOB, job=job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
@@ -197,7 +236,7 @@ class DeclinedJobs(Part):
             self._handed.setdefault(record.worker_id, deque()).append(time.monotonic())
             if await self._is_taken_by(record, control):
                 return True
-        if prospects.busy and not prospects.free:
+        if may_offer and prospects.busy and not prospects.free:
             # One only: two that took it would be in each other's way.
             offer = control.model_copy(update={"offered_seconds": _OFFERED_SECONDS})
             return await self._is_taken_by(prospects.busy[0], offer)

@@ -42,6 +42,14 @@ class PutOff:
     due_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class QueueAgain:
+    run_id: str
+    expected_dispatch: int
+    due_at: float
+    now: float
+
+
 @one_by_one
 def take_due(transaction: Transaction, item: TakeDue) -> list[int]:
     """Take outbox rows that are due. No other process takes them before `until`, when unsent ones are due again."""
@@ -98,6 +106,16 @@ def make_due_now(transaction: Transaction, now: float) -> None:
     """Make rows due now unless their run is scheduled: the process that was to send them has ended."""
     scheduled = select(_runs.c.run_id).where(_runs.c.run_id == _outbox.c.run_id, _runs.c.not_before.is_not(None))
     transaction.execute(update(_outbox).where(_outbox.c.due_at > now, ~scheduled.exists()).values(due_at=now))
+
+
+@one_by_one
+def requeue(transaction: Transaction, item: QueueAgain) -> bool:
+    """Queue an unfinished run again; False if another process did so already, or the run has ended."""
+    same = (_runs.c.run_id == item.run_id, _runs.c.dispatch == item.expected_dispatch, _runs.c.finished_at.is_(None))
+    if transaction.execute(select(_runs.c.run_id).where(*same).with_for_update()).first() is None:
+        return False
+    queue_again(transaction, item.run_id, due_at=item.due_at, now=item.now)
+    return True
 
 
 def queue_again(transaction: Transaction, run_id: str, *, due_at: float, now: float, **changes: Any) -> None:
