@@ -299,3 +299,19 @@ async def test_a_run_whose_deliveries_were_used_up_by_those_that_decline_it_is_q
     decisions = (await workers.service.client.get(f"/runs/{run_id}/attempts")).json()["decisions"]
     assert [decision["kind"] for decision in decisions] == ["redispatch"]
     assert "do not offer its flow" in decisions[0]["reason"]
+
+
+async def test_a_run_that_was_interrupted_is_not_queued_again_without_end(workers: Workers) -> None:
+    """Such as one that takes its worker's machine down each time: a new job would be delivered as often again."""
+    await workers.announce("busy", "rare", busy=True)
+    run_id = await workers.service.submit("rare")
+    declined = await workers.take()
+    await workers.service.claim(run_id, worker_id="busy", ack_subject=declined.ack_subject)
+    await workers.service.change(run_id, lambda run: run.hand_back(now=time.time(), interrupted=True))
+    await workers.give_back(declined)
+    for times in (2, 3):
+        declined = (await workers.take(times=times)).model_copy(update={"has_room": False})
+        assert (await workers.decline(declined)).decision is LATER
+        await workers.give_back(declined)
+    ended = await workers.service.wait_status(run_id, "FAILED")
+    assert ended["reason"] == "deliveries_exhausted"

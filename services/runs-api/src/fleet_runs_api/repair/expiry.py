@@ -140,6 +140,8 @@ class Expiry(Part):
         stored = await self._runs.read(run_id, linearizable=True, lenient=True)
         if stored is None or stored.value.status is not RunStatus.PENDING or stored.value.is_held:
             return False
+        if stored.value.interruptions:
+            return False  # it was begun: a worker that offers its flow has used up deliveries, too
         why = "workers that do not offer its flow have used up the deliveries of its job"
         wanted = Redispatch(run_id, rows[0].dispatch, forgotten=False, now=time.time(), reason=_ELSEWHERE, why=why)
         with await repairing(self._database, run_id, _ELSEWHERE):
