@@ -131,6 +131,19 @@ async def test_a_default_in_which_workers_disagree_does_not_apply(service: RunsU
     assert (run.tag, run.retry, run.deadline_at) == ("default", RETRY, None)
 
 
+async def test_defaults_hold_while_the_worker_that_has_the_flow_is_away_and_the_latest_ones_win(
+    service: RunsUnderTest,
+) -> None:
+    first = FlowDefaults(retry=RetryPolicy(max_attempts=2), tag="gpu")
+    await offer(service, flow(defaults=first), tags=["gpu"], loaded_at=1.0, silent_in=-1.0)
+    latest = FlowDefaults(retry=RETRY, tag="gpu")
+    await offer(service, flow(defaults=latest), worker_id="w2", tags=["gpu"], loaded_at=2.0, silent_in=-1.0)
+    await offer(service, flow("another"), worker_id="w3")
+    # Params are not checked meanwhile.
+    run = await service.snapshot(await service.submit("greet", params={"name": 7}))
+    assert (run.tag, run.retry) == ("gpu", RETRY)
+
+
 def _doubling() -> dict[str, Any]:
     definitions = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
     return {"$ref": "#/$defs/d0", "$defs": {**definitions, "d40": {"type": "object"}}}

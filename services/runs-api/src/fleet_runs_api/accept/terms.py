@@ -90,15 +90,23 @@ class FlowTerms:
     def _made(self, flow_name: str, tag: str | None, *, now: float) -> Terms:
         if tag is None:
             everywhere = self._catalogues.offers(flow_name, now=now)
-            tag = _agreed(offer.flow.defaults.tag for offer in everywhere) or self._default_tag
-        flows = [offer.flow for offer in self._catalogues.offers(flow_name, tag=tag, now=now)]
+            flows = [offer.flow for offer in everywhere] or self._left_behind(flow_name)
+            tag = _agreed(flow.defaults.tag for flow in flows) or self._default_tag
+        live = [offer.flow for offer in self._catalogues.offers(flow_name, tag=tag, now=now)]
+        flows = live or self._left_behind(flow_name, tag=tag)
         timeout_sec = _agreed(flow.defaults.timeout_sec for flow in flows)
         return Terms(
             tag=tag,
             retry=_agreed(flow.defaults.retry for flow in flows),
             timeout_sec=timeout_sec if timeout_sec is None or timeout_sec <= LONGEST_SPAN_SECONDS else None,
-            schemas=self._schemas_of(flows),
+            # Params are not refused for a worker that is gone: the next one may take others.
+            schemas=self._schemas_of(live),
         )
+
+    def _left_behind(self, flow_name: str, *, tag: str | None = None) -> list[FlowOffer]:
+        """What is known of a flow that no live worker offers, perhaps because the only one is restarting."""
+        latest = self._catalogues.latest_offer(flow_name, tag=tag)
+        return [] if latest is None else [latest]
 
     def _schemas_of(self, flows: list[FlowOffer]) -> tuple[ParamsSchema, ...]:
         """The schemas that are offered; none if a worker takes params that cannot be checked."""

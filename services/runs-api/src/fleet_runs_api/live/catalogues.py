@@ -56,6 +56,15 @@ class Catalogues:
             if (record := self._live(worker_id, now=now)) is not None and (tag is None or tag in record.tags)
         ]
 
+    def latest_offer(self, flow_name: str, *, tag: str | None = None) -> FlowOffer | None:
+        """The offer that was loaded last, also of a worker that is gone."""
+        found = [
+            (self._catalogues[worker_id].loaded_at, worker_id)
+            for worker_id in self._offers.get(flow_name, {})
+            if tag is None or tag in self._catalogues[worker_id].tags
+        ]
+        return self._offers[flow_name][max(found)[1]] if found else None
+
     def of_live_workers(
         self, *, now: float, tag: str | None = None
     ) -> Iterator[tuple[WorkerRecord, WorkerCatalogue]]:
