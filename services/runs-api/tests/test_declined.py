@@ -100,6 +100,10 @@ class Workers:
             reason="not here",
         )
 
+    async def find_no_job(self) -> None:
+        with pytest.raises(TimeoutError):
+            await self._jobs.fetch(1, timeout=0.3)
+
     async def decline(self, declined: Declined, *, worker_id: str = "poor") -> DeclinedAnswer:
         answer = await self.service.link.request(f"pyoco.declined.{worker_id}", declined.encode())
         return DeclinedAnswer.decode(answer.data)
@@ -313,5 +317,7 @@ async def test_a_run_that_was_interrupted_is_not_queued_again_without_end(worker
         declined = (await workers.take(times=times)).model_copy(update={"has_room": False})
         assert (await workers.decline(declined)).decision is LATER
         await workers.give_back(declined)
-    ended = await workers.service.wait_status(run_id, "FAILED")
+    # JetStream says that a job has no deliveries left when it is asked for one.
+    await workers.find_no_job()
+    ended = await workers.service.until_listed(run_id, status="FAILED")
     assert ended["reason"] == "deliveries_exhausted"
