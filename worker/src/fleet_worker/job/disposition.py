@@ -13,6 +13,8 @@ from .delivery import ACK, TERM
 
 _REASONS = frozenset(DeadLetterReason)
 _LONGEST_DECLINED_SECONDS = 1.0
+# Of a job that the worker has no room for: others of the queue get through meanwhile.
+_TIMES_WITHOUT_ROOM = 2.5
 _WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -143,8 +145,8 @@ def dispose(
         case Unrecorded():
             return Disposition(nak(max(nak_delay_sec, pause)))
         case DeclinedJob(float(retry_seconds)):
-            # runs-api wants to be asked again soon: another worker may be free any moment.
-            return Disposition(nak(max(retry_seconds, min(pause, _LONGEST_DECLINED_SECONDS))))
+            backoff = _TIMES_WITHOUT_ROOM * pause if retry_seconds else min(pause, _LONGEST_DECLINED_SECONDS)
+            return Disposition(nak(max(retry_seconds, backoff)))
         case Fenced() | DeclinedJob():
             return Disposition(None)
         case _:
