@@ -34,7 +34,7 @@ _MOST_MISSING = 1000
 _MOST_LOADING_LOOKS = 200
 _LOADING_PAUSE_SECONDS = 0.05
 _FIRST_PAUSE_SECONDS = 0.05
-_LONGEST_PAUSE_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +106,27 @@ class Declining:
         """Decide about a job before it is claimed; None: it is executed here."""
         if job.workflow_yaml is not None or self.offers(job.flow_name) or not self._is_answered():
             return None
-        if self._wheels is not None:
-            # A wheel may bring the flow.
-            await self._wheels.catch_up(time.monotonic())
-            await self._wait_for_catalogue()
-            if self.offers(job.flow_name):
-                return None
-        return await self.ask(job, delivery)
+        verdict = await self.ask(job, delivery)
+        return None if await self._may_come_by_wheel(job, verdict) else verdict
+
+    async def decline_again(self, job: Job, delivery: Delivery) -> DeclinedJob | FlowNowhere:
+        """Decide about a job that is kept. It is given back if its flow has come: it may need to wait for a runner."""
+        verdict = await self.ask(job, delivery, is_kept=True)
+        return DeclinedJob(0.0) if await self._may_come_by_wheel(job, verdict) else verdict
+
+    async def _may_come_by_wheel(self, job: Job, verdict: DeclinedJob | FlowNowhere) -> bool:
+        """Before a run ends for want of its flow, wait for wheels that may bring it: whether one has done so."""
+        if self._wheels is None:
+            return False
+        if isinstance(verdict, DeclinedJob):
+            if verdict.retry_seconds is not None:
+                self._wheels.look_soon()
+            return False
+        if verdict.error is None:
+            return False
+        await self._wheels.catch_up(time.monotonic())
+        await self._wait_for_catalogue()
+        return self.offers(job.flow_name)
 
     async def _wait_for_catalogue(self) -> None:
         """Wait until a runner has loaded the wheels in force; not for ever, because perhaps none can be started."""

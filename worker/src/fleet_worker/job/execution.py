@@ -201,7 +201,7 @@ class Execution:
                 if declining.offers(job.flow_name):
                     # It has come meanwhile: the job is taken again when a runner is free.
                     return DeclinedJob(0.0)
-                verdict = await declining.ask(job, self.deliveries[-1], is_kept=True)
+                verdict = await declining.decline_again(job, self.deliveries[-1])
         if isinstance(verdict, FlowNowhere):
             self._enter(states.offered_nowhere(self._state))
             if isinstance(self._state, NotClaimed):

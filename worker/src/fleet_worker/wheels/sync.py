@@ -40,6 +40,7 @@ _FIRST_WAIT_SECONDS = 5.0
 # Between reads, until a change that was announced is visible.
 _PAUSES_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0)
 _FIRST_PAUSE_SECONDS = 0.25
+_JUST_LOOKED_SECONDS = 1.0
 # The worker's registry record is written every few seconds: it does not list hundreds of names.
 _MOST_LISTED = 200
 
@@ -96,6 +97,11 @@ class SyncedWheels:
             self._listening = await self._link.client.subscribe(self._registry.changes_subject, cb=self._on_change)
         self._wake.set()
 
+    def look_soon(self) -> None:
+        """Have the registry's state looked at, without waiting for it, unless that was just done."""
+        if time.monotonic() - self._looked_at > _JUST_LOOKED_SECONDS:
+            self._wake.set()
+
     async def catch_up(self, since: float) -> None:
         """Wait until the registry's state at `since` (monotonic clock) is in force, or its sync has failed.
 
@@ -109,8 +115,12 @@ class SyncedWheels:
     async def keep(self) -> None:
         """Sync with the registry for ever: the only task that does."""
         await self._begin()
+        interval = self._settings.wheel_sync_interval_sec
+        due_at = time.monotonic() + interval
         while not self._stopping.is_set():
-            is_due = not await is_set_within(self._wake, self._settings.wheel_sync_interval_sec)
+            is_woken = await is_set_within(self._wake, interval)
+            if is_due := not is_woken or time.monotonic() >= due_at:
+                due_at = time.monotonic() + interval
             self._wake.clear()
             before = self._mark
             await self._look(try_again=is_due)
