@@ -179,6 +179,8 @@ class DeclinedJobs(Part):
             slots_taken=self._slots_taken,
             now=time.time(),
         )
+        if prospects.is_offered:
+            declining.nobody_since = None
         if prospects.free and is_held:
             # Whoever gets it next may claim it only once it is given back.
             return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
@@ -188,7 +190,6 @@ class DeclinedJobs(Part):
         declining.times += 1
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
         if prospects.is_offered:
-            declining.nobody_since = None
             why = f"all workers of tag {job.tag} that offer the flow are busy"
             if dispatch is not None and await self._queue_again(asked, declining, dispatch, why):
                 return self._count("requeued", _HANDED_OVER)
