@@ -153,7 +153,7 @@ class DeclinedJobs(Part):
             return self._count("as_usual", _AS_USUAL)
         # A new job would hide how often the run of one that kills its workers was delivered.
         is_queued = run.status is RunStatus.PENDING and not run.is_held and not run.interruptions
-        dispatch = None if asked.has_room or not is_queued else row.dispatch
+        dispatch = row.dispatch if is_queued else None
         return await self._place(asked, job, worker_id, is_held=run.is_held, dispatch=dispatch)
 
     async def _is_honest(self, asked: Declined, worker_id: str, row: RunRow) -> bool:
@@ -166,7 +166,7 @@ class DeclinedJobs(Part):
     async def _place(
         self, asked: Declined, job: Job, worker_id: str, *, is_held: bool, dispatch: int | None
     ) -> DeclinedAnswer:
-        """`dispatch`: the latest one, if the job is to be queued again rather than asked about later."""
+        """`dispatch`: the latest one, if the job may be queued again."""
         now = time.monotonic()
         declining = self._remember(asked.run_id, now)
         if (loaded := self._placement.loaded_by(worker_id)) is not None:
@@ -184,14 +184,14 @@ class DeclinedJobs(Part):
         if prospects.free and is_held:
             # Whoever gets it next may claim it only once it is given back.
             return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
-        if not is_held and await self._hand_over(asked, job, prospects, may_offer=dispatch is None):
+        if not is_held and await self._hand_over(asked, job, prospects, may_offer=asked.has_room or dispatch is None):
             declining.back_at = 0.0
             return self._count("handed_over", _HANDED_OVER)
         declining.times += 1
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
         if prospects.is_offered:
             why = f"all workers of tag {job.tag} that offer the flow are busy"
-            if dispatch is not None and await self._queue_again(asked, declining, dispatch, why):
+            if not asked.has_room and await self._queue_again(asked, declining, dispatch, why):
                 return self._count("requeued", _HANDED_OVER)
             return self._later(declining, delay, why, "busy")
         wait = self._settings.flow_wait_sec
@@ -202,7 +202,10 @@ class DeclinedJobs(Part):
         left = declining.nobody_since + wait - now
         if left > 0:
             why = f"no live worker of tag {job.tag} offers the flow; the run waits {left:.0f} s for one"
-            if dispatch is not None and await self._queue_again(asked, declining, dispatch, why):
+            # A worker that nothing is known of can take the job from the queue only.
+            is_wanted = prospects.is_unknown or not asked.has_room
+            longest = _LONGEST_DELAY_SECONDS if prospects.is_unknown else _LONGEST_PARKED_SECONDS
+            if is_wanted and await self._queue_again(asked, declining, dispatch, why, longest=min(left, longest)):
                 return self._count("requeued", _HANDED_OVER)
             return self._later(declining, min(delay, left), why)
         del self._runs_declined[asked.run_id]
@@ -213,9 +216,19 @@ class DeclinedJobs(Part):
         declining.back_at, declining.why = time.monotonic() + delay, why
         return self._count(decision, DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=delay))
 
-    async def _queue_again(self, asked: Declined, declining: _Declining, dispatch: int, why: str) -> bool:
-        """Put the job at the end of the queue, later each time; False if another process has done so."""
-        delay = min(2.0 ** (declining.requeued - 1), _LONGEST_PARKED_SECONDS) if declining.requeued else 0.0
+    async def _queue_again(
+        self,
+        asked: Declined,
+        declining: _Declining,
+        dispatch: int | None,
+        why: str,
+        *,
+        longest: float = _LONGEST_PARKED_SECONDS,
+    ) -> bool:
+        """Put the job at the end of the queue, later each time; False if that may not be, or was done already."""
+        if dispatch is None:
+            return False
+        delay = min(2.0 ** (declining.requeued - 1), longest) if declining.requeued else 0.0
         now = time.time()
         if not await self._commits.write(outbox.requeue, QueueAgain(asked.run_id, dispatch, now + delay, now)):
             return False
