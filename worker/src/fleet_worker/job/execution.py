@@ -273,7 +273,9 @@ class Execution:
         services, job = self._services, self._job
         if conclusion.reason is DeadLetterReason.FLOW_NOT_FOUND and job.workflow_yaml is None:
             services.declining.note_missing(job.flow_name, conclusion.error or "it was not found")
-            verdict = self._nowhere or await services.declining.ask(job, self.deliveries[-1])
+            verdict = self._nowhere
+            if verdict is None or verdict.error is None:
+                verdict = await services.declining.ask(job, self.deliveries[-1])
             if isinstance(verdict, DeclinedJob):
                 outcome = await held.hand_back()
                 return verdict if isinstance(outcome, HandedBack) else outcome
