@@ -35,6 +35,8 @@ from .telemetry.run_trace import RunTrace
 from .turn import Turn
 
 _CRASH_RETRY_SECONDS = 0.2
+# Between two requests about a job that is kept.
+_SHORTEST_PAUSE_SECONDS = 0.05
 
 _MAY_COME_BY_WHEEL = {DeadLetterReason.FLOW_NOT_FOUND, DeadLetterReason.CALLABLE_NOT_ALLOWED}
 # With any other reason, the runner has found no flow to run.
@@ -196,7 +198,7 @@ class Execution:
             if not isinstance(state := self._state, Declining):
                 return DeclinedJob(0.0)
             with declining.keeping():
-                if await is_set_within(state.given_up, verdict.retry_seconds):
+                if await is_set_within(state.given_up, max(verdict.retry_seconds, _SHORTEST_PAUSE_SECONDS)):
                     return DeclinedJob(0.0)
                 if declining.offers(job.flow_name):
                     # It has come meanwhile: the job is taken again when a runner is free.
