@@ -30,7 +30,7 @@ from .flow_schemas import (
 # writes nothing, so there is no event to wait for.
 _LOOK_SECONDS = 0.25
 _HEARTBEAT_SECONDS = 10.0
-_MOST_NAMES = 5_000
+_MOST_NAMES = 500
 _MOST_BROKEN_NAMED = 3
 _LONGEST_REASON = 500
 
