@@ -77,10 +77,14 @@ class FleetView:
             self._records.pop(key, None)
             return
         try:
-            record = self._records[key] = WorkerRecord.decode(value)
+            record = WorkerRecord.decode(value)
         except MalformedMessage as error:
             logger.warning("worker record %s cannot be read: %s", key, error)
             return
+        if record.worker_id != key:
+            logger.warning("worker record %s is ignored: it is of another worker", key)
+            return
+        self._records[key] = record
         if record.state is not WorkerState.STOPPED_GRACEFUL:
             self._on_tags(key, record.tags)
 
