@@ -110,7 +110,7 @@ class Declining:
         return None if await self._may_come_by_wheel(job, verdict) else verdict
 
     async def decline_again(self, job: Job, delivery: Delivery) -> DeclinedJob | FlowNowhere:
-        """Decide about a job that is kept. It is given back if its flow has come: it may need to wait for a runner."""
+        """Decide about a job that is kept; if its flow has come, it is given back: there may be no free runner."""
         verdict = await self.ask(job, delivery, is_kept=True)
         return DeclinedJob(0.0) if await self._may_come_by_wheel(job, verdict) else verdict
 

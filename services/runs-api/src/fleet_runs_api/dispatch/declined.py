@@ -18,7 +18,6 @@ from fleet_contracts.status import RunStatus
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import FleetError, NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.pull import ack_tokens
 
 from ..ledger import outbox, reads
 from ..ledger.outbox import QueueAgain
@@ -27,7 +26,7 @@ from ..live.catalogues import Catalogues
 from ..live.workers import FleetView
 from ..resources import Part, Resources
 from .placement import Loaded, Placement, Prospects
-from .queued_jobs import QueuedJobs
+from .queued_jobs import QueuedJobs, is_same_job
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ class DeclinedJobs(Part):
         if stored is None or job.workflow_yaml is not None:
             return self._count("as_usual", _AS_USUAL)
         run = stored.value
-        if run.is_held and run.worker_id != worker_id and _is_same_job(run.ack_subject, asked.ack_subject):
+        if run.is_held and run.worker_id != worker_id and is_same_job(run.ack_subject, asked.ack_subject):
             # A worker that was busy when it was offered the job: it has taken it since then, and will answer it.
             return self._count("handed_over", _HANDED_OVER)
         if (run.is_held and run.worker_id != worker_id) or run.status not in (RunStatus.PENDING, RunStatus.RUNNING):
@@ -295,14 +294,3 @@ class DeclinedJobs(Part):
     def _count(self, decision: str, answer: DeclinedAnswer) -> DeclinedAnswer:
         self._metrics.declined.labels(decision).inc()
         return answer
-
-
-def _is_same_job(subject: str | None, asked: str) -> bool:
-    """Whether two ack subjects, the second one checked before, are of deliveries of one job."""
-    return subject is not None and _job_of(subject) == _job_of(asked)
-
-
-def _job_of(subject: str) -> list[str]:
-    """Stream, consumer and the job's sequence in the stream."""
-    tokens = ack_tokens(subject)
-    return [*tokens[:2], *tokens[3:4]]

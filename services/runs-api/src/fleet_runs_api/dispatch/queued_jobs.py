@@ -91,3 +91,14 @@ def _run_id_of(data: bytes) -> str | None:
     except orjson.JSONDecodeError:
         return None
     return job.get("run_id") if isinstance(job, dict) else None
+
+
+def is_same_job(subject: str | None, asked: str) -> bool:
+    """Whether two ack subjects, the second one checked before, are of deliveries of one job."""
+    return subject is not None and _job_of(subject) == _job_of(asked)
+
+
+def _job_of(subject: str) -> list[str]:
+    """Stream, consumer and the job's sequence in the stream."""
+    tokens = ack_tokens(subject)
+    return [*tokens[:2], *tokens[3:4]]
