@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from nats.errors import NoRespondersError
+
 from fleet_contracts.catalogue import Catalogue
 from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.job import Job
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 # Shorter than the time after which a held run without a heartbeat counts as lost.
 _ANSWER_SECONDS = 2.0
 _SILENCE_SECONDS = 1.0
+# When nobody has listened for so long, jobs are claimed as if there were no catalogues.
+_LONGEST_SILENCE_SECONDS = 60.0
 # They use no runner, but NATS has a limit on jobs that are in the hands of workers (200 for each tag).
 _MOST_KEPT = 12
 # How long a flow that a runner did not find counts as missing, although the catalogue may have it.
@@ -67,6 +71,8 @@ class Declining:
         self._missing: dict[str, tuple[float, str]] = {}
         self._kept = 0
         self._silence = RateLimitedLog()
+        # Since when nobody listens to requests, and the last one that nobody heard, by the monotonic clock.
+        self._unheard: tuple[float, float] | None = None
 
     def offers(self, flow_name: str) -> bool:
         """Whether the flow may be here, according to the catalogue and to what runners have not found."""
@@ -159,7 +165,8 @@ class Declining:
             problem = str(error) or type(error).__name__
             level = self._silence.level("silence")
             logger.log(level, "runs-api has not said what becomes of a job of a flow that is not here: %s", problem)
-            return DeclinedJob(_SILENCE_SECONDS)
+            return FlowNowhere() if self._is_unheard(error) else DeclinedJob(_SILENCE_SECONDS)
+        self._unheard = None
         match answer.decision:
             case DeclinedDecision.HANDED_OVER:
                 return DeclinedJob(None)
@@ -167,6 +174,18 @@ class Declining:
                 return DeclinedJob(max(answer.retry_seconds, 0.0))
             case DeclinedDecision.NOT_FOUND:
                 return FlowNowhere(answer.error)
+
+    def _is_unheard(self, error: Exception) -> bool:
+        """Whether nobody has listened for a long time; an outage of NATS, or a late answer, starts the time again."""
+        if not isinstance(error.__cause__, NoRespondersError):
+            self._unheard = None
+            return False
+        now = time.monotonic()
+        since, last = self._unheard or (now, now)
+        if now - last > _LONGEST_SILENCE_SECONDS / 2:
+            since = now  # nothing was asked meanwhile
+        self._unheard = since, now
+        return now - since >= _LONGEST_SILENCE_SECONDS
 
 
 class DecliningPace:
