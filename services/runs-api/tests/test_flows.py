@@ -10,6 +10,9 @@ import pytest
 
 from fleet_contracts.catalogue import BrokenSource, FlowDefaults, FlowGraph, GraphEdge, GraphNode
 from fleet_contracts.retry import RetryPolicy
+from fleet_kit.nats import kv
+from fleet_runs_api.repair import left_catalogues
+from fleet_testkit.buckets import Bucket
 from fleet_testkit.waiting import eventually
 
 from .conftest import RunsUnderTest
@@ -162,3 +165,22 @@ async def test_a_watcher_that_comes_back_is_told_only_what_is_new(service: RunsU
         "/flows/events", params=one_second, headers={"Last-Event-ID": event_id.removeprefix("id: ")}
     )
     assert (again.status_code, again.text) == (200, "")
+
+
+async def test_the_catalogue_of_a_worker_whose_record_is_gone_is_deleted(
+    service: RunsUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_catalogues, "_INTERVAL_SECONDS", 0.0)
+    await offer(service, flow())
+    await offer(service, flow("another"), worker_id="w2")
+    parts, bucket = service.app.state.service, Bucket(service.link, "pyoco_flows")
+    tidying = parts._retention._left_catalogues
+    await kv.Bucket(service.link, "pyoco_workers").delete("w1")
+    await eventually(lambda: parts._fleet.worker("w1") is None, what="the record gone")
+
+    async def is_deleted() -> bool:
+        await tidying.delete()
+        return await bucket.get("w1") is None
+
+    await eventually(is_deleted, what="the catalogue deleted")
+    assert await bucket.get("w2") is not None

@@ -123,6 +123,11 @@ class Mirror:
             self._on_change(key, value)
         self._task = asyncio.create_task(self._follow(watcher))
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether the whole bucket was loaded, and changes of it arrive."""
+        return self._task is not None and not self._task.done()
+
     async def _load(self, watcher: KeyValue.KeyWatcher) -> tuple[dict[str, bytes], int]:
         """All values of the bucket, and the revision that they have together."""
         values: dict[str, bytes] = {}

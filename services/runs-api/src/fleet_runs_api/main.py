@@ -55,6 +55,7 @@ from .read.timeline.timeline import Timeline
 from .read.views import RunViews
 from .read.watching import Watching
 from .repair.expiry import Expiry
+from .repair.left_catalogues import LeftCatalogues
 from .repair.retention import Retention
 from .repair.sweeper import Sweeper
 from .repair.unclaimed import Unclaimed
@@ -103,7 +104,8 @@ class RunsService:
         )
         self._expiry = Expiry(shared, jobs=jobs, declined=self._declined, on_requeue=self._relay.wake)
         unclaimed = Unclaimed(shared, queues=self._queues, workers=self._fleet, declined=self._declined)
-        self._retention = Retention(shared)
+        left_catalogues = LeftCatalogues(shared, workers=self._fleet, catalogues=self.catalogues)
+        self._retention = Retention(shared, left_catalogues=left_catalogues)
         self._sweeper = Sweeper(shared, relay=self._relay, expiry=self._expiry, jobs=jobs, unclaimed=unclaimed)
 
         accepted = AcceptedRuns(self._database)

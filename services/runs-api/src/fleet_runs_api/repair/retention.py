@@ -10,6 +10,7 @@ from ..ledger import reads
 from ..loop import Loop
 from ..resources import Resources
 from . import removal
+from .left_catalogues import LeftCatalogues
 
 logger = logging.getLogger(__name__)
 
@@ -20,8 +21,9 @@ _LONGEST_PAUSE_SECONDS = 10.0
 class Retention(Loop):
     interruption = "tidying was interrupted"
 
-    def __init__(self, shared: Resources) -> None:
+    def __init__(self, shared: Resources, *, left_catalogues: LeftCatalogues) -> None:
         super().__init__(shared)
+        self._left_catalogues = left_catalogues
         self.pause_seconds = min(_LONGEST_PAUSE_SECONDS, max(self._settings.runs_kv_retention_sec / 10, 0.1))
 
     async def round(self) -> float:
@@ -31,6 +33,7 @@ class Retention(Loop):
         """One small step of each kind; True if there is more to do right away."""
         released = await self._release_from_kv()
         purged = await self._purge_ledger()
+        await self._left_catalogues.delete()
         await self._commits.write(removal.forget_old_keys, time.time() - self._settings.idempotency_key_ttl_sec)
         return _PAGE in (released, purged)
 
