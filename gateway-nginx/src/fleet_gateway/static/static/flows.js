@@ -175,15 +175,21 @@ function flowDetail(flow, back) {
 
 // --- Parameters
 
+// A schema is what a worker says: any part of it may be of another kind than expected.
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const listOf = (value) => (Array.isArray(value) ? value : []);
+const objectOf = (value) => (isObject(value) ? value : {});
+
 function params(schema) {
-  if (!schema) return [el("p", { className: "faint" }, t("params_unknown"))];
-  const required = new Set(schema.required ?? []);
-  const names = Object.keys(schema.properties ?? {});
+  if (!isObject(schema)) return [el("p", { className: "faint" }, t("params_unknown"))];
+  const required = new Set(listOf(schema.required));
+  const properties = objectOf(schema.properties);
+  const names = Object.keys(properties);
   const lines = names.map((name) => {
-    const property = schema.properties[name];
+    const property = objectOf(properties[name]);
     const value = property.default === undefined ? null : el("code", {}, ` = ${JSON.stringify(property.default)}`);
     const mark = required.has(name) ? el("span", { className: "badge required" }, t("required")) : null;
-    const about = property.description ? el("div", { className: "hint" }, property.description) : null;
+    const about = property.description ? el("div", { className: "hint" }, String(property.description)) : null;
     return el("li", {}, el("code", { className: "name" }, name), el("code", { className: "faint" }, `: ${typeText(property, schema)}`), value, " ", mark, about);
   });
   const others = schema.additionalProperties === false ? null : el("p", { className: "hint" }, t("params_others"));
@@ -194,15 +200,15 @@ const MOST_LEVELS = 4;
 
 /** The type of a part of a schema, in a few words. */
 function typeText(part, schema, level = 0) {
-  if (typeof part !== "object" || part === null || level > MOST_LEVELS) return "…";
+  if (!isObject(part) || level > MOST_LEVELS) return "…";
   const within = (inner) => typeText(inner, schema, level + 1);
-  if (part.$ref) return within(schema.$defs?.[String(part.$ref).replace("#/$defs/", "")]);
+  if (part.$ref) return within(objectOf(schema.$defs)[String(part.$ref).replace("#/$defs/", "")]);
   const choices = part.anyOf ?? part.oneOf;
-  if (choices) return choices.map(within).join(" | ");
-  if (part.enum) return part.enum.map((value) => JSON.stringify(value)).join(" | ");
+  if (Array.isArray(choices)) return choices.map(within).join(" | ");
+  if (Array.isArray(part.enum)) return part.enum.map((value) => JSON.stringify(value)).join(" | ");
   if ("const" in part) return JSON.stringify(part.const);
   if (part.type === "array" && part.items) return `array of ${within(part.items)}`;
-  if (part.type === "object" && part.properties) return `{${Object.keys(part.properties).join(", ")}}`;
+  if (part.type === "object" && isObject(part.properties)) return `{${Object.keys(part.properties).join(", ")}}`;
   const type = Array.isArray(part.type) ? part.type.join(" | ") : (part.type ?? "any");
   return part.format ? `${type} (${part.format})` : type;
 }
@@ -211,9 +217,10 @@ const EMPTY = { string: "", integer: 0, number: 0, boolean: false, array: [], ob
 
 /** Params to begin with: the defaults, and an empty value for each that is required. */
 function exampleOf(schema) {
-  const required = new Set(schema?.required ?? []);
-  const known = Object.entries(schema?.properties ?? {}).filter(([name, part]) => required.has(name) || part.default !== undefined);
-  return Object.fromEntries(known.map(([name, part]) => [name, part.default ?? part.enum?.[0] ?? EMPTY[part.type] ?? null]));
+  const required = new Set(listOf(schema?.required));
+  const all = Object.entries(objectOf(schema?.properties)).map(([name, part]) => [name, objectOf(part)]);
+  const known = all.filter(([name, part]) => required.has(name) || part.default !== undefined);
+  return Object.fromEntries(known.map(([name, part]) => [name, part.default ?? listOf(part.enum)[0] ?? EMPTY[part.type] ?? null]));
 }
 
 function defaults({ retry, timeout_sec: timeout, tag }) {
