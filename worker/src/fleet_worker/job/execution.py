@@ -275,9 +275,9 @@ class Execution:
         services, job = self._services, self._job
         if conclusion.reason is DeadLetterReason.FLOW_NOT_FOUND and job.workflow_yaml is None:
             services.declining.note_missing(job.flow_name, conclusion.error or "it was not found")
-            verdict = self._nowhere
-            if verdict is None or verdict.error is None:
-                verdict = await services.declining.ask(job, self.deliveries[-1])
+            is_decided = self._nowhere is not None and self._nowhere.error is not None
+            asked = None if is_decided else await services.declining.ask(job, self.deliveries[-1])
+            verdict = asked or self._nowhere or FlowNowhere()
             if isinstance(verdict, DeclinedJob):
                 outcome = await held.hand_back()
                 return verdict if isinstance(outcome, HandedBack) else outcome
