@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from nats.aio.msg import Msg
@@ -17,8 +18,12 @@ from fleet_kit.nats.resources import ensure_bucket
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
-from fleet_worker.job.declining import DecliningPace
+from fleet_worker.job import declining
+from fleet_worker.job.declining import Declining, DecliningPace, FlowNowhere
+from fleet_worker.job.delivery import Delivery
 from fleet_worker.job.disposition import DeclinedJob, HandedBack
+from fleet_worker.pool.pool import RunnerPool
+from fleet_worker.settings import WorkerSettings
 
 from .conftest import Desk, WorkerProcess
 
@@ -236,3 +241,20 @@ def test_the_pace_slows_down_while_all_jobs_are_declined_and_recovers_at_once() 
     assert pace.seconds_left(now=now) == 0.0
     pace.note(busy, now=now)
     assert round(pace.seconds_left(now=now), 3) == 0.05
+
+
+async def test_jobs_are_claimed_again_when_nobody_has_listened_for_long(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(declining, "_LONGEST_SILENCE_SECONDS", 0.2)
+    settings = WorkerSettings(nats_url=desk.settings.nats_url, worker_id="w9")
+    asking = Declining(desk.link, settings, cast(RunnerPool, None), is_answered=lambda: True)
+    job = desk.job("rare")
+    reply = ack_subject(settings.work_stream, settings.work_durable("default"), 9, 9)
+    delivery = Delivery.handed_over(job, subject=settings.work_subject("default"), reply=reply, num_delivered=1)
+    assert await asking.ask(job, delivery) == DeclinedJob(1.0)
+
+    async def is_claimed() -> bool:
+        return await asking.ask(job, delivery) == FlowNowhere()
+
+    await eventually(is_claimed, within=5, what="the end of the patience")
