@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 # Shorter than the time after which a held run without a heartbeat counts as lost.
 _ANSWER_SECONDS = 2.0
 _SILENCE_SECONDS = 1.0
-# When nobody has listened for so long, jobs are claimed as if there were no catalogues.
-_LONGEST_SILENCE_SECONDS = 60.0
+# When nobody has listened for so long, runs-api is of a version without catalogues, and jobs are claimed as they were
+# then. An outage of runs-api must not end runs that another worker could execute.
+_LONGEST_SILENCE_SECONDS = 3600.0
 # They use no runner, but NATS has a limit on jobs that are in the hands of workers (200 for each tag).
 _MOST_KEPT = 12
 # How long a flow that a runner did not find counts as missing, although the catalogue may have it.
