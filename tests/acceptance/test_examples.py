@@ -128,6 +128,17 @@ def test_a_submit_whose_params_do_not_fit_is_refused_with_the_field_before_anyth
     assert run["tasks"] == {}
 
 
+def test_a_loop_shows_each_iteration(stack: Stack) -> None:
+    [run] = wait_ended(stack.client, [submit(stack.client, "branching", items=["a cup", "a spoon", "a pot"])])
+    record = run["task_records"]["pack"]
+    assert record["iteration_count"] == 3
+    assert [(one["index"], one["item"], one["state"]) for one in record["iterations"]] == [
+        (0, "a cup", "SUCCEEDED"),
+        (1, "a spoon", "SUCCEEDED"),
+        (2, "a pot", "SUCCEEDED"),
+    ]
+
+
 def test_a_flow_gets_the_libraries_of_its_folder_and_what_it_says_is_kept(etl: Stack) -> None:
     run_id = submit(etl.client, "etl", since="2026-03-03")
     [run] = wait_ended(etl.client, [run_id])
