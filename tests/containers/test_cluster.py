@@ -213,7 +213,7 @@ def test_every_stream_and_queue_is_on_three_servers(cluster: Cluster) -> None:
     cluster.wait_whole()
     streams = cluster.streams("nats-1")
     assert streams
-    assert len(streams) == 8
+    assert len(streams) == 9
     assert {name: stream["config"]["num_replicas"] for name, stream in streams.items()} == dict.fromkeys(streams, 3)
     [queue] = streams["PYOCO_WORK"]["consumer_detail"]
     assert (queue["name"], len(queue["cluster"]["replicas"])) == ("pyoco_workers_default", 2)

@@ -44,8 +44,8 @@ def test_an_image_holds_one_part_and_nothing_that_builds_or_tests(composed: Comp
         PARTS[service],
     }
     assert ask(composed, service, "python", "-c", TESTED_WITH) == ""
-    # A worker installs wheels, with an installer of its own.
-    tools = [tool for tool in BUILD_TOOLS if service != "worker" or not tool.startswith("pip")]
+    # A worker installs wheels, and the libraries of flows, with installers of its own.
+    tools = [tool for tool in BUILD_TOOLS if service != "worker" or not tool.startswith(("pip", "uv"))]
     found = ask(composed, service, "sh", "-c", f"for tool in {' '.join(tools)}; do command -v $tool; done; true")
     assert found == ""
     assert ask(composed, service, "sh", "-c", "ls -d /usr/local/lib/python3.*/site-packages/pip || true") == ""
