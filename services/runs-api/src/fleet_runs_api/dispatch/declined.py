@@ -207,7 +207,7 @@ class DeclinedJobs(Part):
             if is_wanted and await self._queue_again(asked, declining, dispatch, why, longest=min(left, longest)):
                 return self._count("requeued", _HANDED_OVER)
             return self._later(declining, min(delay, left), why)
-        del self._runs_declined[asked.run_id]
+        self._runs_declined.pop(asked.run_id, None)
         error = self._placement.why_nowhere(job.flow_name, job.tag, now=time.time())
         return self._count("not_found", DeclinedAnswer(decision=DeclinedDecision.NOT_FOUND, error=error))
 
