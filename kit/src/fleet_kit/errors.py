@@ -54,13 +54,18 @@ class FleetError(Exception):
         self.meta = meta
         super().__init__(self.message)
 
+    @classmethod
+    def status_of_class(cls) -> int:
+        """The HTTP status that answers every error of this class."""
+        if cls.status is not None:
+            return cls.status
+        if cls.problem is not None and cls.problem.http_status is not None:
+            return cls.problem.http_status
+        return 500
+
     @property
     def http_status(self) -> int:
-        if self.status is not None:
-            return self.status
-        if self.problem is not None and self.problem.http_status is not None:
-            return self.problem.http_status
-        return 500
+        return self.status_of_class()
 
     @property
     def field_names(self) -> list[str]:

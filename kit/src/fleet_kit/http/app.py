@@ -29,7 +29,7 @@ from ..logs.events import log_request
 from ..logs.failures import failure_meta, meta_of_code
 from ..logs.setup import elapsed_ms, exception_fields, log_context, problem_fields
 from ..telemetry.tracing import UNTRACED
-from .openapi import ERROR_RESPONSES
+from .openapi import ERROR_RESPONSES, lift_definitions
 from .query_parameters import known_parameters, refuse_parameters_beside, refuse_unknown_parameters
 from .request_metrics import INTERNAL_PATHS, RequestMetrics, is_stream
 from .request_spans import RequestSpans
@@ -174,6 +174,12 @@ class ServiceApp(FastAPI):
     readiness: Readiness
     request_metrics: RequestMetrics
     express: dict[tuple[str, str], ASGIApp]
+
+    def openapi(self) -> dict[str, Any]:
+        if not self.openapi_schema:
+            lift_definitions(super().openapi())
+        assert self.openapi_schema is not None
+        return self.openapi_schema
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self.express.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
