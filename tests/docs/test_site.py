@@ -4,18 +4,12 @@ import re
 import subprocess
 from pathlib import Path
 
-from fleet_testkit.documents.generated import PAGES
 from fleet_testkit.documents.site_hooks import in_site
 
 ROOT = Path(__file__).parents[2]
 
 # Addresses that a browser loads by itself, unlike those of links.
 _LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"([^\"]+)\"|<link\b[^>]*\bhref=\"([^\"]+)\"")
-
-
-def test_the_generated_pages_are_up_to_date() -> None:
-    stale = [name for name, generate in PAGES.items() if (ROOT / name).read_text() != generate()]
-    assert not stale, "run ./fleet docs --write-reference"
 
 
 def test_the_site_is_built_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:

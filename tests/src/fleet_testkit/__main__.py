@@ -77,6 +77,7 @@ CHECKS = (
     Step("format (ruff)", _module("ruff", "format", "--check", "--quiet", "."), 2),
     Step("types (mypy, strict)", _module("mypy", *(word for p in PACKAGES for word in ("-p", p))), 10),
     Step("layers (import-linter)", [str(Path(sys.executable).parent / "lint-imports"), "--no-logo"], 3),
+    Step("generated files are up to date", _module("fleet_testkit.documents", "--check-reference"), 4),
     Step(
         "migrations make the models' tables",
         _module(

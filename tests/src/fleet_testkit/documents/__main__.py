@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .generated import ROOT, write_generated
+from .generated import ROOT, stale, write_generated
 
 _DEFAULT_FOLDER = ".fleet/site"
 
@@ -17,6 +17,11 @@ def main() -> int:
         for page in write_generated():
             print(f"wrote {page}")
         return 0
+    if options.check_reference:
+        names = stale()
+        if names:
+            print(f"{' and '.join(names)}: not what the code makes now; run ./fleet docs --write-reference")
+        return 1 if names else 0
     if options.write_screenshot:
         # Playwright takes its time to import.
         from .screenshot import write_screenshot
@@ -47,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--serve", action="store_true", help="serve it on this machine instead, and follow changes")
     parser.add_argument("--port", type=int, default=8010, help="of --serve (default: %(default)s)")
     parser.add_argument(
-        "--write-reference", action="store_true", help="write the pages that are generated from the code, then exit"
+        "--write-reference", action="store_true", help="write the files that are generated from the code, then exit"
+    )
+    parser.add_argument(
+        "--check-reference", action="store_true", help="fail if one of them is not what the code makes now"
     )
     parser.add_argument(
         "--write-screenshot",
