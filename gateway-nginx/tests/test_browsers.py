@@ -53,7 +53,7 @@ def test_a_host_that_it_knows_is_answered_however_it_is_spelled(named_gateway: G
     ],
 )
 def test_a_host_that_it_does_not_know_is_421_whatever_is_asked(named_gateway: Gateway, host: str) -> None:
-    for path in ("/", "/static/app.js", "/health", "/runs", "/metrics", "/nowhere"):
+    for path in ("/", "/static/app.js", "/docs", "/openapi.json", "/health", "/runs", "/metrics", "/nowhere"):
         status, headers, body = ask(named_gateway, f"GET {path} HTTP/1.1", f"Host: {host}")
         assert (status, headers["content-type"]) == (421, "application/json")
         assert json.loads(body) == envelope(status=421, message=HOST_REFUSAL, request_id="b-1")

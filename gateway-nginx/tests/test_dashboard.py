@@ -2,12 +2,18 @@
 
 import json
 import re
+from hashlib import sha256
 
 import pytest
 
 from fleet_gateway.config import STATIC_DIR
 
-FILES = sorted(path for path in STATIC_DIR.rglob("*") if path.is_file())
+# Ours: neither what is generated nor what is of others.
+FILES = sorted(
+    path
+    for path in STATIC_DIR.rglob("*")
+    if path.is_file() and path.name != "openapi.json" and "vendor" not in path.relative_to(STATIC_DIR).parts
+)
 SCRIPTS = [path for path in FILES if path.suffix == ".js"]
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -31,6 +37,9 @@ def texts() -> dict[str, set[str]]:
         ("/static/config.js", "text/javascript; charset=utf-8"),
         ("/static/style.css", "text/css; charset=utf-8"),
         ("/static/favicon.svg", "image/svg+xml"),
+        ("/docs", "text/html; charset=utf-8"),
+        ("/static/vendor/swagger-ui/swagger-ui.css", "text/css; charset=utf-8"),
+        ("/openapi.json", "application/json"),
     ],
 )
 def test_a_file_is_served_to_anybody_and_asked_for_again_after_an_upgrade(shared_gateway, path, content_type):
@@ -41,10 +50,11 @@ def test_a_file_is_served_to_anybody_and_asked_for_again_after_an_upgrade(shared
     assert answer.headers["cache-control"] == "no-cache"
 
 
-def test_everything_the_page_names_is_there(shared_gateway):
+@pytest.mark.parametrize(("page", "script"), [("/", "/static/app.js"), ("/docs", "/static/docs.js")])
+def test_everything_a_page_names_is_there(shared_gateway, page, script):
     with shared_gateway.client(None) as client:
-        named = re.findall(r'(?:src|href)="(/[^"]+)"', client.get("/").text)
-        assert "/static/app.js" in named
+        named = re.findall(r'(?:src|href)="(/[^"]+)"', client.get(page).text)
+        assert script in named
         assert {path: client.get(path).status_code for path in named} == dict.fromkeys(named, 200)
         for script in SCRIPTS:
             for imported in re.findall(r'from "\./([^"]+)"', script.read_text()):
@@ -65,7 +75,9 @@ def test_the_page_gets_its_language_and_the_header_of_the_key(start_gateway, mon
     assert json.loads(found.group(1)) == {"lang": lang, "apiKeyHeader": "X-Fleet-Key"}
 
 
-@pytest.mark.parametrize("path", ["/", "/static/app.js", "/health", "/runs", "/nothing", "/static/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/static/app.js", "/openapi.json", "/docs/x", "/health", "/runs", "/nothing", "/static/nothing"]
+)
 @pytest.mark.parametrize("key", ["good", None, "bad"])
 def test_every_answer_carries_the_security_headers_once(shared_gateway, path, key):
     with shared_gateway.client(key) as client:
@@ -75,6 +87,24 @@ def test_every_answer_carries_the_security_headers_once(shared_gateway, path, ke
     assert headers.get_list("x-frame-options") == ["DENY"]
     assert headers.get_list("referrer-policy") == ["no-referrer"]
     assert headers.get_list("server") == ["nginx"]
+
+
+@pytest.mark.parametrize("path", ["/docs", "/docs?x=1"])
+def test_the_page_of_the_api_may_also_show_images_that_are_part_of_a_style(shared_gateway, path):
+    with shared_gateway.client(None) as client:
+        headers = client.get(path).headers
+    assert headers.get_list("content-security-policy") == [POLICY.replace("img-src 'self'", "img-src 'self' data:")]
+
+
+def test_vendored_files_are_those_that_the_list_names():
+    folder = STATIC_DIR / "static" / "vendor"
+    listed = {
+        name: digest
+        for part in json.loads((folder / "vendored.json").read_text())
+        for name, digest in part["files"].items()
+    }
+    there = [path for path in folder.rglob("*") if path.is_file() and path.name != "vendored.json"]
+    assert {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in there} == listed
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
@@ -98,8 +128,8 @@ def test_both_languages_say_the_same_things():
 
 
 def test_every_text_that_is_used_exists():
-    page = (STATIC_DIR / "index.html").read_text()
-    used = set(re.findall(r'data-(?:text|label)="(\w+)"', page))
+    pages = [path.read_text() for path in FILES if path.suffix == ".html"]
+    used = {name for page in pages for name in re.findall(r'data-(?:text|label)="(\w+)"', page)}
     for script in SCRIPTS:
         used |= set(re.findall(r'\bt\("(\w+)"', script.read_text()))
     assert used <= texts()["en"]

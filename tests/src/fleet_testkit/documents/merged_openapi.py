@@ -33,14 +33,14 @@ _METHODS = ("get", "post", "patch", "put", "delete")
 KEY_SCHEME = "apiKey"
 
 _ABOUT = """\
-Every route of the gateway. Bodies are JSON in UTF-8, times are unix seconds. Answers grow by addition: ignore fields that
-you do not know. A query parameter that a route does not know is refused.
+Every route of the gateway. Bodies are JSON in UTF-8, times are unix seconds. Answers grow by addition: ignore fields
+that you do not know. A query parameter that a route does not know is refused.
 
 Every answer has the header `X-Request-Id`: the id of the request, if it had a good one, or a new one. Every error has
 the same body, `ErrorBody`; `error.meta.err_id` names the problem.
 
-With authentication on, every route but `GET /health` needs an API key with the scope that its security names; a key with
-the scope `admin` may do everything."""
+With authentication on, every route but `GET /health` needs an API key with the scope that its security names; a key
+with the scope `admin` may do everything."""
 
 # Answers that the gateway gives, or every service alike.
 _SHARED = {
@@ -59,8 +59,8 @@ _SHARED = {
     ),
     "default": (
         "Problem",
-        "Any other problem: 400 and 431 of a malformed request, 421 of a host that the gateway does not know, 500 of a "
-        "bug, 502 and 504 of a service that is restarting.",
+        "Any other problem: 400 and 431 of a malformed request, 421 of a host that the gateway does not know, "
+        "500 of a bug, 502 and 504 of a service that is restarting.",
     ),
 }
 _ERROR_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
@@ -94,12 +94,11 @@ def merged_openapi() -> Document:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "pyoco-fleet",
+            "title": "pyoco-fleet API",
             "version": tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"],
             "description": _ABOUT,
             "license": {"name": "MIT", "identifier": "MIT"},
         },
-        "servers": [{"url": "/", "description": "the gateway that this document comes from"}],
         "tags": [{"name": title} for title, _ in AREAS],
         "paths": {path: paths[path] for path in ordered},
         "components": {
@@ -112,7 +111,7 @@ def merged_openapi() -> Document:
                     "type": "apiKey",
                     "in": "header",
                     "name": "X-API-Key",
-                    "description": "Needed with `PYOCO_HTTP_AUTH_MODE=api_key`; without authentication it is ignored. "
+                    "description": "Needed with `PYOCO_HTTP_AUTH_MODE=api_key`, else ignored. "
                     "`PYOCO_HTTP_API_KEY_HEADER` gives the header another name.",
                 }
             },
@@ -151,7 +150,7 @@ def _operation(found: Mapping[str, Any], path: str, scope: Scope | None, named: 
     text = found.get("description") or f"{found['summary']}."
     operation: Document = {
         "tags": [AREAS[_area(path)][0]],
-        "summary": text.partition("\n\n")[0].partition(". ")[0].rstrip("."),
+        "summary": text.partition("\n\n")[0].partition(". ")[0].rstrip(".").replace("`", ""),
         "description": text if scope is None else f"{text}\n\nScope: `{scope.value}`.",
         "operationId": name,
         # Names of scopes are allowed here since OpenAPI 3.1.
