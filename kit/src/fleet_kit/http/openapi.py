@@ -71,15 +71,10 @@ def event_stream(**events: type[BaseModel]) -> dict[str, Any]:
         }
         for kind, model in events.items()
     ]
-    # As a whole it is text; `contentSchema` says what the text is made of.
-    schema = {
-        "type": "string",
-        "contentMediaType": "text/event-stream",
-        "contentSchema": {"type": "array", "items": {"oneOf": shapes}},
-    }
+    # OpenAPI 3.1 has no schema for the items of a stream; tools take that of the content for that of one event.
     return {
         "description": "\n".join(["Server-sent events; the data of each is JSON on one line.", "", *about]),
-        "content": {"text/event-stream": {"schema": schema}},
+        "content": {"text/event-stream": {"schema": {"description": "One event.", "oneOf": shapes}}},
     }
 
 

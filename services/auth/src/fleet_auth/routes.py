@@ -9,7 +9,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http.app import fleet_error_response, new_router
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import Admin, Identity
-from fleet_kit.http.openapi import json_body
+from fleet_kit.http.openapi import json_body, refusals
 
 from .authentication import Authenticate
 from .errors import ApiKeyInvalid, ApiKeyRequired, KeyNotFound, KeysNeedAuthentication
@@ -92,14 +92,14 @@ def key_routes(keys: Keys) -> APIRouter:
         )
         return KeyList(items=[KeyView.of(record) for record in page], next_cursor=next_cursor)
 
-    @router.get("/{key_id}", response_model=KeyView)
+    @router.get("/{key_id}", response_model=KeyView, responses=refusals(KeyNotFound))
     async def read_key(_: Operator, key_id: str) -> KeyView:
         """One key, without the key itself."""
         if (record := keys.get(key_id)) is None:
             raise KeyNotFound(key_id=key_id)
         return KeyView.of(record)
 
-    @router.post("/{key_id}/revoke", response_model=KeyView)
+    @router.post("/{key_id}/revoke", response_model=KeyView, responses=refusals(KeyNotFound))
     async def revoke_key(_: Operator, key_id: str) -> KeyView:
         """Revoke a key: it is refused within three seconds. Revoking it again changes nothing."""
         return KeyView.of(await revoke(keys, key_id))

@@ -9,11 +9,12 @@ from fastapi.responses import Response
 from fleet_contracts.wheel import WheelActor, WheelEvent, WheelSource
 from fleet_kit.http.app import new_router
 from fleet_kit.http.identity import Identity, WheelsReader, WheelsWriter
-from fleet_kit.http.openapi import ErrorBody, form_body
+from fleet_kit.http.openapi import ErrorBody, form_body, refusals
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.objects import ObjectStore
 
 from .downloading import send
+from .errors import UploadAbandoned, VersionNotNewer, WheelNotFound, WheelTooLarge
 from .history import History
 from .metrics import Metrics
 from .registry import Registry
@@ -22,24 +23,14 @@ from .upload import receive
 
 _LONGEST_HEADER = 256
 
-
-def _problem(description: str) -> dict[str, Any]:
-    return {"model": ErrorBody, "description": description}
-
-
+_NO_WHEEL = refusals(WheelNotFound)
 _FILE = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
 _DOWNLOAD_ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "The wheel.", **_FILE},
     206: {"description": "The part of it that `Range` asks for.", **_FILE},
     304: {"description": "The caller has it already: `If-None-Match` names its ETag."},
-    404: _problem("There is no such wheel."),
-    416: _problem("The wheel has no such part."),
-}
-
-
-_UPLOAD_ANSWERS: dict[int | str, dict[str, Any]] = {
-    409: _problem("A wheel of the same or a newer version is registered."),
-    413: _problem("The wheel is larger than allowed."),
+    **_NO_WHEEL,
+    416: {"model": ErrorBody, "description": "The wheel has no such part."},
 }
 
 
@@ -61,7 +52,11 @@ def wheels_routes(
         link.require()
         return [Wheel.of(stored, store.bucket) for stored in await registry.wheels()]
 
-    @router.post("/wheels", responses=_UPLOAD_ANSWERS, openapi_extra=form_body(UPLOAD_FORM))
+    @router.post(
+        "/wheels",
+        responses=refusals(UploadAbandoned, VersionNotNewer, WheelTooLarge),
+        openapi_extra=form_body(UPLOAD_FORM),
+    )
     async def upload_wheel(request: Request, caller: WheelsWriter) -> Wheel:
         """Register a wheel that is newer than every registered one of its package."""
         link.require()
@@ -96,7 +91,7 @@ def wheels_routes(
             metrics.downloads.inc()
         return answer
 
-    @router.delete("/wheels/{wheel_name}", responses={404: _problem("There is no such wheel.")})
+    @router.delete("/wheels/{wheel_name}", responses=_NO_WHEEL)
     async def delete_wheel(request: Request, wheel_name: str, caller: WheelsWriter) -> Deleted:
         """Take a wheel out of the registry; workers drop it at their next sync. The history keeps it."""
         link.require()

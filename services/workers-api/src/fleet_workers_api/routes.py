@@ -11,13 +11,28 @@ from fastapi.responses import Response, StreamingResponse
 from fleet_kit.http.app import JsonResponse, new_router, sse_event
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import WorkersReader, WorkersWriter
-from fleet_kit.http.openapi import json_body
+from fleet_kit.http.openapi import event_stream, json_body, refusals
 
+from .errors import WorkerNotFound
 from .listing import Selection, select_workers
 from .operators import Operators
 from .registry import Registry
-from .schemas import EventsQuery, Worker, WorkerDetail, WorkerPatch, WorkerPatched, detail_json, summary_json
+from .schemas import (
+    AllWorkers,
+    EventsQuery,
+    Worker,
+    WorkerChanged,
+    WorkerDetail,
+    WorkerPatch,
+    WorkerPatched,
+    WorkerRemoved,
+    WorkersUnchanged,
+    detail_json,
+    summary_json,
+)
 from .watching import Changed, Everything, Gone, News, Watching
+
+_NO_WORKER = refusals(WorkerNotFound)
 
 
 def workers_routes(registry: Registry, operators: Operators, watching: Watching) -> APIRouter:
@@ -31,7 +46,15 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
         )
         return JsonResponse([orjson.Fragment(summary_json(record, state)) for record, state in selected])
 
-    @router.get("/workers/events", response_class=StreamingResponse)
+    @router.get(
+        "/workers/events",
+        response_class=StreamingResponse,
+        responses={
+            200: event_stream(
+                workers=AllWorkers, worker=WorkerChanged, removed=WorkerRemoved, heartbeat=WorkersUnchanged
+            )
+        },
+    )
     async def watch_workers(
         _: WorkersReader,
         query: Annotated[EventsQuery, Query()],
@@ -48,25 +71,25 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
 
         return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
-    @router.get("/workers/{worker_id}", response_model=WorkerDetail)
+    @router.get("/workers/{worker_id}", response_model=WorkerDetail, responses=_NO_WORKER)
     async def read_worker(worker_id: str, _: WorkersReader) -> Response:
         """One worker with its flows and its machine."""
         record = registry.record(worker_id)
         return _json(detail_json(record, registry.state_of(record)))
 
-    @router.patch("/workers/{worker_id}", openapi_extra=json_body(WorkerPatch))
+    @router.patch("/workers/{worker_id}", responses=_NO_WORKER, openapi_extra=json_body(WorkerPatch))
     async def patch_worker(worker_id: str, request: Request, _: WorkersWriter) -> WorkerPatched:
         """Hide a worker from lists, or show it again."""
         wanted = await read(WorkerPatch, request)
         record = await operators.hide(worker_id, wanted.hidden)
         return WorkerPatched(worker_id=worker_id, hidden=record.hidden, updated_at=time.time())
 
-    @router.post("/workers/{worker_id}/drain", response_model=Worker)
+    @router.post("/workers/{worker_id}/drain", response_model=Worker, responses=_NO_WORKER)
     async def drain_worker(worker_id: str, _: WorkersWriter) -> Response:
         """The worker finishes what it has begun and takes nothing new."""
         return await _drain(worker_id, wanted=True)
 
-    @router.post("/workers/{worker_id}/resume", response_model=Worker)
+    @router.post("/workers/{worker_id}/resume", response_model=Worker, responses=_NO_WORKER)
     async def resume_worker(worker_id: str, _: WorkersWriter) -> Response:
         """The worker takes jobs again."""
         return await _drain(worker_id, wanted=False)

@@ -64,6 +64,33 @@ class WorkerDetail(Worker):
     machine: Machine
 
 
+class AllWorkers(BaseModel):
+    """All workers, at first and when it is not known what a client has missed; it has an id."""
+
+    workers: list[Worker]
+    ts: float
+
+
+class WorkerChanged(BaseModel):
+    """A worker that is new or has changed; it has an id."""
+
+    worker: Worker
+    ts: float
+
+
+class WorkerRemoved(BaseModel):
+    """A worker that is gone or hidden; it has an id."""
+
+    worker_id: str
+    ts: float
+
+
+class WorkersUnchanged(BaseModel):
+    """Nothing has changed for some seconds."""
+
+    ts: float
+
+
 # Timestamps that advance although nothing else has changed.
 _HEARTBEATS: Any = {
     "last_seen_at": True,

@@ -1,12 +1,33 @@
-"""Shared by the routes: the idempotency key of a request, and responses of JSON that is already encoded."""
+"""Shared by the routes: idempotency keys, responses of encoded JSON, and the descriptions of both."""
 
 import re
+from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
+from fleet_kit.http.openapi import refusals
+
 from ..accept.idempotency import KEY_PATTERN
+from ..errors import IdempotencyConflict, RunNotFound, SubmissionTooLarge
+
+# The `responses` of routes of one run, and of those that submit.
+NO_RUN = refusals(RunNotFound)
+NOT_SUBMITTED = refusals(IdempotencyConflict, SubmissionTooLarge)
+
+# The `openapi_extra` of routes that submit: the header is read by hand.
+IDEMPOTENCY_KEY: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "required": False,
+            "description": "a submit that is repeated with its key gets its first answer",
+            "schema": {"type": "string", "pattern": f"^{KEY_PATTERN}$"},
+        }
+    ]
+}
 
 
 def idempotency_key_of(request: Request) -> str | None:

@@ -9,12 +9,12 @@ from fleet_contracts.problems import Problem
 from fleet_kit.http.app import answers_invalid_requests_with, new_router
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import RunsReader, RunsWriter
-from fleet_kit.http.openapi import json_body
+from fleet_kit.http.openapi import json_body, refusals
 
 from ..dead_letters.handling import LettersDeleted, LettersRequeued
 from ..dead_letters.letter import LetterState
 from ..dead_letters.reads import LetterFilter, LetterInFull
-from ..errors import DeadLetterNotFound
+from ..errors import DeadLetterNotFound, LetterNotRequeued
 from .dead_letter_schemas import (
     Criteria,
     DeletionQuery,
@@ -30,6 +30,7 @@ from .dependencies import Service
 
 router = new_router()
 
+_NO_LETTER = refusals(DeadLetterNotFound)
 _LETTER_ID = re.compile(r"[0-9]{1,18}")
 _STATES = {
     "open": (LetterState.OPEN,),
@@ -88,13 +89,17 @@ async def requeue_letters(request: Request, caller: RunsWriter, service: Service
     )
 
 
-@router.get("/dlq/{letter_id}", response_model=LetterInFull)
+@router.get("/dlq/{letter_id}", response_model=LetterInFull, responses=_NO_LETTER)
 async def read_letter(letter_id: str, caller: RunsReader, service: Service) -> LetterInFull:
     """A letter, and the present state of its run."""
     return await service.dead_letters.find(_number(letter_id), tenant_id=caller.tenant_id)
 
 
-@router.post("/dlq/{letter_id}/requeue", response_model=LetterRequeued)
+@router.post(
+    "/dlq/{letter_id}/requeue",
+    response_model=LetterRequeued,
+    responses=refusals(DeadLetterNotFound, LetterNotRequeued),
+)
 async def requeue_letter(letter_id: str, caller: RunsWriter, service: Service) -> LetterRequeued:
     """A new attempt for the run of this letter."""
     number = _number(letter_id)
@@ -104,7 +109,7 @@ async def requeue_letter(letter_id: str, caller: RunsWriter, service: Service) -
     )
 
 
-@router.delete("/dlq/{letter_id}", response_model=LetterDeleted)
+@router.delete("/dlq/{letter_id}", response_model=LetterDeleted, responses=_NO_LETTER)
 async def delete_letter(letter_id: str, caller: RunsWriter, service: Service) -> LetterDeleted:
     """Delete one letter; its run stays as it is."""
     number = _number(letter_id)

@@ -10,8 +10,10 @@ from fastapi.responses import Response, StreamingResponse
 
 from fleet_kit.http.app import new_router, sse_event
 from fleet_kit.http.identity import WorkersReader
+from fleet_kit.http.openapi import event_stream, refusals
 
-from ..read.flow_schemas import FlowDetail, FlowList
+from ..errors import FlowNotFound
+from ..read.flow_schemas import FlowDetail, FlowList, FlowsChanged, FlowsUnchanged
 from .bodies import json_answer
 from .dependencies import Service
 
@@ -24,7 +26,11 @@ async def list_flows(_: WorkersReader, service: Service) -> Response:
     return json_answer(await service.flows.listed())
 
 
-@router.get("/flows/events", response_class=StreamingResponse)
+@router.get(
+    "/flows/events",
+    response_class=StreamingResponse,
+    responses={200: event_stream(flows=FlowsChanged, heartbeat=FlowsUnchanged)},
+)
 async def watch_flows(
     _: WorkersReader,
     service: Service,
@@ -46,7 +52,7 @@ async def watch_flows(
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
-@router.get("/flows/{flow_name:path}", response_model=FlowDetail)
+@router.get("/flows/{flow_name:path}", response_model=FlowDetail, responses=refusals(FlowNotFound))
 async def read_flow(flow_name: str, _: WorkersReader, service: Service) -> Response:
     """One flow: its params, graph and defaults, and who offers it."""
     return json_answer((await service.flows.find(flow_name)).model_dump_json().encode())

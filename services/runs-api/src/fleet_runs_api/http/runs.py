@@ -6,19 +6,19 @@ from typing import Annotated
 
 import orjson
 from fastapi import Header, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from fleet_kit.http.app import new_router, sse_event
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import MetricsReader, RunsReader, RunsWriter
-from fleet_kit.http.openapi import json_body
+from fleet_kit.http.openapi import event_stream, json_body
 from fleet_kit.http.query_parameters import Moment
 
 from ..accept.requests import CancelRun
 from ..read.event_ids import EventId
-from ..read.schemas import Attempts, Include, RunInFull
-from .bodies import json_answer
+from ..read.schemas import Attempts, Include, RunChanged, RunInFull, RunTasks, RunUnchanged
+from .bodies import NO_RUN, json_answer
 from .dependencies import Service
 
 router = new_router()
@@ -26,14 +26,14 @@ router = new_router()
 Includes = Annotated[list[Include], Query(description="records, full or all: with the task records")]
 
 
-@router.get("/runs/{run_id}", response_model=RunInFull)
+@router.get("/runs/{run_id}", response_model=RunInFull, responses=NO_RUN)
 async def read_run(run_id: str, caller: RunsReader, service: Service, include: Includes = []) -> Response:  # noqa: B006
     """The latest state of a run."""
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
     return json_answer(service.views.public(snapshot, with_records=bool(include)))
 
 
-@router.get("/runs/{run_id}/tasks")
+@router.get("/runs/{run_id}/tasks", response_model=RunTasks, responses=NO_RUN)
 async def read_tasks(run_id: str, caller: RunsReader, service: Service) -> Response:
     """The tasks of a run with their records."""
     snapshot = await service.views.find(run_id, tenant_id=caller.tenant_id)
@@ -41,7 +41,7 @@ async def read_tasks(run_id: str, caller: RunsReader, service: Service) -> Respo
     return json_answer(snapshot.model_dump_json(include=shown).encode())
 
 
-@router.get("/runs/{run_id}/attempts", response_model=Attempts)
+@router.get("/runs/{run_id}/attempts", response_model=Attempts, responses=NO_RUN)
 async def read_attempts(run_id: str, caller: RunsReader, service: Service) -> Response:
     """Every attempt of the run, and every decision about it with its reason."""
     attempts = await service.views.attempts(run_id, tenant_id=caller.tenant_id)
@@ -51,6 +51,7 @@ async def read_attempts(run_id: str, caller: RunsReader, service: Service) -> Re
 @router.post(
     "/runs/{run_id}/cancel",
     response_model=RunInFull,
+    responses=NO_RUN,
     openapi_extra=json_body(CancelRun, required=False),
 )
 async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
@@ -60,7 +61,11 @@ async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service:
     return json_answer(service.views.public(snapshot, with_records=False))
 
 
-@router.get("/runs/{run_id}/watch", response_class=StreamingResponse)
+@router.get(
+    "/runs/{run_id}/watch",
+    response_class=StreamingResponse,
+    responses={200: event_stream(snapshot=RunChanged, heartbeat=RunUnchanged), **NO_RUN},
+)
 async def watch_run(
     run_id: str,
     caller: RunsReader,
@@ -88,7 +93,7 @@ async def watch_run(
     return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
-@router.get("/fleet/metrics")
+@router.get("/fleet/metrics", response_class=PlainTextResponse)
 async def read_fleet_metrics(_: MetricsReader, service: Service) -> Response:
     """The gateway's /metrics: series about the whole fleet, without names of flows or tags.
 

@@ -12,7 +12,7 @@ from fleet_kit.http.openapi import json_body
 
 from ..accept.requests import SubmitBatch, SubmitRun, Submitted, SubmittedBatch
 from ..accept.submission import Receipt
-from .bodies import idempotency_key_of
+from .bodies import IDEMPOTENCY_KEY, NO_RUN, NOT_SUBMITTED, idempotency_key_of
 from .dependencies import Service, service_of
 
 router = new_router()
@@ -20,7 +20,12 @@ router = new_router()
 _REPLAYED = {"Idempotency-Replayed": "true"}
 
 
-@router.post("/runs", response_model=Submitted, openapi_extra=json_body(SubmitRun))
+@router.post(
+    "/runs",
+    response_model=Submitted,
+    responses=NOT_SUBMITTED,
+    openapi_extra={**json_body(SubmitRun), **IDEMPOTENCY_KEY},
+)
 async def submit_run(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit a run. It is on disk before the answer is sent."""
     wanted = await read(SubmitRun, request)
@@ -41,7 +46,12 @@ async def submit_run_express(request: Request) -> Response:
     return await submit_run(request, caller, await service_of(request))
 
 
-@router.post("/runs/batch", response_model=SubmittedBatch, openapi_extra=json_body(SubmitBatch))
+@router.post(
+    "/runs/batch",
+    response_model=SubmittedBatch,
+    responses=NOT_SUBMITTED,
+    openapi_extra={**json_body(SubmitBatch), **IDEMPOTENCY_KEY},
+)
 async def submit_batch(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit up to 1,000 runs: all of them are accepted, or none."""
     wanted = await read(SubmitBatch, request)
@@ -51,7 +61,12 @@ async def submit_batch(request: Request, caller: RunsWriter, service: Service) -
     return JsonResponse({"runs": runs}, headers=_REPLAYED if receipt.replayed else None)
 
 
-@router.post("/runs/{run_id}/rerun", response_model=Submitted)
+@router.post(
+    "/runs/{run_id}/rerun",
+    response_model=Submitted,
+    responses={**NO_RUN, **NOT_SUBMITTED},
+    openapi_extra=IDEMPOTENCY_KEY,
+)
 async def rerun(run_id: str, request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit the same input as a new run, which names the first one in `rerun_of`."""
     job = await service.views.job(run_id, tenant_id=caller.tenant_id)

@@ -12,21 +12,30 @@ from pydantic_core import to_json
 
 from fleet_kit.http.app import JsonResponse, new_router, sse_event
 from fleet_kit.http.identity import RunsReader
+from fleet_kit.http.openapi import event_stream, refusals
 
+from ..errors import RunNotFinished, RunNotFound
 from ..read.event_ids import EventId
 from ..read.results import result_of
+from ..read.schemas import LogEnd, LogOutput, RunResult, RunUnchanged, TimelinePage
 from ..read.timeline.following import End, Output
 from ..read.timeline.log_text import LogText
 from ..read.timeline.timeline import Entry, LogFilter
-from .bodies import json_answer
+from .bodies import NO_RUN, json_answer
 from .dependencies import Service
 
 router = new_router()
 
+_LOG_EVENTS = event_stream(log=LogOutput, end=LogEnd, heartbeat=RunUnchanged)
+_LOG_ANSWERS = {
+    "description": f"The output as text. With `follow`: {_LOG_EVENTS['description']}",
+    "content": {"text/plain": {"schema": {"type": "string"}}, **_LOG_EVENTS["content"]},
+}
+
 Attempt = Annotated[int | None, Query(ge=1, description="only of this attempt")]
 
 
-@router.get("/runs/{run_id}/events")
+@router.get("/runs/{run_id}/events", response_model=TimelinePage, responses=NO_RUN)
 async def read_events(
     run_id: str,
     caller: RunsReader,
@@ -52,7 +61,11 @@ async def read_events(
     )
 
 
-@router.get("/runs/{run_id}/logs", response_class=PlainTextResponse)
+@router.get(
+    "/runs/{run_id}/logs",
+    response_class=PlainTextResponse,
+    responses={200: _LOG_ANSWERS, **NO_RUN},
+)
 async def read_logs(
     run_id: str,
     caller: RunsReader,
@@ -78,7 +91,11 @@ async def read_logs(
     return StreamingResponse(_log_text(pages, LogText(prefixed=prefix)), media_type="text/plain")
 
 
-@router.get("/runs/{run_id}/result")
+@router.get(
+    "/runs/{run_id}/result",
+    response_model=RunResult,
+    responses=refusals(RunNotFound, RunNotFinished),
+)
 async def read_result(
     run_id: str,
     caller: RunsReader,

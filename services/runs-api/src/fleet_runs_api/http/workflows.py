@@ -16,12 +16,12 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from fleet_kit.http.app import new_router
 from fleet_kit.http.bodies import FORM, require_content_type
 from fleet_kit.http.identity import RunsWriter
-from fleet_kit.http.openapi import form_body
+from fleet_kit.http.openapi import form_body, refusals
 
 from ..accept.requests import SubmitRun, Submitted
 from ..accept.workflow import read_workflow
-from ..errors import WorkflowTooLarge
-from .bodies import idempotency_key_of
+from ..errors import IdempotencyConflict, SubmissionTooLarge, WorkflowTooLarge
+from .bodies import IDEMPOTENCY_KEY, idempotency_key_of
 from .dependencies import Service
 from .submits import answer_one
 
@@ -35,22 +35,26 @@ _FIELDS = ["workflow", *(name for name in SubmitRun.model_fields if name not in 
 # One thread, so that checks run one at a time and off the event loop: the largest file takes a good part of a second.
 _checker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="workflow-check")
 
+_SUBMIT = SubmitRun.model_json_schema()["properties"]
+_FORM = {
+    "type": "object",
+    "required": ["workflow", "flow_name"],
+    "properties": {
+        "workflow": {"type": "string", "format": "binary", "description": "the file"},
+        "flow_name": {"type": "string", "description": "the run's flow name: the file has none"},
+        "tag": {"type": "string", "description": "which workers may take the run"},
+        "tags": {"type": "array", "items": {"type": "string"}, "description": "once for each label"},
+        "retry": {"type": "string", "contentMediaType": "application/json", "description": "the object as JSON"},
+        **{name: _SUBMIT[name] for name in ("not_before", "delay_sec", "deadline_at", "timeout_sec")},
+    },
+}
+
 
 @router.post(
     "/runs/yaml",
     response_model=Submitted,
-    openapi_extra=form_body(
-        {
-            "type": "object",
-            "required": ["workflow", "flow_name"],
-            "properties": {
-                "workflow": {"type": "string", "format": "binary", "description": "the file"},
-                "flow_name": {"type": "string", "description": "the run's flow name: the file has none"},
-                "tag": {"type": "string", "description": "which workers may take the run"},
-                "tags": {"type": "array", "items": {"type": "string"}, "description": "once for each label"},
-            },
-        }
-    ),
+    responses=refusals(IdempotencyConflict, WorkflowTooLarge, SubmissionTooLarge),
+    openapi_extra={**form_body(_FORM), **IDEMPOTENCY_KEY},
 )
 async def submit_workflow(request: Request, caller: RunsWriter, service: Service) -> Response:
     """Submit a run of a flow that comes with it, as a workflow file."""

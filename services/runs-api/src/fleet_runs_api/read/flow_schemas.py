@@ -60,3 +60,15 @@ class FlowList(BaseModel):
     reload_failures: list[ReloadFailure]
     open_tags: list[str] = Field(description="of workers with a resolver, which may know other flows as well")
     truncated: list[str] = Field(description="workers whose catalogue was too large and has been cut")
+
+
+class FlowsChanged(FlowList):
+    """The list, at first and whenever something in it has changed; it has an id."""
+
+    ts: float
+
+
+class FlowsUnchanged(BaseModel):
+    """Nothing has changed for some seconds."""
+
+    ts: float

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from fleet_contracts.events import EventKind
 from fleet_contracts.snapshot import AttemptOutcome
 from fleet_contracts.status import RunStatus
 from fleet_contracts.wheel import WheelInUse
@@ -92,3 +93,84 @@ class Attempts(BaseModel):
     failures: int
     attempts: list[AttemptView]
     decisions: list[DecisionView]
+
+
+class RunTasks(BaseModel):
+    """The tasks of a run: the state of each, and its record as the worker wrote it."""
+
+    run_id: str
+    flow_name: str
+    status: RunStatus
+    attempt: int
+    tasks: dict[str, str]
+    task_records: dict[str, Any]
+    task_records_truncated: bool
+
+
+class RunResult(BaseModel):
+    run_id: str
+    status: RunStatus
+    result: Any
+    # By task.
+    outputs: dict[str, Any]
+    truncated: bool
+    error: str | None
+
+
+class TimelineEvent(BaseModel):
+    """A state of the run or of a task, or a piece of output."""
+
+    id: str
+    at: float
+    kind: EventKind
+    status: str | None
+    task: str | None
+    stream: str | None
+    level: str | None
+    text: str | None
+    attempt: int
+    worker_id: str | None
+
+
+class TimelinePage(BaseModel):
+    run_id: str
+    events: list[TimelineEvent]
+    # The `after` of the next page.
+    next: str | None
+    truncated: bool
+    missing_batches: int
+
+
+class RunChanged(BaseModel):
+    """The run, at first and whenever it changes; it has an id."""
+
+    run_id: str
+    snapshot: RunInFull
+    ts: float
+
+
+class RunUnchanged(BaseModel):
+    """Nothing has happened for some seconds."""
+
+    run_id: str
+    ts: float
+
+
+class LogOutput(BaseModel):
+    """A piece of output; it has an id."""
+
+    at: float
+    task: str | None
+    stream: str | None
+    level: str | None
+    text: str | None
+    attempt: int
+
+
+class LogEnd(BaseModel):
+    """The run has ended, and there is no more output."""
+
+    run_id: str
+    status: RunStatus
+    attempt: int
+    error: str | None
