@@ -1,5 +1,6 @@
-"""The software bill of materials as CycloneDX JSON: every locked package, and the images under the containers."""
+"""The software bill of materials as CycloneDX JSON: locked packages, vendored files, images under the containers."""
 
+import json
 import re
 import sys
 import tomllib
@@ -25,6 +26,12 @@ def locked_packages() -> dict[str, str]:
     return dict(_LOCKED.findall((_ROOT / "requirements.lock").read_text()))
 
 
+def vendored() -> dict[str, str]:
+    """The version of each package of npm whose files the gateway serves."""
+    listed = _ROOT / "gateway-nginx/src/fleet_gateway/static/static/vendor/vendored.json"
+    return {part["name"]: part["version"] for part in json.loads(listed.read_text())}
+
+
 def images() -> dict[str, str]:
     """The tag of each image that is not ours."""
     files = [*_ROOT.glob("compose*.yaml"), _ROOT / "Dockerfile", *_ROOT.glob("*/Dockerfile")]
@@ -42,6 +49,7 @@ def sbom() -> str:
     )
     parts = [
         *(_component(ComponentType.LIBRARY, "pypi", name, version) for name, version in locked_packages().items()),
+        *(_component(ComponentType.LIBRARY, "npm", name, version) for name, version in vendored().items()),
         *(_component(ComponentType.CONTAINER, "docker", name, tag) for name, tag in images().items()),
     ]
     bom = Bom(components=parts)
