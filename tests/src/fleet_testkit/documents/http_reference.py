@@ -66,8 +66,8 @@ _HEAD = """\
 
 Every route of the gateway, by default at `http://127.0.0.1:8000`. Bodies are JSON in UTF-8, times are unix seconds.
 Answers grow by addition, so readers ignore fields that they do not know. Any other address is 404, except the
-dashboard at `GET /`, its files at `GET /static/…`, and [the same as this page](requests.md#the-description-of-the-api) for
-programs at `GET /openapi.json`, and for trying things out at `GET /docs`.
+dashboard at `GET /`, its files at `GET /static/…`, and [what this page says](requests.md#the-description-of-the-api)
+for programs at `GET /openapi.json`, and for trying it out at `GET /docs`.
 
 [Requests, answers, errors](requests.md) explains keys and scopes, browsers, request ids, queries and error bodies.
 Each route links to the page that explains it.
