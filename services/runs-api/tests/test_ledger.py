@@ -25,11 +25,11 @@ from fleet_runs_api.accept.acceptance import Acceptance, Withdrawal
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
 from fleet_runs_api.ledger import documents, migrations, outbox, reads
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.outbox import PutOff, Sent, TakeDue
 from fleet_runs_api.ledger.rows import Query
-from fleet_runs_api.ledger.transaction import Transaction
+from fleet_runs_api.ledger.sql.database import Database
+from fleet_runs_api.ledger.sql.transaction import Transaction
 from fleet_runs_api.repair import lost_runs
 from fleet_runs_api.repair.lost_runs import Redispatch
 from fleet_testkit.filling import fill_ledger

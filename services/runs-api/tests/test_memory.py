@@ -13,7 +13,7 @@ from sqlalchemy import text
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.ledger import accepted
-from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.sql.database import Database
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

@@ -38,9 +38,9 @@ from .http.timeline import router as timeline_router
 from .http.workflows import router as workflow_router
 from .ledger import outbox
 from .ledger.accepted import AcceptedRuns
-from .ledger.database import Database
-from .ledger.disk import LedgerDisk
 from .ledger.shared_secrets import agree
+from .ledger.sql.database import Database
+from .ledger.sql.disk import LedgerDisk
 from .ledger.writer import GroupCommit
 from .live.catalogues import Catalogues
 from .live.run_store import RunStore

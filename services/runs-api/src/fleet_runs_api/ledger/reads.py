@@ -24,6 +24,7 @@ from .rows import (
     UncheckedRun,
     run_row,
 )
+from .sql.transaction import Transaction
 from .tables import FINISHED, FINISHED_IN_KV, HELD, QUEUED, TAKEN, WITH_DEADLINE
 from .tables import attempts as _attempts
 from .tables import counts as _counts
@@ -33,7 +34,6 @@ from .tables import documents as _documents
 from .tables import idempotency_keys as _keys
 from .tables import outbox as _outbox
 from .tables import runs as _runs
-from .transaction import Transaction
 
 
 def totals_by_status() -> Query[StatusTotal]:
