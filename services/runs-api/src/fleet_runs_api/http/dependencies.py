@@ -14,7 +14,7 @@ from ..read.lists.listing import Listing
 from ..read.timeline.following import Following
 from ..read.timeline.timeline import Timeline
 from ..read.views import RunViews
-from ..read.watching import Watching
+from ..read.watching.one_run import Watching
 
 
 class UseCases(Protocol):
