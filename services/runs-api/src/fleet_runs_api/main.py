@@ -31,6 +31,7 @@ from .fold.ingest import Ingest
 from .http.dead_letters import router as dead_letter_router
 from .http.flows import router as flow_router
 from .http.lists import router as list_router
+from .http.many_runs import router as many_runs_router
 from .http.runs import router
 from .http.submits import EXPRESS
 from .http.submits import router as submit_router
@@ -46,14 +47,17 @@ from .live.catalogues import Catalogues
 from .live.run_store import RunStore
 from .live.workers import FleetView
 from .metrics import RunsMetrics
+from .read.bulk_results import BulkResults
 from .read.cursor import CursorSigner
 from .read.flows import FlowViews
 from .read.gauges import FleetGauges
 from .read.lists.listing import Listing
+from .read.states import RunStates
 from .read.timeline.following import Following
 from .read.timeline.timeline import Timeline
 from .read.views import RunViews
 from .read.watching.hub import WatchHub
+from .read.watching.many_runs import WatchingMany
 from .read.watching.one_run import Watching
 from .repair.expiry import Expiry
 from .repair.left_catalogues import LeftCatalogues
@@ -124,6 +128,9 @@ class RunsService:
         self.listing = Listing(shared, cursors=self._cursors, views=self.views)
         self._watch_hub = WatchHub(shared, views=self.views)
         self.watching = Watching(self._watch_hub, views=self.views)
+        states = RunStates(shared)
+        self.watching_many = WatchingMany(shared, hub=self._watch_hub, states=states, listing=self.listing)
+        self.bulk_results = BulkResults(states)
         self.timeline = Timeline(shared, views=self.views)
         self.following = Following(shared, timeline=self.timeline, watching=self.watching)
         self.cancellation = Cancellation(shared, views=self.views, relay=self._relay, jobs=jobs)
@@ -248,6 +255,8 @@ def build(settings: RunsSettings) -> ServiceApp:
         routers=[
             submit_router,
             list_router,
+            # Before the routes of one run: /runs/watch is none of a run with this id.
+            many_runs_router,
             router,
             timeline_router,
             workflow_router,

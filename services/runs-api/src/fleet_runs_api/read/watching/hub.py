@@ -43,7 +43,7 @@ class Watcher(Protocol):
 
 
 class WatchHub(Loop):
-    """Follows the bucket while there are watchers.
+    """Follows the bucket while there are watchers, and a few seconds longer: the next one may come soon.
 
     Its rounds look for changes without a message: an end that was missed, or another store.
     """
@@ -75,9 +75,6 @@ class WatchHub(Loop):
             watchers.discard(watcher)
             if not watchers:
                 del self._watchers[run_id]
-        if not self._watchers:
-            # In a separate task, because the leaving watcher's task may be being cancelled.
-            self._spawn(self._unfollow_if_idle())
 
     async def ensure_following(self) -> None:
         """Follow the bucket if it is not followed yet; NatsUnavailable if that cannot be done."""
@@ -96,7 +93,9 @@ class WatchHub(Loop):
         self._warn(self._watchers)
 
     async def round(self) -> float:
-        if self._watchers:
+        if not self._watchers:
+            await self._unfollow_if_idle()
+        else:
             if (await self._latest()).store != self.place.store:
                 await self.resume()
             self._warn(await self._views.ended_among(list(self._watchers)))
