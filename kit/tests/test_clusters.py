@@ -8,10 +8,10 @@ import pytest
 
 from fleet_contracts.names import ConsumerDefaults, WireNames
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Mirror
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import last_message
 from fleet_kit.nats.resources import TooFewServers, ensure_bucket, ensure_consumer, ensure_object_store, ensure_stream
+from fleet_kit.nats.stores.kv import Mirror
 from fleet_kit.nats.streams import work_consumer_config, work_stream_config
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_cluster import NatsCluster, linked

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fleet_contracts.messages import Document, MalformedMessage
-from fleet_kit.nats.documents import Documents, Stored
-from fleet_kit.nats.kv import Entry
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.resources import ensure_bucket
+from fleet_kit.nats.stores.documents import Documents, Stored
+from fleet_kit.nats.stores.kv import Entry
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer

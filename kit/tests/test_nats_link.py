@@ -8,10 +8,10 @@ import pytest
 from nats.js import api
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Mirror
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.pull import Puller
 from fleet_kit.nats.resources import ensure_bucket, ensure_consumer, ensure_stream
+from fleet_kit.nats.stores.kv import Mirror
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer

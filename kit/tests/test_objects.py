@@ -14,9 +14,9 @@ from nats.js.errors import ObjectNotFoundError
 
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink, WrongRevision
-from fleet_kit.nats.object_writing import DraftTooOld, ObjectWriter
-from fleet_kit.nats.objects import ObjectDamaged, ObjectStore, StoredObject
 from fleet_kit.nats.resources import ensure_object_store
+from fleet_kit.nats.stores.object_writing import DraftTooOld, ObjectWriter
+from fleet_kit.nats.stores.objects import ObjectDamaged, ObjectStore, StoredObject
 from fleet_testkit.nats_links import PausesBeforeNaming, ready_link
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

@@ -10,10 +10,10 @@ import pytest
 from nats.js import api
 
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Mirror
 from fleet_kit.nats.link import NatsLink, NatsSilent, WriteRefused
 from fleet_kit.nats.outages import NoSpaceLeft
 from fleet_kit.nats.resources import ensure_bucket, ensure_stream
+from fleet_kit.nats.stores.kv import Mirror
 from fleet_kit.settings import FleetSettings
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_links import ready_link

@@ -24,7 +24,7 @@ from fleet_contracts.retry import RetryPolicy
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.nats.link import NatsLink
-from fleet_runs_api.ledger.database import Database
+from fleet_runs_api.ledger.sql.database import Database
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.chaos.scripted_worker import ScriptedWorker, short_claim_delays

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from fleet_contracts.scopes import Scope
-from fleet_testkit.documents.merged_openapi import Document, merged_openapi, operations, scope_of
+from fleet_testkit.documents.merged_openapi import Document, merged_openapi, operations_of, scope_of
 from fleet_testkit.routes import service_routes
 
 
@@ -46,7 +46,7 @@ def test_every_reference_leads_to_a_component_and_every_component_is_used(docume
 
 
 def test_every_operation_has_a_name_of_its_own_and_describes_the_parameters_of_its_path(document: Document) -> None:
-    found = list(operations(document))
+    found = list(operations_of(document))
     names = Counter(operation["operationId"] for _, _, operation in found)
     assert set(names.values()) == {1}
     for method, path, operation in found:
@@ -61,12 +61,12 @@ def test_every_public_route_is_there_with_its_scope(document: Document) -> None:
         for route in service_routes()
         if route.path not in inside and route.method != "HEAD"
     }
-    assert {(method, path): scope_of(operation) for method, path, operation in operations(document)} == public
+    assert {(method, path): scope_of(operation) for method, path, operation in operations_of(document)} == public
     assert scope_of(document["paths"]["/runs"]["post"]) is Scope.RUNS_WRITE
 
 
 def test_every_error_has_the_one_body_and_keys_are_refused_only_where_they_matter(document: Document) -> None:
-    for method, path, operation in operations(document):
+    for method, path, operation in operations_of(document):
         for status, answer in operation["responses"].items():
             resolved = (
                 document["components"]["responses"][answer["$ref"].rpartition("/")[2]] if "$ref" in answer else answer
@@ -85,7 +85,7 @@ def test_streams_forms_and_files_have_their_content_types(document: Document) ->
     def answer(path: str) -> set[str]:
         return set(document["paths"][path]["get"]["responses"]["200"]["content"])
 
-    streams = {path for _, path, one in operations(document) if "text/event-stream" in str(one["responses"])}
+    streams = {path for _, path, one in operations_of(document) if "text/event-stream" in str(one["responses"])}
     assert streams >= {"/runs/{run_id}/watch", "/runs/{run_id}/logs", "/flows/events", "/workers/events"}
     assert answer("/runs/{run_id}/logs") == {"text/plain", "text/event-stream"}
     assert answer("/wheels/{wheel_name}") == {"application/octet-stream"}
@@ -93,6 +93,8 @@ def test_streams_forms_and_files_have_their_content_types(document: Document) ->
         assert set(document["paths"][path]["post"]["requestBody"]["content"]) == {"multipart/form-data"}
     # Without a content type an answer would be of any kind.
     bare = {
-        path for _, path, one in operations(document) if "content" not in one["responses"].get("200", {"content": 1})
+        path
+        for _, path, one in operations_of(document)
+        if "content" not in one["responses"].get("200", {"content": 1})
     }
     assert bare == set()

@@ -7,7 +7,7 @@ import pytest
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.documents import Stored
+from fleet_kit.nats.stores.documents import Stored
 from fleet_worker.job.lease import ClaimLost, Lease
 from fleet_worker.job.snapshots import Snapshots
 

@@ -8,8 +8,8 @@ import pytest
 
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats.documents import Stored
 from fleet_kit.nats.link import WrongRevision
+from fleet_kit.nats.stores.documents import Stored
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.process_pause import pause_process
 from fleet_testkit.waiting import eventually

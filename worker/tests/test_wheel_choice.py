@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from fleet_contracts.wheel import WHEEL_TAGS_HEADER, join_tags
-from fleet_kit.nats.objects import DIGEST_PREFIX, StoredObject
+from fleet_kit.nats.stores.objects import DIGEST_PREFIX, StoredObject
 from fleet_worker.wheels.choice import Interpreter, choose
 from fleet_worker.wheels.own_packages import first_clash, own_packages, own_roots, roots_of
 

@@ -22,9 +22,9 @@ from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stored_message
 from fleet_runs_api.accept.acceptance import Acceptance
 from fleet_runs_api.accept.idempotency import KeyUse
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
-from fleet_runs_api.ledger.transaction import Transaction
+from fleet_runs_api.ledger.sql.database import Database
+from fleet_runs_api.ledger.sql.transaction import Transaction
 from fleet_runs_api.main import build
 from fleet_runs_api.settings import RunsSettings
 from fleet_testkit.apps import ANONYMOUS, ServiceProcess, running, until_ready

@@ -13,8 +13,8 @@ from fleet_runs_api.accept import acceptance
 from fleet_runs_api.accept.acceptance import Withdrawal
 from fleet_runs_api.accept.idempotency import Earlier, KeyUse
 from fleet_runs_api.errors import LedgerUnavailable
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.sql.database import Database
 from fleet_runs_api.repair import removal
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually

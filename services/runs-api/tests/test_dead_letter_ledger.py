@@ -31,9 +31,9 @@ from fleet_runs_api.dead_letters.writes import Deletion, Requeued, Requeueing, T
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
 from fleet_runs_api.ledger import reads
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
-from fleet_runs_api.ledger.transaction import Transaction
+from fleet_runs_api.ledger.sql.database import Database
+from fleet_runs_api.ledger.sql.transaction import Transaction
 
 from .conftest import accepting, writing
 from .test_ledger import explain

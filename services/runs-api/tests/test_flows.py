@@ -10,7 +10,7 @@ import pytest
 
 from fleet_contracts.catalogue import BrokenSource, FlowDefaults, FlowGraph, GraphEdge, GraphNode
 from fleet_contracts.retry import RetryPolicy
-from fleet_kit.nats import kv
+from fleet_kit.nats.stores import kv
 from fleet_runs_api.repair import left_catalogues
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.waiting import eventually

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import make_url
 
 from fleet_kit.files.disk import DiskLimits
-from fleet_runs_api.ledger import disk as ledger_disk
-from fleet_runs_api.ledger.disk import LedgerDisk
+from fleet_runs_api.ledger.sql import disk as ledger_disk
+from fleet_runs_api.ledger.sql.disk import LedgerDisk
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.small_disk import CannotMount, SmallDisk, small_disk
 

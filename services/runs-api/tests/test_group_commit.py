@@ -9,8 +9,8 @@ from sqlalchemy import event, text
 
 from fleet_runs_api.errors import LedgerUnavailable
 from fleet_runs_api.ledger import writer
-from fleet_runs_api.ledger.database import Database
-from fleet_runs_api.ledger.transaction import Transaction
+from fleet_runs_api.ledger.sql.database import Database
+from fleet_runs_api.ledger.sql.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
 from fleet_testkit.waiting import wait_until
 

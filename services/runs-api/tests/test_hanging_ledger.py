@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fleet_runs_api.ledger import database as database_module
+from fleet_runs_api.ledger.sql import database as database_module
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape
 from fleet_testkit.waiting import eventually

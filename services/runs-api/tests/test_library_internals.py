@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from fleet_runs_api.ledger.pipelining import named
+from fleet_runs_api.ledger.sql.pipelining import named
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 

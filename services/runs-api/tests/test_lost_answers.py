@@ -14,10 +14,10 @@ from fleet_runs_api.accept import acceptance
 from fleet_runs_api.accept.acceptance import Acceptance, Withdrawal
 from fleet_runs_api.accept.idempotency import Earlier, KeyUse
 from fleet_runs_api.errors import LedgerUnavailable
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.rows import Kind
-from fleet_runs_api.ledger.transaction import Transaction
+from fleet_runs_api.ledger.sql.database import Database
+from fleet_runs_api.ledger.sql.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
 from fleet_testkit.waiting import eventually
 

@@ -13,10 +13,10 @@ from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.rows import Query
 from fleet_runs_api.ledger.shared_secrets import agree
+from fleet_runs_api.ledger.sql.database import Database
 from fleet_runs_api.read.cursor import Difference, Walk
 from fleet_runs_api.read.lists import paging
 from fleet_runs_api.read.lists import reads as list_reads

@@ -8,9 +8,9 @@ from sqlalchemy import BigInteger, Column, Float, Integer, MetaData, String, Tab
 from sqlalchemy.exc import DBAPIError
 
 from fleet_runs_api.errors import LedgerUnavailable
-from fleet_runs_api.ledger.database import Database
-from fleet_runs_api.ledger.prepared import Inserting, deleting, updating
-from fleet_runs_api.ledger.transaction import Transaction
+from fleet_runs_api.ledger.sql.database import Database
+from fleet_runs_api.ledger.sql.prepared import Inserting, deleting, updating
+from fleet_runs_api.ledger.sql.transaction import Transaction
 from fleet_runs_api.ledger.writer import GroupCommit
 
 from .conftest import writing

@@ -16,17 +16,17 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.wheel import WheelInUse
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats import kv
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import stored_message
 from fleet_kit.nats.resources import ensure_consumer
+from fleet_kit.nats.stores import kv
 from fleet_runs_api.accept import acceptance
 from fleet_runs_api.dead_letters import reopening
 from fleet_runs_api.dead_letters.reopening import NotReopened, Reopening
 from fleet_runs_api.fold import recording
 from fleet_runs_api.fold.recording import Observation
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.sql.database import Database
 from fleet_testkit.buckets import Bucket
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.scrapes import Scrape

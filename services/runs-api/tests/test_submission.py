@@ -14,8 +14,8 @@ from nats.js import api
 from fleet_contracts.names import HEADER_SCOPES
 from fleet_contracts.status import RunStatus
 from fleet_runs_api.accept import acceptance, jobs, submission
-from fleet_runs_api.ledger.database import Database
 from fleet_runs_api.ledger.documents import NewRun
+from fleet_runs_api.ledger.sql.database import Database
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 

@@ -1,8 +1,8 @@
 """A KV bucket that tests read and write without caring for revisions."""
 
 from fleet_contracts.names import kv_subject
-from fleet_kit.nats import kv
 from fleet_kit.nats.link import WrongRevision
+from fleet_kit.nats.stores import kv
 
 
 class Bucket(kv.Bucket):

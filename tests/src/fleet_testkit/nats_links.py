@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.object_writing import ObjectWriter
-from fleet_kit.nats.objects import StoredObject
+from fleet_kit.nats.stores.object_writing import ObjectWriter
+from fleet_kit.nats.stores.objects import StoredObject
 from fleet_kit.settings import FleetSettings
 
 from .nats_server import NatsServer

@@ -52,8 +52,8 @@ def refusals(*errors: type[FleetError]) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorBody, "description": " ".join(said)} for status, said in sentences.items()}
 
 
-def event_stream(**events: type[BaseModel]) -> dict[str, Any]:
-    """The response of a route that sends server-sent events: their names, with the models of their data."""
+def event_stream(**events: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that sends server-sent events: their names, with the models of their data."""
     about = [f"- `{kind}`: {(model.__doc__ or '').strip()}" for kind, model in events.items()]
     shapes = [
         {
@@ -73,8 +73,10 @@ def event_stream(**events: type[BaseModel]) -> dict[str, Any]:
     ]
     # OpenAPI 3.1 has no schema for the items of a stream; tools take that of the content for that of one event.
     return {
-        "description": "\n".join(["Server-sent events; the data of each is JSON on one line.", "", *about]),
-        "content": {"text/event-stream": {"schema": {"description": "One event.", "oneOf": shapes}}},
+        200: {
+            "description": "\n".join(["Server-sent events; the data of each is JSON on one line.", "", *about]),
+            "content": {"text/event-stream": {"schema": {"description": "One event.", "oneOf": shapes}}},
+        }
     }
 
 

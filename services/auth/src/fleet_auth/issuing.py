@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fleet_contracts.scopes import Scope
 from fleet_kit.logs.events import service_call
-from fleet_kit.nats.documents import Documents
 from fleet_kit.nats.link import WrongRevision
+from fleet_kit.nats.stores.documents import Documents
 
 from .errors import KeyContested, KeyNotFound
 from .keys import Keys

@@ -10,9 +10,9 @@ from nats.js.api import StreamInfo
 from fleet_contracts.messages import MalformedMessage
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.rate_limit import RateLimitedLog
-from fleet_kit.nats.kv import Bucket, Mirror
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.resources import ensure_bucket
+from fleet_kit.nats.stores.kv import Bucket, Mirror
 
 from .records import KeyRecord, key_id_of, pepper_mark
 from .settings import KeySettings

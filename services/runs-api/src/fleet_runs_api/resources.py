@@ -7,7 +7,7 @@ from typing import Any
 
 from fleet_kit.nats.link import NatsLink
 
-from .ledger.database import Database
+from .ledger.sql.database import Database
 from .ledger.writer import GroupCommit
 from .live.run_store import RunStore
 from .metrics import RunsMetrics

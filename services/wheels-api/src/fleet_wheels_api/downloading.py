@@ -8,7 +8,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http.app import error_response
-from fleet_kit.nats.objects import ObjectStore, StoredObject
+from fleet_kit.nats.stores.objects import ObjectStore, StoredObject
 
 from .errors import WheelNotFound
 

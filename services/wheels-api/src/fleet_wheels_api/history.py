@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import kv_stream, kv_subject
 from fleet_contracts.wheel import WheelAction, WheelEvent
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.messages import messages_of
+from fleet_kit.nats.stores.kv import Bucket
 
 logger = logging.getLogger(__name__)
 

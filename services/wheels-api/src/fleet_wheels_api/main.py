@@ -11,8 +11,8 @@ from fleet_kit.http.app import ServiceApp, create_app
 from fleet_kit.http.serve import run_service
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.metrics import NatsMetrics
-from fleet_kit.nats.object_writing import ObjectWriter
 from fleet_kit.nats.resources import ensure_bucket, ensure_object_store
+from fleet_kit.nats.stores.object_writing import ObjectWriter
 from fleet_kit.telemetry.metrics import new_registry
 
 from .history import History

@@ -23,8 +23,8 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.ids import new_id
 from fleet_kit.logs.events import service_call
 from fleet_kit.nats.link import WrongRevision
-from fleet_kit.nats.object_writing import Draft, ObjectWriter
-from fleet_kit.nats.objects import StoredObject
+from fleet_kit.nats.stores.object_writing import Draft, ObjectWriter
+from fleet_kit.nats.stores.objects import StoredObject
 
 from .archive import check_archive
 from .errors import RegistryBusy, WheelNotFound

@@ -11,7 +11,7 @@ from fleet_kit.http.app import new_router
 from fleet_kit.http.identity import Identity, WheelsReader, WheelsWriter
 from fleet_kit.http.openapi import ErrorBody, form_body, refusals
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.objects import ObjectStore
+from fleet_kit.nats.stores.objects import ObjectStore
 
 from .downloading import send
 from .errors import UploadAbandoned, VersionNotNewer, WheelNotFound, WheelTooLarge

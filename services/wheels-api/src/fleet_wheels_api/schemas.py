@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, Field
 
 from fleet_contracts.wheel import WheelAction
-from fleet_kit.nats.objects import StoredObject
+from fleet_kit.nats.stores.objects import StoredObject
 
 from .names import FILE_NAME_PATTERN, LONGEST_FILE_NAME
 from .registry import tags_of

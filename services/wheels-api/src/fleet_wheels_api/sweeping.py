@@ -5,7 +5,7 @@ import logging
 
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.object_writing import ObjectWriter
+from fleet_kit.nats.stores.object_writing import ObjectWriter
 from fleet_kit.waiting import is_set_within
 
 from .metrics import Metrics

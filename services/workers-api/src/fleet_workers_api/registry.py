@@ -9,10 +9,10 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.status import WorkerState
 from fleet_contracts.worker_record import WorkerRecord
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.documents import Documents
-from fleet_kit.nats.kv import Bucket, Mirror
 from fleet_kit.nats.link import NatsLink, WrongRevision
 from fleet_kit.nats.resources import ensure_bucket
+from fleet_kit.nats.stores.documents import Documents
+from fleet_kit.nats.stores.kv import Bucket, Mirror
 
 from .errors import RecordContended, WorkerNotFound
 

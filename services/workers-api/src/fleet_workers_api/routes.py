@@ -49,11 +49,9 @@ def workers_routes(registry: Registry, operators: Operators, watching: Watching)
     @router.get(
         "/workers/events",
         response_class=StreamingResponse,
-        responses={
-            200: event_stream(
-                workers=AllWorkers, worker=WorkerChanged, removed=WorkerRemoved, heartbeat=WorkersUnchanged
-            )
-        },
+        responses=event_stream(
+            workers=AllWorkers, worker=WorkerChanged, removed=WorkerRemoved, heartbeat=WorkersUnchanged
+        ),
     )
     async def watch_workers(
         _: WorkersReader,

@@ -7,7 +7,7 @@ from typing import Any
 from fleet_contracts.problems import Problem
 from fleet_contracts.scopes import Scope
 
-from .merged_openapi import AREAS, Document, merged_openapi, operations, scope_of
+from .merged_openapi import AREAS, Document, merged_openapi, operations_of, scope_of
 from .schema_text import cell, fields_of, type_of
 
 Schema = Mapping[str, Any]
@@ -23,6 +23,9 @@ _EXPLAINED = {
     "GET /runs/{run_id}": "runs.md#read-a-run",
     "GET /runs/{run_id}/tasks": "runs.md#read-the-tasks-of-a-run",
     "GET /runs/{run_id}/watch": "runs.md#watch-a-run",
+    "GET /runs/watch": "runs.md#watch-many-runs",
+    "POST /runs/watch": "runs.md#watch-many-runs",
+    "POST /runs/results": "runs.md#read-many-results",
     "GET /runs/{run_id}/result": "runs.md#read-the-result-of-a-run",
     "GET /runs/{run_id}/logs": "runs.md#read-the-output-of-a-run",
     "GET /runs/{run_id}/events": "runs.md#read-the-timeline-of-a-run",
@@ -88,16 +91,19 @@ class Operation:
 
 def http_reference() -> str:
     document = merged_openapi()
-    found = [
-        Operation(method, path, scope_of(description), description)
-        for method, path, description in operations(document)
-    ]
+    found = list(operations())
     blocks = [_HEAD, _overview(found)]
     for title, _ in AREAS:
         blocks.append(f"## {title}\n")
         blocks += [_operation(one, document) for one in found if one.description["tags"] == [title]]
     blocks += [_problems(), _shapes(document)]
     return "\n".join(blocks).rstrip() + "\n"
+
+
+def operations() -> Iterator[Operation]:
+    """Every operation of the gateway, in the order of the areas and their paths."""
+    for method, path, description in operations_of(merged_openapi()):
+        yield Operation(method, path, scope_of(description), description)
 
 
 def _overview(found: list[Operation]) -> str:

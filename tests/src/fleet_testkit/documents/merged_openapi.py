@@ -125,7 +125,7 @@ def merged_openapi_text() -> str:
     return json.dumps(merged_openapi(), ensure_ascii=False, indent=1) + "\n"
 
 
-def operations(document: Document) -> Iterator[tuple[str, str, Document]]:
+def operations_of(document: Document) -> Iterator[tuple[str, str, Document]]:
     """Method, path and description of every operation."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -10,7 +10,7 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.documents import Stored
+from fleet_kit.nats.stores.documents import Stored
 
 from .snapshots import Snapshots
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from fleet_contracts.problems import Problem
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.logs.setup import problem_fields
-from fleet_kit.nats.documents import Documents
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.stores.documents import Documents
+from fleet_kit.nats.stores.kv import Bucket
 
 from ..boundary.compaction import compact, without_tasks
 from .telemetry.run_trace import writing

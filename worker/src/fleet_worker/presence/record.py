@@ -10,8 +10,8 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WheelSync, WorkerRecord
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import NatsLink, WrongRevision
+from fleet_kit.nats.stores.kv import Bucket
 
 from ..settings import WorkerSettings
 from .control import ControlLine

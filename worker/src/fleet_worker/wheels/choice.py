@@ -11,7 +11,7 @@ from packaging.utils import BuildTag, InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from fleet_contracts.wheel import WHEEL_TAGS_HEADER, InstalledWheel, SkippedWheel, is_meant_for, split_tags
-from fleet_kit.nats.objects import StoredObject
+from fleet_kit.nats.stores.objects import StoredObject
 
 # The allowed names: a name becomes the name of a file, and is shown to people.
 _FILE_NAME = re.compile(r"[A-Za-z0-9._+!-]{1,255}\.whl")

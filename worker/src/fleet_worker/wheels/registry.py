@@ -6,7 +6,7 @@ from pathlib import Path
 from fleet_contracts.names import object_metas_subject
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.messages import latest_message
-from fleet_kit.nats.objects import ObjectStore, StoredObject
+from fleet_kit.nats.stores.objects import ObjectStore, StoredObject
 
 
 @dataclass(frozen=True, slots=True)

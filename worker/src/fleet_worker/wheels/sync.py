@@ -19,7 +19,7 @@ from fleet_kit.errors import NatsUnavailable
 from fleet_kit.logs.events import log_integration_call
 from fleet_kit.logs.setup import problem_fields
 from fleet_kit.nats.link import NatsLink
-from fleet_kit.nats.objects import ObjectDamaged, StoredObject
+from fleet_kit.nats.stores.objects import ObjectDamaged, StoredObject
 from fleet_kit.waiting import is_set_within
 
 from ..pool.pool import RunnerPool, RunnersUnusable

@@ -12,12 +12,12 @@ from fleet_contracts.status import RunStatus
 
 from ..ledger.documents import NewRun
 from ..ledger.outbox import DISPATCH, INSERT_OUTBOX, WITHDRAW
-from ..ledger.prepared import Inserting
 from ..ledger.rows import RECORD_COLUMNS, run_record
+from ..ledger.sql.prepared import Inserting
+from ..ledger.sql.transaction import Transaction, one_by_one
 from ..ledger.tables import documents as _documents
 from ..ledger.tables import outbox as _outbox
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction, one_by_one
 from .idempotency import Earlier, KeyUse, forget_key, take_key
 
 

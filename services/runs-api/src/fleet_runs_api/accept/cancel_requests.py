@@ -10,9 +10,9 @@ from fleet_contracts.snapshot import RunSnapshot
 from ..ledger import reads
 from ..ledger.documents import KEEP_SNAPSHOT, snapshot_of
 from ..ledger.outbox import CANCEL
+from ..ledger.sql.transaction import Transaction, in_order_of_runs
 from ..ledger.tables import outbox as _outbox
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction, in_order_of_runs
 
 
 @dataclass(frozen=True, slots=True)

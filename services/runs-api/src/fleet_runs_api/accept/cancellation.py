@@ -9,7 +9,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.http.identity import Identity
 from fleet_kit.logs.events import service_call
-from fleet_kit.nats.documents import Stored
+from fleet_kit.nats.stores.documents import Stored
 
 from ..dispatch.queued_jobs import QueuedJobs
 from ..dispatch.relay import Relay

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import orjson
 from sqlalchemy import delete, select
 
+from ..ledger.sql.transaction import Transaction
 from ..ledger.tables import idempotency_keys as _keys
-from ..ledger.transaction import Transaction
 
 # Printable ASCII: a UUID, or <domain>:<entity-id>:<epoch-ms> as the contracts document wants it.
 KEY_PATTERN = r"[ -~]{1,255}"

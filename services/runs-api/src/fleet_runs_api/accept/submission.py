@@ -32,8 +32,8 @@ from ..errors import (
 )
 from ..ledger import reads
 from ..ledger.accepted import AcceptedRuns
-from ..ledger.disk import LedgerDisk
 from ..ledger.documents import NewRun
+from ..ledger.sql.disk import LedgerDisk
 from ..resources import Part, Resources
 from . import acceptance
 from .acceptance import Acceptance, Withdrawal

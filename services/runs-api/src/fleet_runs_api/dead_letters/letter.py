@@ -13,7 +13,7 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import end_of_dead_letter_id
 from fleet_kit.logs.events import log_dlq_transition
 
-from ..ledger.texts import fitting
+from ..ledger.sql.texts import fitting
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from ..fold.history import Decided, DecisionKind, note_attempts, note_decisions
 from ..ledger.documents import KEEP_SNAPSHOT, snapshot_of
 from ..ledger.outbox import queue_again
 from ..ledger.reads import locked_run
-from ..ledger.transaction import Transaction, in_order_of_runs
+from ..ledger.sql.transaction import Transaction, in_order_of_runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
 from ..ledger.letter_groups import GroupKey
+from ..ledger.sql.texts import fitting
+from ..ledger.sql.transaction import Transaction, one_by_one
 from ..ledger.tables import dead_letters as _letters
 from ..ledger.tables import runs as _runs
-from ..ledger.texts import fitting
-from ..ledger.transaction import Transaction, one_by_one
 from . import reopening
 from .letter import LONGEST_ERROR, Letter, LetterState, Moved, RejectedLetter, error_type_of, fingerprint_of
 from .reopening import NotReopened, Reopening

@@ -10,11 +10,11 @@ from fleet_contracts.snapshot import AttemptOutcome, AttemptRecord, RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.wheel import WheelInUse
 
-from ..ledger.prepared import Inserting
+from ..ledger.sql.prepared import Inserting
+from ..ledger.sql.texts import fitting, iso
+from ..ledger.sql.transaction import Transaction
 from ..ledger.tables import attempts as _attempts
 from ..ledger.tables import decisions as _decisions
-from ..ledger.texts import fitting, iso
-from ..ledger.transaction import Transaction
 
 
 class DecisionKind(StrEnum):

@@ -10,14 +10,14 @@ from sqlalchemy import select
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 from fleet_contracts.trace_context import TraceContext
-from fleet_kit.nats.documents import Stored
+from fleet_kit.nats.stores.documents import Stored
 
 from ..ledger.documents import KEEP_SNAPSHOT
 from ..ledger.outbox import queue_again
-from ..ledger.prepared import updating
 from ..ledger.rows import RECORD_COLUMNS, run_record
+from ..ledger.sql.prepared import updating
+from ..ledger.sql.transaction import Transaction
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction
 from .history import note_attempts, note_lost_attempts
 from .rules import Change, adds_lost_attempts, fold
 

@@ -6,7 +6,7 @@ from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
 from ..ledger.rows import Known
-from ..ledger.texts import fitting
+from ..ledger.sql.texts import fitting
 
 _LONGEST_ERROR = 2000
 _LONGEST_NAME = 255

@@ -29,7 +29,7 @@ async def list_flows(_: WorkersReader, service: Service) -> Response:
 @router.get(
     "/flows/events",
     response_class=StreamingResponse,
-    responses={200: event_stream(flows=FlowsChanged, heartbeat=FlowsUnchanged)},
+    responses=event_stream(flows=FlowsChanged, heartbeat=FlowsUnchanged),
 )
 async def watch_flows(
     _: WorkersReader,

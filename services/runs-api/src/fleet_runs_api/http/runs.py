@@ -17,7 +17,8 @@ from fleet_kit.http.query_parameters import Moment
 
 from ..accept.requests import CancelRun
 from ..read.event_ids import EventId
-from ..read.schemas import Attempts, Include, RunChanged, RunInFull, RunTasks, RunUnchanged
+from ..read.schemas import Attempts, Include, RunInFull, RunTasks
+from ..read.stream_schemas import RunChanged, RunUnchanged
 from .bodies import NO_RUN, json_answer
 from .dependencies import Service
 
@@ -64,7 +65,7 @@ async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service:
 @router.get(
     "/runs/{run_id}/watch",
     response_class=StreamingResponse,
-    responses={200: event_stream(snapshot=RunChanged, heartbeat=RunUnchanged), **NO_RUN},
+    responses={**event_stream(snapshot=RunChanged, heartbeat=RunUnchanged), **NO_RUN},
 )
 async def watch_run(
     run_id: str,

@@ -17,7 +17,8 @@ from fleet_kit.http.openapi import event_stream, refusals
 from ..errors import RunNotFinished, RunNotFound
 from ..read.event_ids import EventId
 from ..read.results import result_of
-from ..read.schemas import LogEnd, LogOutput, RunResult, RunUnchanged, TimelinePage
+from ..read.schemas import RunResult, TimelinePage
+from ..read.stream_schemas import LogEnd, LogOutput, RunUnchanged
 from ..read.timeline.following import End, Output
 from ..read.timeline.log_text import LogText
 from ..read.timeline.timeline import Entry, LogFilter
@@ -26,7 +27,7 @@ from .dependencies import Service
 
 router = new_router()
 
-_LOG_EVENTS = event_stream(log=LogOutput, end=LogEnd, heartbeat=RunUnchanged)
+_LOG_EVENTS = event_stream(log=LogOutput, end=LogEnd, heartbeat=RunUnchanged)[200]
 _LOG_ANSWERS = {
     "description": f"The output as text. With `follow`: {_LOG_EVENTS['description']}",
     "content": {"text/plain": {"schema": {"type": "string"}}, **_LOG_EVENTS["content"]},

@@ -8,7 +8,7 @@ from fleet_contracts.snapshot import RunSnapshot
 
 from ..errors import RunNotFound
 from . import reads
-from .database import Database
+from .sql.database import Database
 
 _MOST_KEPT = 2000
 _LARGEST_KEPT = 8192

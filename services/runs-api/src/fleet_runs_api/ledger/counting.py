@@ -5,8 +5,8 @@ from typing import Any
 
 from fleet_contracts.status import RunStatus
 
-from .prepared import Inserting
 from .rows import Kind
+from .sql.prepared import Inserting
 from .tables import counts as _counts
 from .tables import flow_counts as _flow_counts
 

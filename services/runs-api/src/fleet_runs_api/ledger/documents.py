@@ -8,8 +8,8 @@ from fleet_contracts.job import Job
 from fleet_contracts.names import ANONYMOUS_TENANT
 from fleet_contracts.snapshot import RunSnapshot
 
-from .prepared import updating
 from .rows import Kind, RunRow
+from .sql.prepared import updating
 from .tables import documents as _documents
 
 # The last snapshot that was seen of a run.

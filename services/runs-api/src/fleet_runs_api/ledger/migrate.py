@@ -10,8 +10,8 @@ from fleet_kit.settings import FleetSettings, SettingsError
 
 from ..errors import LedgerUnavailable
 from ..settings import LedgerSettings
-from .database import Database
 from .migrations import HEAD
+from .sql.database import Database
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import delete, func, insert, select, update
 
-from .prepared import Inserting, deleting, updating
+from .sql.prepared import Inserting, deleting, updating
+from .sql.transaction import Transaction, one_by_one
 from .tables import outbox as _outbox
 from .tables import runs as _runs
-from .transaction import Transaction, one_by_one
 
 DISPATCH = "dispatch"
 WITHDRAW = "withdraw"

@@ -4,8 +4,8 @@ import secrets
 
 from sqlalchemy import select
 
+from .sql.transaction import Transaction, one_by_one
 from .tables import secrets as _secrets
-from .transaction import Transaction, one_by_one
 
 
 @one_by_one

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ..errors import LedgerUnavailable
-from .database import unavailable_if_away
-from .transaction import Transaction
+from .sql.database import unavailable_if_away
+from .sql.transaction import Transaction
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from fleet_contracts.catalogue import FlowOffer, WorkerCatalogue
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.nats.kv import Mirror
 from fleet_kit.nats.link import NatsLink
+from fleet_kit.nats.stores.kv import Mirror
 
 from .workers import FleetView
 

@@ -4,9 +4,9 @@ import asyncio
 from dataclasses import replace
 
 from fleet_contracts.snapshot import RunSnapshot
-from fleet_kit.nats.documents import Documents, Stored
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import Ack, NatsLink
+from fleet_kit.nats.stores.documents import Documents, Stored
+from fleet_kit.nats.stores.kv import Bucket
 
 
 class RunStore(Documents[RunSnapshot]):

@@ -68,6 +68,40 @@ class RunPage(BaseModel):
     updated_until: float | None
 
 
+class RunAmongOthers(BaseModel):
+    """A run in a list of results or in a stream about many runs. Fields with a default may be missing."""
+
+    run_id: str
+    # null: there is no such run; then only `ended` is there besides.
+    status: RunStatus | None
+    ended: bool
+    flow_name: str = ""
+    tag: str = ""
+    attempt: int = 0
+    worker_id: str | None = None
+    submitted_at: float = 0
+    not_before: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    updated_at: float = 0
+    # Its first 500 characters; all of it with a result.
+    error: str | None = None
+    reason: str | None = None
+    # Only of a run that has ended, where results are asked for.
+    result: Any = None
+    outputs: dict[str, Any] = {}
+    # Whether the result or an output was too large for the snapshot.
+    truncated: bool = False
+    # Whether result and outputs are left out, because they are more than 256 KiB.
+    too_large: bool = False
+
+
+class RunResults(BaseModel):
+    results: list[RunAmongOthers]
+    # Where the next request begins among these run ids; null: this is all.
+    next: int | None
+
+
 class AttemptView(BaseModel):
     attempt: int
     # None: it is under way.
@@ -139,38 +173,3 @@ class TimelinePage(BaseModel):
     next: str | None
     truncated: bool
     missing_batches: int
-
-
-class RunChanged(BaseModel):
-    """The run, at first and whenever it changes; it has an id."""
-
-    run_id: str
-    snapshot: RunInFull
-    ts: float
-
-
-class RunUnchanged(BaseModel):
-    """Nothing has happened for some seconds."""
-
-    run_id: str
-    ts: float
-
-
-class LogOutput(BaseModel):
-    """A piece of output; it has an id."""
-
-    at: float
-    task: str | None
-    stream: str | None
-    level: str | None
-    text: str | None
-    attempt: int
-
-
-class LogEnd(BaseModel):
-    """The run has ended, and there is no more output."""
-
-    run_id: str
-    status: RunStatus
-    attempt: int
-    error: str | None

@@ -12,7 +12,7 @@ from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import AttemptOutcome, RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats.documents import Stored
+from fleet_kit.nats.stores.documents import Stored
 
 from ..errors import LedgerUnavailable, RunNotFound
 from ..ledger import reads

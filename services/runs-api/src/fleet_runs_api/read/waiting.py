@@ -7,7 +7,7 @@ from enum import StrEnum
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
 
-from ..ledger.texts import iso
+from ..ledger.sql.texts import iso
 from ..live.workers import Capacity, FleetView
 from .schemas import RunSummary
 

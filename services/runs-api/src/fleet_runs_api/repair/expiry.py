@@ -32,7 +32,7 @@ from ..fold.rules import is_possible
 from ..ledger import reads
 from ..ledger.documents import waiting_snapshot_of
 from ..ledger.rows import OverdueRun, RunRow, UncheckedRun
-from ..ledger.texts import iso
+from ..ledger.sql.texts import iso
 from ..resources import Part, Resources
 from . import lost_runs
 from .lost_runs import Redispatch

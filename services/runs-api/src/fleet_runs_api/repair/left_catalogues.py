@@ -3,8 +3,8 @@
 import logging
 import time
 
-from fleet_kit.nats.kv import Bucket
 from fleet_kit.nats.link import WrongRevision
+from fleet_kit.nats.stores.kv import Bucket
 
 from ..live.catalogues import Catalogues
 from ..live.workers import FleetView

@@ -8,10 +8,10 @@ from sqlalchemy import select, update
 from ..fold.history import Decided, DecisionKind, note_decisions
 from ..ledger.documents import KEEP_SNAPSHOT, waiting_snapshot_of
 from ..ledger.outbox import queue_again
-from ..ledger.prepared import updating
 from ..ledger.reads import run_with_documents
+from ..ledger.sql.prepared import updating
+from ..ledger.sql.transaction import Transaction, one_by_one
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction, one_by_one
 
 _NOTE_CHECKED = updating(_runs, ("checked_at",), keys=("run_id",))
 

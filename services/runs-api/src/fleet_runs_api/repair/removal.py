@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from sqlalchemy import delete, update
 
 from ..ledger.rows import RECORD_COLUMNS, run_record
+from ..ledger.sql.transaction import Transaction, one_by_one
 from ..ledger.tables import attempts as _attempts
 from ..ledger.tables import decisions as _decisions
 from ..ledger.tables import documents as _documents
 from ..ledger.tables import idempotency_keys as _keys
 from ..ledger.tables import runs as _runs
-from ..ledger.transaction import Transaction, one_by_one
 
 
 @one_by_one

@@ -11,8 +11,8 @@ from fleet_kit.errors import FleetError
 from fleet_kit.telemetry.tracing import UNTRACED, Span, span
 
 from ..ledger import reads
-from ..ledger.database import Database
 from ..ledger.rows import OverdueRun, RunRevision, UncheckedRun
+from ..ledger.sql.database import Database
 
 logger = logging.getLogger(__name__)
 

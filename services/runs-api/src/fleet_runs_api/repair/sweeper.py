@@ -11,7 +11,7 @@ from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.names import kv_stream
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus
-from fleet_kit.nats.documents import Stored
+from fleet_kit.nats.stores.documents import Stored
 
 from ..dispatch.queued_jobs import QueuedJobs
 from ..dispatch.relay import Relay

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet_kit.files.disk import DiskLimits, free_bytes, in_mib
 
-from ..errors import DiskFull
+from ...errors import DiskFull
 
 logger = logging.getLogger(__name__)
 

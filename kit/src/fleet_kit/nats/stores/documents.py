@@ -7,8 +7,8 @@ from typing import Generic, TypeVar
 
 from fleet_contracts.messages import Document, MalformedMessage
 
+from ..link import WrongRevision
 from .kv import Bucket
-from .link import WrongRevision
 
 T = TypeVar("T", bound=Document)
 

@@ -27,9 +27,9 @@ from fleet_contracts.names import (
     object_metas_subject,
 )
 
-from ..errors import NatsUnavailable
-from .link import Ack, NatsLink, WriteRefused, WrongRevision
-from .messages import last_message, unix_seconds
+from ...errors import NatsUnavailable
+from ..link import Ack, NatsLink, WriteRefused, WrongRevision
+from ..messages import last_message, unix_seconds
 from .objects import CHUNK_BYTES, DIGEST_PREFIX, ObjectStore, StoredObject
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from pydantic import BeforeValidator, Field
 from fleet_contracts.messages import Document, MalformedMessage
 from fleet_contracts.names import object_chunks_subject, object_meta_subject, object_metas_subject, object_stream
 
-from ..errors import NatsUnavailable
-from .link import NatsLink
-from .messages import StoredMessage, last_message, messages_of
+from ...errors import NatsUnavailable
+from ..link import NatsLink
+from ..messages import StoredMessage, last_message, messages_of
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import Connection, CursorResult, Executable, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
-from .counting import ADD, ADD_BY_FLOW, RunCounts
-from .letter_groups import LetterGroups
+from ..counting import ADD, ADD_BY_FLOW, RunCounts
+from ..letter_groups import LetterGroups
+from ..rows import Query
 from .pipelining import Pipeline
 from .prepared import Prepared
-from .rows import Query
 
 
 class _OfRun(Protocol):

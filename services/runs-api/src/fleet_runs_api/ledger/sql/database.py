@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_u
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnectionFree
 
-from ..errors import DiskFull, LedgerUnavailable
-from .migrations import HEAD
-from .rows import Query
+from ...errors import DiskFull, LedgerUnavailable
+from ..migrations import HEAD
+from ..rows import Query
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class Database:
         from alembic.config import Config
 
         config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+        config.set_main_option("script_location", str(Path(__file__).parents[1] / "migrations"))
         # Not the writer: its plans and timeouts are not for large changes.
         engine = self._engine("BEGIN IMMEDIATE", pool_size=1, cache_kib=_WRITER_CACHE_KIB, options="")
         try:

@@ -12,9 +12,9 @@ from nats.js.kv import KeyValue
 
 from fleet_contracts.names import NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, kv_key, kv_stream, kv_subject
 
-from ..errors import NatsUnavailable
-from .link import Ack, NatsLink
-from .messages import last_message
+from ...errors import NatsUnavailable
+from ..link import Ack, NatsLink
+from ..messages import last_message
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""How statements reach SQL: connections, transactions, many rows at a time."""
