@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_worker.runner.flows import FlowNotFound, FlowsUnusable, load_flows
+from fleet_worker.runner.loading.flows import FlowNotFound, FlowsUnusable, load_flows
 
 pytestmark = pytest.mark.usefixtures("own_modules")
 

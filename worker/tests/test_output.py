@@ -8,7 +8,7 @@ import pytest
 
 from fleet_contracts.status import RunStatus
 from fleet_worker.pool.runner_process import RunnerDied
-from fleet_worker.runner.recording import Recorder
+from fleet_worker.runner.recording.recorder import Recorder
 
 from .one_runner import one_runner
 

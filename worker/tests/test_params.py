@@ -17,11 +17,11 @@ from pyoco.dsl.syntax import switch
 
 from fleet_contracts.catalogue import FlowSource, SourceKind
 from fleet_worker.runner.coroutines import Coroutines
-from fleet_worker.runner.offers import offer_of, params_schema
-from fleet_worker.runner.params import ParamsRefused, Signature
+from fleet_worker.runner.loading.offers import offer_of, params_schema
+from fleet_worker.runner.loading.params import ParamsRefused, Signature
 from fleet_worker.runner.pyoco_context import FleetRunContext
 from fleet_worker.runner.pyoco_engine import FleetEngine
-from fleet_worker.runner.recording import Recorder
+from fleet_worker.runner.recording.recorder import Recorder
 
 SOURCE = FlowSource(kind=SourceKind.FILE, place="flows.py")
 

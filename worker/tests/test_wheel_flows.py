@@ -9,9 +9,10 @@ import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_testkit.wheels import build_wheel
-from fleet_worker.runner.callables import CallableNotAllowed, Callables
-from fleet_worker.runner.flows import FlowNotFound, Flows, FolderFlows
-from fleet_worker.runner.wheel_flows import WheelFlows, add_to_path
+from fleet_worker.runner.loading.callables import CallableNotAllowed, Callables
+from fleet_worker.runner.loading.flows import FlowNotFound, Flows, FolderFlows
+from fleet_worker.runner.loading.import_path import add_to_path
+from fleet_worker.runner.loading.wheel_flows import WheelFlows
 from fleet_worker.wheels.install import install
 
 FLOWS = """

@@ -12,10 +12,10 @@ from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer
 
 from ..boundary.masking import SECRETS
 from ..boundary.runner_account import AS_THE_AGENT
-from .flows import Flows, FlowsUnusable, load_flows
-from .graphs import graph_line
-from .params import Signature, signature_of
-from .wheel_flows import add_to_path
+from .loading.flows import Flows, FlowsUnusable, load_flows
+from .loading.graphs import graph_line
+from .loading.import_path import add_to_path
+from .loading.params import Signature, signature_of
 
 
 def _lines(flows: Flows, catalogue: Catalogue) -> Iterator[str]:

@@ -14,8 +14,8 @@ from fleet_contracts.events import EventKind
 from fleet_contracts.status import TaskStatus
 from fleet_kit.logs.json_values import describe
 
-from ..boundary.frames import LOG_CHUNK_CHARACTERS, Progress
-from ..boundary.masking import SECRETS
+from ...boundary.frames import LOG_CHUNK_CHARACTERS, Progress
+from ...boundary.masking import SECRETS
 from .iterations import Iterations
 
 # The exceptions of at most this many failed tasks of a run are kept.

@@ -18,8 +18,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO, cast
 
-from ..boundary.masking import SECRETS
-from .recording import Recorder
+from ...boundary.masking import SECRETS
+from .recorder import Recorder
 
 _MOST_BYTES = 1024 * 1024
 _READ_BYTES = 64 * 1024

@@ -12,8 +12,8 @@ from pyoco import Flow
 from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind
 from fleet_contracts.dead_letter import DeadLetterReason
 
-from ..boundary.frames import Failure
-from .failures import describe_failure
+from ...boundary.frames import Failure
+from ..failures import describe_failure
 from .offers import offer_of
 from .options import OptionsUnusable
 from .params import signature_of

@@ -1,43 +1,17 @@
-"""Flows of synced wheels, found by entry points of the group `pyoco.flows`, and the import path for them."""
+"""Flows of synced wheels, found by entry points of the group `pyoco.flows`."""
 
-import importlib
-import os
-import sys
 from collections.abc import Collection, Sequence
 from importlib.metadata import Distribution, EntryPoint, distributions
-from pathlib import Path
 
 from pyoco import Flow
 
 from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind
 
-from ..boundary.frames import Failure
-from .failures import describe_failure
+from ...boundary.frames import Failure
+from ..failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows
 
 FLOWS_GROUP = "pyoco.flows"
-
-
-def add_to_path(paths: Sequence[str]) -> None:
-    """Let this process import from wheels, and let the programs that it starts use them.
-
-    After the standard library, before the packages of the interpreter: a wheel may bring another version of a package
-    that happens to be installed. Those that the worker itself needs are not accepted as wheels in the first place.
-    """
-    places = [
-        number for number, entry in enumerate(sys.path) if Path(entry).name in ("site-packages", "dist-packages")
-    ]
-    start = places[0] if places else len(sys.path)
-    sys.path[start:start] = paths
-    importlib.invalidate_caches()
-    _append("PYTHONPATH", paths)
-    _append("PATH", [scripts for path in paths if os.path.isdir(scripts := os.path.join(path, "bin"))])
-
-
-def _append(variable: str, paths: Sequence[str]) -> None:
-    if paths:
-        before = [value] if (value := os.environ.get(variable)) else []
-        os.environ[variable] = os.pathsep.join([*before, *paths])
 
 
 class WheelFlows(Flows):

@@ -10,7 +10,7 @@ from pyoco import Flow
 
 from fleet_contracts.catalogue import FlowOffer, FlowSource
 
-from ..boundary.masking import SECRETS
+from ...boundary.masking import SECRETS
 from .annotations import EMPTY
 from .graphs import entry_tasks, graph_of
 from .options import options_of
