@@ -84,7 +84,9 @@ async def test_a_name_means_the_workers_own_flow_first_and_then_that_of_the_firs
         "from pyoco import Flow, task\n@task\ndef two(): return 2\nx = Flow('own') >> two\n"
     )
     await trees.add("acme", {"acme.py": FLOWS}, pyoco_flows={"own": "acme:flow", "plain": "acme:flow"})
-    await trees.add("zed", {"zed.py": FLOWS}, pyoco_flows={"plain": "zed:flow", "made": "zed:make"})
+    await trees.add(
+        "zed", {"zed.py": FLOWS}, pyoco_flows={"plain": "zed:flow", "made": "zed:make", "events": "zed:flow"}
+    )
     add_to_path(trees.paths)
     flows = WheelFlows(FolderFlows(folder), trees.paths)
     assert flows.names == ["made", "own", "plain"]
@@ -94,6 +96,8 @@ async def test_a_name_means_the_workers_own_flow_first_and_then_that_of_the_firs
     assert [flows.resolve("made").name, flows.resolve("made").name] == ["made 1", "made 2"]
     assert {what: failure.exc_message for what, failure in flows.broken.items()} == {
         "the flow own of wheel acme 1.0": "the worker has a flow of this name of its own, which is used",
+        "the flow events of wheel zed 1.0": "it cannot be used: its name is reserved for the address /flows/events; "
+        "give the flow another name",
         "the flow plain of wheel zed 1.0": "wheel acme 1.0 offers a flow of this name, too",
     }
 

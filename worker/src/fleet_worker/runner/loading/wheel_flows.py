@@ -5,11 +5,18 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 
 from pyoco import Flow
 
-from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind
+from fleet_contracts.catalogue import (
+    RESERVED_FLOW_NAMES,
+    BrokenSource,
+    Catalogue,
+    FlowOffer,
+    FlowSource,
+    SourceKind,
+)
 
 from ...boundary.frames import Failure
 from ..failures import describe_failure
-from .flows import FlowBroken, FlowNotFound, Flows
+from .flows import FlowBroken, FlowNotFound, Flows, of_reserved_name
 
 FLOWS_GROUP = "pyoco.flows"
 
@@ -55,17 +62,20 @@ class WheelFlows(Flows):
 
     def _read(self, distribution: Distribution, *, taken: Collection[str]) -> None:
         for entry in distribution.entry_points.select(group=FLOWS_GROUP):
-            if entry.name in taken:
-                self._refuse(entry, "the worker has a flow of this name of its own, which is used")
+            if entry.name in RESERVED_FLOW_NAMES:
+                self._refuse(entry, "FlowNameReserved", f"it {of_reserved_name(entry.name)}")
+            elif entry.name in taken:
+                self._refuse(entry, "FlowNameTaken", "the worker has a flow of this name of its own, which is used")
             elif entry.name in self._offers:
-                self._refuse(entry, f"{_wheel_of(self._offers[entry.name])} offers a flow of this name, too")
+                why = f"{_wheel_of(self._offers[entry.name])} offers a flow of this name, too"
+                self._refuse(entry, "FlowNameTaken", why)
             else:
                 self._offers[entry.name] = entry
 
-    def _refuse(self, entry: EntryPoint, why: str) -> None:
+    def _refuse(self, entry: EntryPoint, kind: str, why: str) -> None:
         what = f"the flow {entry.name} of {_wheel_of(entry)}"
-        self.broken[what] = Failure("FlowNameTaken", why, "", entry.value)
-        self.problems.append(BrokenSource(place=what, exc_type="FlowNameTaken", message=why))
+        self.broken[what] = Failure(kind, why, "", entry.value)
+        self.problems.append(BrokenSource(place=what, exc_type=kind, message=why))
 
 
 def _load(name: str, entry: EntryPoint) -> Flow:
