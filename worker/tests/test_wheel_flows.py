@@ -125,6 +125,43 @@ async def test_nothing_of_a_wheel_is_imported_before_it_is_asked_for(trees: Tree
         offered.resolve("failing")
 
 
+async def test_what_a_wheel_offers_is_described_by_an_import_of_it(trees: Trees) -> None:
+    shop = (
+        "from pyoco import Flow, task\n@task\ndef sell(price: float, item='cup'):\n    'Sell it.'\n    return item\n"
+        "flow = Flow('any name') >> sell\nflow.fleet = {'retry': 3}\nwrong = Flow('wrong') >> sell\n"
+        "wrong.fleet = {'a': 1}"
+    )
+    modules = {"bad.py": "import not_there\n", "good.py": FLOWS, "shop.py": shop}
+    flows = {
+        "bad": "bad:flow",
+        "none": "good:made",
+        "failing": "good:fail",
+        "shop": "shop:flow",
+        "wrong": "shop:wrong",
+    }
+    await trees.add("mixed", modules, pyoco_flows=flows)
+    add_to_path(trees.paths)
+    offered = WheelFlows(Flows(), trees.paths)
+    offered.describe()
+    catalogue = offered.catalogue()
+    assert [offer.name for offer in catalogue.flows] == offered.names == sorted(flows)
+    [sold] = [offer for offer in catalogue.flows if offer.params_schema is not None]
+    assert (sold.name, sold.description, sold.source.package, sold.source.version) == (
+        *("shop", "Sell it.", "mixed", "1.0"),
+    )
+    assert sold.params_schema is not None
+    assert sold.params_schema["required"] == ["price"]
+    assert sold.graph is not None
+    assert sold.defaults.retry is not None
+    assert {(one.place, one.exc_type) for one in catalogue.broken} == {
+        ("the flow bad of wheel mixed 1.0", "ModuleNotFoundError"),
+        ("the flow none of wheel mixed 1.0", "FlowNotFound"),
+        ("the flow failing of wheel mixed 1.0", "RuntimeError"),
+        ("the flow wrong of wheel mixed 1.0", "OptionsUnusable"),
+    }
+    assert set(offered.broken) == {one.place for one in catalogue.broken}
+
+
 async def test_workflow_files_may_call_what_lies_in_a_wheel_and_not_what_it_has_imported(trees: Trees) -> None:
     await trees.add(
         "acme",

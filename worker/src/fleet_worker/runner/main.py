@@ -257,7 +257,10 @@ def _find_flows(setup: Setup) -> Flows:
     add_to_path(setup.wheel_paths)
     has_own = setup.flow_resolver is not None or setup.flows_dir is not None
     own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else Flows()
-    return WheelFlows(own, setup.wheel_paths)
+    flows = WheelFlows(own, setup.wheel_paths)
+    if setup.describes_wheels:
+        flows.describe()
+    return flows
 
 
 def _broken(error: FlowBroken) -> Conclusion:

@@ -17,19 +17,25 @@ from fleet_contracts.catalogue import (
 from ...boundary.frames import Failure
 from ..failures import describe_failure
 from .flows import FlowBroken, FlowNotFound, Flows, of_reserved_name
+from .offers import offer_of
+from .options import OptionsUnusable
+from .params import signature_of
 
 FLOWS_GROUP = "pyoco.flows"
+_MOST_CHARACTERS = 2000
 
 
 class WheelFlows(Flows):
     """The worker's own flows, and those that wheels offer.
 
-    A wheel is imported only when a run asks for its flow: a broken one breaks only the flows that it offers.
+    A wheel is imported only when a run asks for its flow: a broken one breaks only the flows that it offers. What the
+    catalogue should know besides, `describe` finds out in a process of its own.
     """
 
     def __init__(self, own: Flows, paths: Sequence[str]) -> None:
         self._own = own
         self._offers: dict[str, EntryPoint] = {}
+        self._described: dict[str, FlowOffer] = {}
         self.broken, self.problems = dict(own.broken), list(own.problems)
         for distribution in distributions(path=list(paths)):
             self._read(distribution, taken={*own.names, *own.unusable})
@@ -52,8 +58,20 @@ class WheelFlows(Flows):
         catalogue = super().catalogue()
         return catalogue.model_copy(update={"is_open": self._own.catalogue().is_open})
 
+    def describe(self) -> None:
+        """Import every flow. One that cannot be loaded stays offered, so that its runs fail at once and say why."""
+        for name, entry in self._offers.items():
+            try:
+                self._described[name] = _described(_load(name, entry), self.offer(name))
+            except FlowBroken as error:
+                self._note_broken(entry, error.__cause__ or error)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - one bad wheel must not hide the others
+                self._note_broken(entry, error)
+
     def offer(self, name: str) -> FlowOffer:
-        """No more than the wheel's metadata say, because nothing of it has been imported."""
+        """No more than the wheel's metadata say, unless it was imported by `describe`."""
+        if name in self._described:
+            return self._described[name]
         if (entry := self._offers.get(name)) is None:
             return self._own.offer(name)
         package, version = (entry.dist.name, entry.dist.version) if entry.dist is not None else (None, None)
@@ -73,9 +91,28 @@ class WheelFlows(Flows):
                 self._offers[entry.name] = entry
 
     def _refuse(self, entry: EntryPoint, kind: str, why: str) -> None:
+        self._note(entry, Failure(kind, why, "", entry.value))
+
+    def _note_broken(self, entry: EntryPoint, error: BaseException) -> None:
+        self._note(entry, describe_failure(error))
+
+    def _note(self, entry: EntryPoint, failure: Failure) -> None:
         what = f"the flow {entry.name} of {_wheel_of(entry)}"
-        self.broken[what] = Failure(kind, why, "", entry.value)
-        self.problems.append(BrokenSource(place=what, exc_type=kind, message=why))
+        self.broken[what] = failure
+        message = failure.exc_message[:_MOST_CHARACTERS]
+        self.problems.append(BrokenSource(place=what, exc_type=failure.exc_type, message=message))
+
+
+def _described(flow: Flow, offer: FlowOffer) -> FlowOffer:
+    """The offer with what the flow says. Raises OptionsUnusable."""
+    try:
+        found = offer_of(flow, offer.source, signature_of(flow), module_doc=None)
+    except OptionsUnusable:
+        raise
+    except Exception:  # noqa: BLE001 - the types of a flow's arguments may raise anything; it can be run all the same
+        return offer
+    # The entry point's name is the one that runs ask for.
+    return found.model_copy(update={"name": offer.name})
 
 
 def _load(name: str, entry: EntryPoint) -> Flow:
