@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_testkit.waiting import eventually
 from fleet_testkit.wheels import build_wheel
+from fleet_worker.boundary.frames import Setup
+from fleet_worker.boundary.wheel_set import WheelSet
+from fleet_worker.pool.pool import RunnerPool
 from fleet_worker.runner.loading.callables import CallableNotAllowed, Callables
 from fleet_worker.runner.loading.flows import FlowNotFound, Flows, FolderFlows
 from fleet_worker.runner.loading.import_path import add_to_path
@@ -160,6 +164,25 @@ async def test_what_a_wheel_offers_is_described_by_an_import_of_it(trees: Trees)
         ("the flow wrong of wheel mixed 1.0", "OptionsUnusable"),
     }
     assert set(offered.broken) == {one.place for one in catalogue.broken}
+
+
+@pytest.mark.parametrize("ending", ["import os; os._exit(3)", "while True: pass"])
+async def test_a_wheel_whose_import_ends_its_process_or_never_ends_leaves_the_names_in_the_catalogue(
+    trees: Trees, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr("fleet_worker.pool.pool._TRIAL_SECONDS", 3.0)
+    modules = {"bad.py": f"{ending}\n", "good.py": FLOWS}
+    await trees.add("mixed", modules, pyoco_flows={"bad": "bad:flow", "good": "good:flow"})
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    pool = RunnerPool(Setup(None, None, str(runs), wheel_paths=[]), 1, WheelSet(paths=trees.paths))
+    try:
+        await pool.start()
+        await eventually(lambda: "importing them failed" in caplog.text, what="why they are not described")
+        assert [flow.name for flow in pool.catalogue.flows] == pool.flows == ["bad", "good"]
+        assert pool.size == 1
+    finally:
+        await pool.stop()
 
 
 async def test_workflow_files_may_call_what_lies_in_a_wheel_and_not_what_it_has_imported(trees: Trees) -> None:
