@@ -38,6 +38,20 @@ def test_a_signal_stops_everything_and_leaves_nothing(server: StandinServer, how
     assert "curl" in out
 
 
+def test_under_nohup_a_stack_outlives_its_terminal(server: StandinServer) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the launcher inherits it
+    try:
+        launcher = server.up_and_ready(TWO_PARTS)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    launcher.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        launcher.wait(timeout=1)
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of Linux")
 def test_other_processes_of_its_user_cannot_look_into_the_launcher(server: StandinServer) -> None:
     server.up_and_ready([{"name": "only"}])

@@ -134,6 +134,32 @@ def test_the_example_can_be_built_uploaded_and_run_as_its_readme_says(synced: Fl
     synced.client.delete(f"/wheels/{described['name']}").raise_for_status()
 
 
+def test_the_catalogue_says_what_flows_of_wheels_take_and_which_are_broken(synced: Fleet, tmp_path: Path) -> None:
+    stall = {"stall.py": SHOP.format(version="1.0"), "bad.py": "import not_there\n"}
+    flows = {"stall": "stall:flow", "bad": "bad:flow"}
+    name = upload(synced, build_wheel(tmp_path, "stall", "1.0", modules=stall, entry_points={"pyoco.flows": flows}))[
+        "name"
+    ]
+
+    def detail() -> dict[str, Any]:
+        found: dict[str, Any] = synced.client.get("/flows/stall").json()
+        return found
+
+    flow = wait_until(lambda: (found := detail()).get("params_schema") and found, what="the flow described")
+    assert list(flow["params_schema"]["properties"]) == ["file"]
+    assert [node["name"] for node in flow["graph"]["nodes"]] == ["sell"]
+    assert flow["versions"] == ["1.0"]
+    refused = synced.client.post("/runs", json={"flow_name": "stall", "params": {"fill": 1}})
+    assert refused.status_code == 422
+    assert 'unknown parameter "fill" (did you mean "file"?); known: file' in refused.json()["error"]["message"]
+    [broken] = [one for one in synced.client.get("/flows").json()["broken"] if "wheel stall" in one["place"]]
+    assert (broken["place"], broken["exc_type"]) == ("the flow bad of wheel stall 1.0", "ModuleNotFoundError")
+    failed = run(synced, "bad")
+    assert (failed["status"], failed["reason"]) == ("FAILED", "flow_not_found")
+    assert "No module named 'not_there'" in failed["error"]
+    synced.client.delete(f"/wheels/{name}").raise_for_status()
+
+
 @pytest.mark.embedded_only("a folder of the data dir; in a container it is the worker's own volume")
 def test_wheels_are_kept_in_the_workers_folder_of_the_data_dir(synced: Stack, tmp_path: Path) -> None:
     name = upload(synced, build_wheel(tmp_path, "kept"))["name"]

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from playwright.sync_api import Page, expect
 
 from fleet_contracts.catalogue import (
+    REPLACES_RESULT_OF,
     BrokenSource,
     Catalogue,
     FlowDefaults,
@@ -43,6 +44,7 @@ SCHEMA = {
         "name": {"type": "string", "description": "Who is greeted."},
         "times": {"type": "integer", "minimum": 1, "default": 2},
         "tone": {"anyOf": [{"enum": ["warm", "cool"]}, {"type": "null"}], "default": None},
+        "greet": {"type": "string", "default": "", REPLACES_RESULT_OF: "greet"},
     },
     "required": ["name"],
     "additionalProperties": False,
@@ -130,9 +132,11 @@ def test_a_flow_is_shown_as_it_changes_and_is_run_with_what_its_schema_says(
         "required",
         "times: integer = 2",
         'tone: "warm" | "cool" | null = null',
+        "takes the place of its result: greet.",
         "greet.py, line 12",
     ):
         expect(detail).to_contain_text(text)
+    expect(detail).not_to_contain_text("greet: string")
     expect(detail.locator(".graph")).to_contain_text("tone switch —warm→ shout")
     # Without a request of the page's own.
     publish(catalogue(greeting("Greets somebody else.")))

@@ -8,10 +8,10 @@ import pytest
 from pyoco.core.models import RunContext
 
 from fleet_worker.runner.coroutines import Coroutines
-from fleet_worker.runner.flows import Flows, load_flows
-from fleet_worker.runner.params import Signature
+from fleet_worker.runner.loading.flows import Flows, load_flows
+from fleet_worker.runner.loading.params import Signature
 from fleet_worker.runner.pyoco_engine import FleetEngine
-from fleet_worker.runner.recording import Recorder
+from fleet_worker.runner.recording.recorder import Recorder
 
 PAGE = Path(__file__).parents[2] / "docs/reference/flow-files.md"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_worker.runner.flows import FlowNotFound, FlowsUnusable, load_flows
+from fleet_worker.runner.loading.flows import FlowNotFound, FlowsUnusable, load_flows
 
 pytestmark = pytest.mark.usefixtures("own_modules")
 
@@ -73,6 +73,19 @@ def test_a_name_that_two_files_define_is_refused_with_both(tmp_path: Path) -> No
         flows.resolve("good")
     [broken] = flows.catalogue().broken
     assert (broken.place, broken.line, broken.exc_type) == ("sub/two.py", 5, "FlowNameTaken")
+
+
+def test_the_name_of_an_address_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"shop.py": FLOW.format(task="a", name="events"), "two.py": FLOW.format(task="a", name="good")})
+    flows = load_flows(None, str(tmp_path))
+    assert flows.names == ["good"]
+    sentence = (
+        "'events' cannot be used: its name is reserved for the address /flows/events; give the flow another name"
+    )
+    with pytest.raises(FlowNotFound, match=sentence):
+        flows.resolve("events")
+    [broken] = flows.catalogue().broken
+    assert (broken.place, broken.line, broken.message) == ("shop.py", 5, f"flow {sentence}")
 
 
 def test_subfolders_and_packages_are_read_and_import_their_neighbours(tmp_path: Path) -> None:

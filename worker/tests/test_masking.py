@@ -9,7 +9,7 @@ import pytest
 from fleet_contracts.status import RunStatus
 from fleet_worker.boundary.frames import Ready
 from fleet_worker.boundary.masking import Secrets
-from fleet_worker.runner.flows import load_flows
+from fleet_worker.runner.loading.flows import load_flows
 
 from .one_runner import one_runner
 

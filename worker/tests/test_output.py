@@ -1,6 +1,9 @@
 """All that a run says is recorded: in order, with its task, its stream and its level."""
 
+import asyncio
 import contextvars
+import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,8 @@ import pytest
 
 from fleet_contracts.status import RunStatus
 from fleet_worker.pool.runner_process import RunnerDied
-from fleet_worker.runner.recording import Recorder
+from fleet_worker.runner.recording.output import Output
+from fleet_worker.runner.recording.recorder import Recorder
 
 from .one_runner import one_runner
 
@@ -108,3 +112,49 @@ def test_words_of_a_thread_that_the_run_before_has_left_behind_are_in_no_run() -
     noted = now.drain()
     assert noted is not None
     assert [event["text"] for event in noted.events if "text" in event] == ["in time"]
+
+
+async def test_a_thread_and_a_pool_speak_for_the_task_that_uses_them(tmp_path: Path) -> None:
+    async with one_runner(tmp_path) as runner:
+        before = await runner.run("leaving_thread")
+        assert before.said("leave_thread") == before.said() == "in the pool\n"
+        now = await runner.run("following")
+        assert now.done.status is RunStatus.COMPLETED
+        # Nothing of the thread that the run before has left behind.
+        assert now.said("follow") == now.said() == "in the same pool\n"
+
+
+async def test_the_item_of_a_loop_may_log_while_a_thread_logs(tmp_path: Path) -> None:
+    async with one_runner(tmp_path) as runner, asyncio.timeout(20):
+        run = await runner.run("reading")
+        assert run.done.status is RunStatus.COMPLETED
+        assert sorted(run.said().splitlines()) == ["from a thread", "from the item"]
+
+
+def test_a_finalizer_may_log_while_another_thread_logs() -> None:
+    output = Output()
+    output.begin(Recorder(["a"], log_max_bytes=100, outside=output))
+    logger = logging.Logger("finalizers")
+    logger.addHandler(output._log_handler)
+    is_read, is_locked = threading.Event(), threading.Event()
+
+    class Message:
+        def __str__(self) -> str:
+            is_read.set()
+            is_locked.wait(10)
+            return "from the thread"
+
+    thread = threading.Thread(target=logger.info, args=[Message()], daemon=True)
+    thread.start()
+    is_read.wait(10)
+
+    def finalize() -> None:
+        with output.lock:
+            is_locked.set()
+            logger.info("from the finalizer")
+
+    finalizer = threading.Thread(target=finalize, daemon=True)
+    finalizer.start()
+    for one in (finalizer, thread):
+        one.join(timeout=5)
+        assert not one.is_alive()

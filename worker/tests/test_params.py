@@ -15,13 +15,13 @@ from pyoco import Flow, task
 from pyoco.core.models import RunContext
 from pyoco.dsl.syntax import switch
 
-from fleet_contracts.catalogue import FlowSource, SourceKind
+from fleet_contracts.catalogue import REPLACES_RESULT_OF, FlowSource, SourceKind
 from fleet_worker.runner.coroutines import Coroutines
-from fleet_worker.runner.offers import offer_of, params_schema
-from fleet_worker.runner.params import ParamsRefused, Signature
+from fleet_worker.runner.loading.offers import offer_of, params_schema
+from fleet_worker.runner.loading.params import ParamsRefused, Signature
 from fleet_worker.runner.pyoco_context import FleetRunContext
 from fleet_worker.runner.pyoco_engine import FleetEngine
-from fleet_worker.runner.recording import Recorder
+from fleet_worker.runner.recording.recorder import Recorder
 
 SOURCE = FlowSource(kind=SourceKind.FILE, place="flows.py")
 
@@ -97,6 +97,7 @@ def test_the_schema_has_types_defaults_and_what_is_required() -> None:
     assert properties["free"] == {"default": None}
     assert properties["share"] == {"type": "number"}
     assert properties["book"]["description"] == "in place of the result of the task book"
+    assert [name for name, part in properties.items() if REPLACES_RESULT_OF in part] == ["book"]
 
 
 def test_params_reach_tasks_as_the_types_they_are_annotated_with() -> None:

@@ -21,8 +21,8 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.snapshot import RunSnapshot
 from fleet_contracts.status import RunStatus, TaskStatus
 from fleet_worker.boundary.frames import Conclusion, Decoder, Progress, Run, encode
-from fleet_worker.runner.plain import json_safe
-from fleet_worker.runner.results import is_larger
+from fleet_worker.runner.recording.plain import json_safe
+from fleet_worker.runner.recording.results import is_larger
 
 
 class Rude:

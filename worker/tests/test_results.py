@@ -7,8 +7,8 @@ from pyoco.core.engine import Engine
 from pyoco.core.models import RunContext
 from pyoco.dsl.syntax import switch
 
-from fleet_worker.runner.recording import Recorder
-from fleet_worker.runner.results import result_of
+from fleet_worker.runner.recording.recorder import Recorder
+from fleet_worker.runner.recording.results import result_of
 
 
 def result(flow: Flow, **params: Any) -> Any:

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from fleet_contracts.dead_letter import DeadLetterReason
+from fleet_testkit.waiting import eventually
 from fleet_testkit.wheels import build_wheel
-from fleet_worker.runner.callables import CallableNotAllowed, Callables
-from fleet_worker.runner.flows import FlowNotFound, Flows, FolderFlows
-from fleet_worker.runner.wheel_flows import WheelFlows, add_to_path
+from fleet_worker.boundary.frames import Setup
+from fleet_worker.boundary.wheel_set import WheelSet
+from fleet_worker.pool.pool import RunnerPool
+from fleet_worker.runner.loading.callables import CallableNotAllowed, Callables
+from fleet_worker.runner.loading.flows import FlowNotFound, Flows, FolderFlows
+from fleet_worker.runner.loading.import_path import add_to_path
+from fleet_worker.runner.loading.wheel_flows import WheelFlows
 from fleet_worker.wheels.install import install
 
 FLOWS = """
@@ -83,7 +88,9 @@ async def test_a_name_means_the_workers_own_flow_first_and_then_that_of_the_firs
         "from pyoco import Flow, task\n@task\ndef two(): return 2\nx = Flow('own') >> two\n"
     )
     await trees.add("acme", {"acme.py": FLOWS}, pyoco_flows={"own": "acme:flow", "plain": "acme:flow"})
-    await trees.add("zed", {"zed.py": FLOWS}, pyoco_flows={"plain": "zed:flow", "made": "zed:make"})
+    await trees.add(
+        "zed", {"zed.py": FLOWS}, pyoco_flows={"plain": "zed:flow", "made": "zed:make", "events": "zed:flow"}
+    )
     add_to_path(trees.paths)
     flows = WheelFlows(FolderFlows(folder), trees.paths)
     assert flows.names == ["made", "own", "plain"]
@@ -93,6 +100,8 @@ async def test_a_name_means_the_workers_own_flow_first_and_then_that_of_the_firs
     assert [flows.resolve("made").name, flows.resolve("made").name] == ["made 1", "made 2"]
     assert {what: failure.exc_message for what, failure in flows.broken.items()} == {
         "the flow own of wheel acme 1.0": "the worker has a flow of this name of its own, which is used",
+        "the flow events of wheel zed 1.0": "it cannot be used: its name is reserved for the address /flows/events; "
+        "give the flow another name",
         "the flow plain of wheel zed 1.0": "wheel acme 1.0 offers a flow of this name, too",
     }
 
@@ -118,6 +127,62 @@ async def test_nothing_of_a_wheel_is_imported_before_it_is_asked_for(trees: Tree
         assert failure.value.reason is DeadLetterReason.FLOW_NOT_FOUND
     with pytest.raises(RuntimeError, match="not today"):
         offered.resolve("failing")
+
+
+async def test_what_a_wheel_offers_is_described_by_an_import_of_it(trees: Trees) -> None:
+    shop = (
+        "from pyoco import Flow, task\n@task\ndef sell(price: float, item='cup'):\n    'Sell it.'\n    return item\n"
+        "flow = Flow('any name') >> sell\nflow.fleet = {'retry': 3}\nwrong = Flow('wrong') >> sell\n"
+        "wrong.fleet = {'a': 1}"
+    )
+    modules = {"bad.py": "import not_there\n", "good.py": FLOWS, "shop.py": shop}
+    flows = {
+        "bad": "bad:flow",
+        "none": "good:made",
+        "failing": "good:fail",
+        "shop": "shop:flow",
+        "wrong": "shop:wrong",
+    }
+    await trees.add("mixed", modules, pyoco_flows=flows)
+    add_to_path(trees.paths)
+    offered = WheelFlows(Flows(), trees.paths)
+    offered.describe()
+    catalogue = offered.catalogue()
+    assert [offer.name for offer in catalogue.flows] == offered.names == sorted(flows)
+    [sold] = [offer for offer in catalogue.flows if offer.params_schema is not None]
+    assert (sold.name, sold.description, sold.source.package, sold.source.version) == (
+        *("shop", "Sell it.", "mixed", "1.0"),
+    )
+    assert sold.params_schema is not None
+    assert sold.params_schema["required"] == ["price"]
+    assert sold.graph is not None
+    assert sold.defaults.retry is not None
+    assert {(one.place, one.exc_type) for one in catalogue.broken} == {
+        ("the flow bad of wheel mixed 1.0", "ModuleNotFoundError"),
+        ("the flow none of wheel mixed 1.0", "FlowNotFound"),
+        ("the flow failing of wheel mixed 1.0", "RuntimeError"),
+        ("the flow wrong of wheel mixed 1.0", "OptionsUnusable"),
+    }
+    assert set(offered.broken) == {one.place for one in catalogue.broken}
+
+
+@pytest.mark.parametrize("ending", ["import os; os._exit(3)", "while True: pass"])
+async def test_a_wheel_whose_import_ends_its_process_or_never_ends_leaves_the_names_in_the_catalogue(
+    trees: Trees, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr("fleet_worker.pool.pool._TRIAL_SECONDS", 3.0)
+    modules = {"bad.py": f"{ending}\n", "good.py": FLOWS}
+    await trees.add("mixed", modules, pyoco_flows={"bad": "bad:flow", "good": "good:flow"})
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    pool = RunnerPool(Setup(None, None, str(runs), wheel_paths=[]), 1, WheelSet(paths=trees.paths))
+    try:
+        await pool.start()
+        await eventually(lambda: "importing them failed" in caplog.text, what="why they are not described")
+        assert [flow.name for flow in pool.catalogue.flows] == pool.flows == ["bad", "good"]
+        assert pool.size == 1
+    finally:
+        await pool.stop()
 
 
 async def test_workflow_files_may_call_what_lies_in_a_wheel_and_not_what_it_has_imported(trees: Trees) -> None:

@@ -13,8 +13,8 @@ from pyoco.dsl.expressions import ExpressionEvaluationError
 
 from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_worker.boundary.frames import Setup
-from fleet_worker.runner.flows import FlowNotFound, load_flows
-from fleet_worker.runner.workflows import Workflows
+from fleet_worker.runner.loading.flows import FlowNotFound, load_flows
+from fleet_worker.runner.loading.workflows import Workflows
 
 pytestmark = pytest.mark.usefixtures("own_modules")
 

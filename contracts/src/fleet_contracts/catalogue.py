@@ -11,6 +11,10 @@ from .retry import RetryPolicy
 
 # The JSON of one worker's catalogue. Graphs are left out first, then schemas, then descriptions.
 CATALOGUE_MAX_BYTES = 256 * 1024
+# `GET /flows/events` is the stream of all flows: no flow of this name could be looked at.
+RESERVED_FLOW_NAMES = frozenset({"events"})
+# In a param's schema: the param takes the place of the result of this task. Few runs give one; lists leave it out.
+REPLACES_RESULT_OF = "x-replaces-result-of"
 
 
 class SourceKind(StrEnum):

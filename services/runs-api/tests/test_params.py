@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet_contracts.catalogue import FlowDefaults, FlowOffer
+from fleet_contracts.catalogue import REPLACES_RESULT_OF, FlowDefaults, FlowOffer
 from fleet_contracts.retry import RetryPolicy
 from fleet_runs_api.accept.params_schema import ParamsSchema, UnusableSchema
 from fleet_testkit.waiting import eventually
@@ -41,6 +41,14 @@ async def test_params_that_do_not_fit_are_refused_with_field_and_reason(service:
     assert error["message"].endswith('; to submit it all the same, send "check_params": false')
     await service.submit("greet", params=FITTING)
     await service.submit("greet", params={"anything": 1}, check_params=False)
+
+
+async def test_what_only_takes_the_place_of_a_tasks_result_is_not_listed(service: RunsUnderTest) -> None:
+    properties = {"city": {"type": "string"}, "fetch": {REPLACES_RESULT_OF: "fetch"}}
+    await offer(service, flow(params_schema={"properties": properties, "additionalProperties": False}))
+    error = await refused(service, "/runs", {"flow_name": "greet", "params": {"town": "Ulm"}})
+    assert error["meta"]["fields"][0]["reason"] == 'unknown parameter "town"; known: city'
+    await service.submit("greet", params={"fetch": "a result"})
 
 
 async def test_a_bad_run_of_a_batch_is_named_and_none_is_accepted(service: RunsUnderTest) -> None:

@@ -8,7 +8,9 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
+from pydantic import BaseModel, model_serializer
 from pyoco import Flow, task
 
 libc = ctypes.CDLL(None)
@@ -95,3 +97,80 @@ def crash():
 
 
 crashing = Flow("crashing") >> crash
+
+
+pool = ThreadPoolExecutor(1)
+next_run_has_begun = threading.Event()
+late_words_were_said = threading.Event()
+
+
+def speak_late():
+    next_run_has_begun.wait()
+    print("late")
+    logger.info("logged late")
+    later = threading.Timer(0, print, ["later"])
+    later.start()
+    later.join()
+    late_words_were_said.set()
+
+
+@task
+def leave_thread():
+    threading.Thread(target=speak_late, daemon=True).start()
+    pool.submit(print, "in the pool").result()
+
+
+leaving = Flow("leaving_thread") >> leave_thread
+
+
+@task
+def follow():
+    next_run_has_begun.set()
+    assert late_words_were_said.wait(10)
+    pool.submit(print, "in the same pool").result()
+
+
+@task
+def beside():
+    late_words_were_said.wait(10)
+
+
+following = Flow("following") >> [follow, beside]
+
+
+# A logger with a handler of its own, as flows may have.
+own_logger = logging.getLogger("own")
+own_logger.addHandler(logging.StreamHandler(sys.stdout))
+own_logger.propagate = False
+item_is_read = threading.Event()
+message_is_read = threading.Event()
+
+
+class Message:
+    def __str__(self):
+        message_is_read.set()
+        return "from a thread"
+
+
+class Item(BaseModel):
+    @model_serializer
+    def read(self):
+        if not item_is_read.is_set():
+            item_is_read.set()
+            message_is_read.wait(10)
+            own_logger.warning("from the item")
+        return {}
+
+
+@task
+def collect():
+    threading.Thread(target=lambda: item_is_read.wait() and own_logger.warning(Message()), daemon=True).start()
+    return [Item()]
+
+
+@task
+def read_item():
+    pass
+
+
+reading = Flow("reading") >> collect >> read_item["$ctx.results.collect as item"]

@@ -177,8 +177,10 @@ class _Signals:
         self.exit_code = 0
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_ctrl_c)
-        for other in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(other, self.interrupted.set)
+        loop.add_signal_handler(signal.SIGTERM, self.interrupted.set)
+        # Under nohup the stack outlives its terminal.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, self.interrupted.set)
 
     async def let_finish(self, work: Coroutine[Any, Any, None]) -> bool:
         """Run the work; False if a signal came before its end, then it is cancelled."""

@@ -5,17 +5,12 @@ import logging
 import signal
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from fleet_contracts.control import Control
-from fleet_contracts.job import Job
 from fleet_contracts.log_events import LogEvent
-from fleet_contracts.messages import MalformedMessage
-from fleet_contracts.problems import Problem
 from fleet_kit.errors import NatsUnavailable
-from fleet_kit.logs.setup import log_context, problem_fields
 from fleet_kit.nats.link import NatsLink
 from fleet_kit.nats.pull import Puller
 from fleet_kit.privacy import keep_private
@@ -26,16 +21,13 @@ from ..boundary.terminal import has_terminal
 from ..boundary.wheel_set import NO_WHEELS
 from ..job.answers import Answers
 from ..job.claims import Claims
-from ..job.declining import Declining, DecliningPace
+from ..job.declining import Declining
 from ..job.delivery import Delivery
-from ..job.disposition import Fenced, HandedBack, Outcome, Unrecorded
-from ..job.execution import Execution
 from ..job.invalid import InvalidJobs
 from ..job.services import Services
 from ..job.snapshots import Snapshots
 from ..job.states import StopReason
 from ..job.telemetry.metrics import AgentState, WorkerMetrics
-from ..job.telemetry.run_trace import record_outcome
 from ..pool.pool import RunnerPool
 from ..presence.catalogue import PublishedCatalogue
 from ..presence.control import ControlLine
@@ -44,6 +36,7 @@ from ..settings import WorkerSettings
 from ..sources.own_flows import OwnFlows
 from ..wheels.home import WheelHome
 from ..wheels.sync import SyncedWheels
+from .jobs_in_hand import JobsInHand
 from .offered_jobs import OfferedJobs
 from .prerequisites import Prerequisites
 
@@ -65,14 +58,11 @@ class Agent:
         own_flows: OwnFlows,
         wheel_home: WheelHome | None = None,
     ) -> None:
-        self._metrics = metrics
         self._settings = settings
         self._link = link
         self._stopping = asyncio.Event()
         self._stop_now = asyncio.Event()
         self._stopped_by: signal.Signals | NotOurs | None = None
-        self._held: dict[str, Execution] = {}
-        self._working: set[asyncio.Task[None]] = set()
         self._runners_ready = asyncio.Event()
         self._offered = OfferedJobs()
         # How many jobs were accepted from other workers.
@@ -110,8 +100,8 @@ class Agent:
             link,
             settings.control_subject(settings.worker_id),
             instance_id=instance_id,
-            on_cancel=self._look_at,
-            on_record=lambda: self._spawn(self._registry.look()),
+            on_cancel=lambda run_id: self._jobs.look_at(run_id),
+            on_record=lambda: self._jobs.spawn(self._registry.look()),
             on_job=self._take_over,
         )
         snapshots = Snapshots(
@@ -128,8 +118,6 @@ class Agent:
             wheels_in_force=lambda: self._pool.wheels.in_use,
             on_conflict=metrics.claim_conflicts.inc,
         )
-        self._answers = Answers(link, settings)
-        self._invalid_jobs = InvalidJobs(settings, snapshots, self._answers, metrics)
         self._puller = Puller(
             link, stream=settings.work_stream, durables=[settings.work_durable(tag) for tag in settings.tags]
         )
@@ -148,10 +136,11 @@ class Agent:
         declining = Declining(
             link, settings, self._pool, wheels=self._wheels, is_answered=lambda: self._catalogue.is_known
         )
-        self._declining_pace = DecliningPace()
-        self._services = Services(
+        services = Services(
             link, settings, claims, declining, self._pool, self._registry, runs_dir, metrics, self._wheels
         )
+        answers = Answers(link, settings)
+        self._jobs = JobsInHand(services, answers, InvalidJobs(settings, snapshots, answers, metrics))
         metrics.registry.register(AgentState(settings.slots, self._pool, self._registry, self._wheels))
 
     async def run(self) -> signal.Signals:
@@ -214,9 +203,9 @@ class Agent:
             await self._puller.stop()
             await self._finish_or_hand_back()
         finally:
-            for task in (pulling, *keeping, *self._working):
+            for task in (pulling, *keeping, *self._jobs.working):
                 task.cancel()
-            await asyncio.gather(pulling, *keeping, *self._working, return_exceptions=True)
+            await asyncio.gather(pulling, *keeping, *self._jobs.working, return_exceptions=True)
         if self._link.down_because is None:
             await self._registry.record_stop()
         logger.info("worker %s has stopped", self._settings.worker_id, extra={"event": LogEvent.WORKER_STOPPED})
@@ -226,25 +215,25 @@ class Agent:
 
     async def _finish_or_hand_back(self) -> None:
         grace = self._settings.worker_stop_grace_sec
-        logger.info("stopping; %d runs in hand may go on for %g s", len(self._held), grace)
-        for execution in self._held.values():
+        logger.info("stopping; %d runs in hand may go on for %g s", len(self._jobs), grace)
+        for execution in self._jobs:
             execution.give_up_declined()
         stop_now = asyncio.create_task(self._stop_now.wait())
         deadline = time.monotonic() + grace
-        while self._working and not stop_now.done() and (left := deadline - time.monotonic()) > 0:
-            await asyncio.wait({*self._working, stop_now}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        while self._jobs.working and not stop_now.done() and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait({*self._jobs.working, stop_now}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         stop_now.cancel()
-        for execution in self._held.values():
+        for execution in self._jobs:
             execution.stop(StopReason.STOPPING)
-        if self._working:
-            await asyncio.wait(self._working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
+        if self._jobs.working:
+            await asyncio.wait(self._jobs.working, timeout=_HAND_BACK_TIMEOUT_SECONDS)
 
     def _follow_draining(self, is_wanted: bool) -> None:
         if is_wanted:
             about = {"event": LogEvent.WORKER_DRAINING}
             logger.info("draining: what has begun goes on, nothing new is taken", extra=about)
             self._resumed.clear()
-            self._spawn(self._give_back_unbegun())
+            self._jobs.spawn(self._give_back_unbegun())
         else:
             logger.info("draining is over: jobs are taken again", extra={"event": LogEvent.WORKER_RESUMED})
             self._resumed.set()
@@ -252,7 +241,7 @@ class Agent:
     async def _give_back_unbegun(self) -> None:
         """End the pull that is under way, and hand back the runs that no runner has begun."""
         await self._puller.stop()
-        for execution in self._held.values():
+        for execution in self._jobs:
             execution.step_back()
 
     async def _pull(self) -> None:
@@ -262,15 +251,15 @@ class Agent:
             await self._wheels.has_begun.wait()
         while not self._stopping.is_set():
             await self._resumed.wait()
-            if (pause := self._declining_pace.seconds_left(now=time.monotonic())) > 0:
+            if (pause := self._jobs.declining_pace.seconds_left(now=time.monotonic())) > 0:
                 await self._puller.stop()
                 await asyncio.sleep(pause)
                 continue
             pool.changed.clear()
-            free = pool.size - self._in_hand
+            free = pool.size - self._jobs.count_with_runner
             ahead = pool.jobs_ahead
             if free + ahead > 0 and (offered := self._offered.take(now=time.monotonic())) is not None:
-                self._accept(offered)
+                self._jobs.accept(offered)
                 continue
             taken_over = self._taken_over
             try:
@@ -296,16 +285,11 @@ class Agent:
             room = len(deliveries)
             if self._taken_over != taken_over:
                 # Jobs of other workers have come while this waited.
-                room = max(pool.size + ahead - self._in_hand, 0)
+                room = max(pool.size + ahead - self._jobs.count_with_runner, 0)
             for delivery in deliveries[:room]:
-                self._accept(delivery)
+                self._jobs.accept(delivery)
             for delivery in deliveries[room:]:
-                self._spawn(self._answers.give(HandedBack(0.0), [delivery]))
-
-    @property
-    def _in_hand(self) -> int:
-        """Jobs that have a runner or are to have one."""
-        return sum(execution.needs_runner for execution in self._held.values())
+                self._jobs.refuse(delivery)
 
     def _take_over(self, handed_over: Control) -> bool:
         """Accept a job that another worker has declined, if a runner is free for it; else perhaps a little later."""
@@ -314,57 +298,19 @@ class Agent:
             return False
         subject, often = self._settings.work_subject(job.tag), handed_over.num_delivered or 1
         delivery = Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often)
-        if self._in_hand >= self._pool.size + self._pool.jobs_ahead:
+        if self._jobs.count_with_runner >= self._pool.size + self._pool.jobs_ahead:
             self._offered.note(delivery, until=time.monotonic() + (handed_over.offered_seconds or 0.0))
             return False
         self._taken_over += 1
-        self._accept(delivery)
+        self._jobs.accept(delivery)
         return True
-
-    def _accept(self, delivery: Delivery) -> None:
-        try:
-            job = Job.decode(delivery.data)
-        except MalformedMessage as error:
-            self._spawn(self._invalid_jobs.refuse(delivery, str(error)))
-            return
-        if (execution := self._held.get(job.run_id)) is not None:
-            execution.also_answers(delivery)
-            return
-        execution = self._held[job.run_id] = Execution(self._services, job, delivery)
-        self._spawn(self._work(execution, job))
-
-    async def _work(self, execution: Execution, job: Job) -> None:
-        try:
-            with execution.trace.processing(execution.deliveries[0]) as traced, log_context(**execution.log.about):
-                outcome = await self._bring_to_end(execution)
-                self._metrics.count(outcome)
-                self._declining_pace.note(outcome, now=time.monotonic())
-                self._pool.changed.set()
-                record_outcome(traced, outcome, execution.attempt)
-                await self._answers.give(outcome, execution.deliveries, job=job, snapshot=execution.snapshot)
-        finally:
-            del self._held[job.run_id]
-        if isinstance(outcome, Fenced):
-            self._spawn(execution.record_lost_attempt())
-
-    async def _bring_to_end(self, execution: Execution) -> Outcome:
-        try:
-            return await execution.run()
-        except NatsUnavailable as error:
-            problem = problem_fields(Problem.NATS_UNAVAILABLE)
-            logger.warning("run could not be claimed: %s", error, extra=problem)
-            return Unrecorded(str(error))
-        except Exception as error:
-            logger.exception("a run could not be brought to its end")
-            return Unrecorded(f"{type(error).__name__}: {error}")
 
     async def _keep_runs_alive(self) -> None:
         while True:
             # AckWait may be too short for the configured interval: another program may have made the queue.
             ack_wait = self._prerequisites.ack_wait_seconds
             often = min(self._settings.ack_progress_interval_sec, ack_wait / 2)
-            for execution in self._held.values():
-                self._spawn(execution.keep_alive(often, ack_wait_seconds=ack_wait))
+            self._jobs.keep_alive(often, ack_wait_seconds=ack_wait)
             await asyncio.sleep(_KEEP_ALIVE_INTERVAL_SECONDS)
 
     async def _register(self) -> None:
@@ -385,10 +331,6 @@ class Agent:
         self._stop_now.set()
         self._stopping.set()
 
-    def _look_at(self, run_id: str) -> None:
-        if (execution := self._held.get(run_id)) is not None:
-            self._spawn(execution.look())
-
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stopping.is_set():
             self._stop_now.set()
@@ -402,16 +344,6 @@ class Agent:
             self._on_signal(signal.SIGHUP)
         else:
             self._own_flows.ask()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._working.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._working.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("work on a job failed", exc_info=error)
 
 
 async def _restarting(what: str, loop: Callable[[], Awaitable[None]]) -> None:

@@ -29,6 +29,8 @@ class Setup:
     env_allow: list[str] = field(default_factory=list)
     # Where synced wheels are installed; None: wheels are not synced, so flows have to be somewhere else.
     wheel_paths: list[str] | None = None
+    # Import all flows of wheels for the catalogue; else only what a run asks for.
+    describes_wheels: bool = False
     # Memory limit of a run, on top of an idle runner's use; 0: no limit.
     memory_max_bytes: int = 0
     # The flows folder as messages name it: `flows_dir` may be a copy.

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fleet_contracts.catalogue import Catalogue
+from fleet_contracts.catalogue import Catalogue, SourceKind
 from fleet_contracts.log_events import LogEvent
 
 from ..boundary.flow_version import FlowSources, FlowVersion
@@ -58,6 +58,8 @@ class RunnerPool:
         self._alive: set[RunnerProcess] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._retiring: set[asyncio.Task[None]] = set()
+        # Finds out what the wheels of the version in force offer.
+        self._describing: asyncio.Task[None] | None = None
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         # Names of the flows that can be run with the version in force.
         self.flows: list[str] = []
@@ -117,9 +119,9 @@ class RunnerPool:
         self._keepers = [asyncio.create_task(self._keep_slot()) for _ in range(self._slots)]
         await self._first
 
-    async def try_out(self, version: FlowVersion) -> Ready:
+    async def try_out(self, version: FlowVersion, *, describes_wheels: bool = False) -> Ready:
         """Start and stop one runner of this version. Raises RunnersUnusable if it cannot be started."""
-        runner = self._new_runner(version)
+        runner = self._new_runner(version, describes_wheels=describes_wheels)
         try:
             async with asyncio.timeout(_TRIAL_SECONDS):
                 ready = await runner.start()
@@ -149,9 +151,10 @@ class RunnerPool:
         return [self.version, *(runner.version for runner in self._alive)]
 
     async def stop(self) -> None:
-        for keeper in self._keepers:
+        keeping = [*self._keepers, *([self._describing] if self._describing is not None else [])]
+        for keeper in keeping:
             keeper.cancel()
-        await asyncio.gather(*self._keepers, *self._retiring, return_exceptions=True)
+        await asyncio.gather(*keeping, *self._retiring, return_exceptions=True)
         self._idle.clear()
         await asyncio.gather(*(runner.stop() for runner in list(self._alive)))
 
@@ -238,7 +241,7 @@ class RunnerPool:
             return ""
         return f"; the user {account.name} (PYOCO_RUNNER_USER) must be able to read {sys.prefix} and the flows"
 
-    def _new_runner(self, version: FlowVersion) -> RunnerProcess:
+    def _new_runner(self, version: FlowVersion, *, describes_wheels: bool = False) -> RunnerProcess:
         sources, is_synced = version.sources, self._setup.wheel_paths is not None
         setup = replace(
             self._setup,
@@ -247,6 +250,7 @@ class RunnerPool:
             library_paths=list(sources.library_paths),
             secrets=sources.secrets,
             wheel_paths=list(version.wheels.paths) if is_synced else None,
+            describes_wheels=describes_wheels,
         )
         return RunnerProcess(setup, replace(self._start, env=sources.env), version)
 
@@ -255,13 +259,30 @@ class RunnerPool:
         if self._logged is version or version is not self.version:
             return
         self._logged = version
+        self._take(ready)
+        if ready.flows:
+            logger.info("flows: %s", ", ".join(ready.flows), extra={"event": LogEvent.FLOWS_LOADED})
+        elif self._setup.flow_resolver is None and (folder := version.sources.shown_as) is not None:
+            logger.warning("no flows were found in %s", folder)
+        if self._describing is not None:
+            self._describing.cancel()
+        if any(offer.source.kind is SourceKind.WHEEL for offer in self.catalogue.flows):
+            self._describing = asyncio.create_task(self._describe_wheels(version))
+
+    async def _describe_wheels(self, version: FlowVersion) -> None:
+        """Import the wheels in a process of its own: runners import of them only what a run asks for."""
+        try:
+            ready = await self.try_out(version, describes_wheels=True)
+        except RunnersUnusable as error:
+            logger.warning("the catalogue has only the names of flows of wheels: importing them failed: %s", error)
+            return
+        if version is self.version:
+            self._take(ready)
+
+    def _take(self, ready: Ready) -> None:
         self.flows = ready.flows
         self.catalogue = Catalogue.model_validate(ready.catalogue)
         changed = {file: failure for file, failure in ready.broken.items() if self._broken.get(file) != failure}
         self._broken = ready.broken
         for file, failure in changed.items():
             logger.error("the flows of %s cannot be used", file, extra={"event": LogEvent.FLOWS_BROKEN, **failure})
-        if ready.flows:
-            logger.info("flows: %s", ", ".join(ready.flows), extra={"event": LogEvent.FLOWS_LOADED})
-        elif self._setup.flow_resolver is None and (folder := version.sources.shown_as) is not None:
-            logger.warning("no flows were found in %s", folder)

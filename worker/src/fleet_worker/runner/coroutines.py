@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -105,7 +106,9 @@ class Coroutines:
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._serve, args=[self._loop], name="fleet-asyncio", daemon=True).start()
+                thread = threading.Thread(target=self._serve, args=[self._loop], name="fleet-asyncio", daemon=True)
+                # It serves all runs, so it belongs to no task.
+                contextvars.Context().run(thread.start)
         return self._loop
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:

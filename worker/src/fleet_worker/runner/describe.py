@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer
+from fleet_contracts.catalogue import REPLACES_RESULT_OF, BrokenSource, Catalogue, FlowOffer
 
 from ..boundary.masking import SECRETS
 from ..boundary.runner_account import AS_THE_AGENT
-from .flows import Flows, FlowsUnusable, load_flows
-from .graphs import graph_line
-from .params import Signature, signature_of
-from .wheel_flows import add_to_path
+from .loading.flows import Flows, FlowsUnusable, load_flows
+from .loading.graphs import graph_line
+from .loading.import_path import add_to_path
 
 
 def _lines(flows: Flows, catalogue: Catalogue) -> Iterator[str]:
@@ -36,7 +35,7 @@ def _lines_of(offer: FlowOffer, flows: Flows) -> Iterator[str]:
     yield f"{offer.name}  ({place})"
     if offer.description:
         yield f"  {offer.description}"
-    for param in _params(offer.params_schema or {}, signature_of(flow)):
+    for param in _params(offer.params_schema or {}):
         yield f"  param     {param}"
     if offer.params_schema and offer.params_schema["additionalProperties"]:
         yield "  param     …  any other: a task takes ctx or **"
@@ -51,12 +50,11 @@ def _lines_of(offer: FlowOffer, flows: Flows) -> Iterator[str]:
         yield f"  defaults  {', '.join(said)}"
 
 
-def _params(schema: dict[str, Any], signature: Signature) -> Iterator[str]:
-    """One text for each param that is not just a task's result under another hat."""
-    results = {use.param for use in signature.uses if use.replaces_result}
+def _params(schema: dict[str, Any]) -> Iterator[str]:
+    """One text for each param that does not just take the place of a task's result."""
     required = schema.get("required", [])
     for name, found in sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required):
-        if name in results:
+        if REPLACES_RESULT_OF in found:
             continue
         kind = _type_shown(found)
         shown = f"{name}: {kind}" if kind else name

@@ -4,7 +4,6 @@ import faulthandler
 import json
 import os
 import queue
-import socket
 import sys
 import threading
 import time
@@ -22,45 +21,28 @@ from fleet_kit.logs.json_values import describe
 
 from ..boundary.compaction import compact_records, compact_result
 from ..boundary.descendants import adopt_orphans, children_of, end_children
-from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Setup, encode
+from ..boundary.frames import Cancel, Conclusion, Decoder, Frame, Ready, Run, Setup
 from ..boundary.masking import SECRETS
 from ..boundary.memory import MemoryLimit, offer_to_oom_killer
 from ..boundary.parent_death import die_with
 from ..boundary.workspace import Workspace
+from .channel import Channel
 from .coroutines import Coroutines
 from .failures import describe_failure, shown_paths
-from .flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
-from .output import Output
-from .params import Given, ParamsRefused, signature_of
-from .plain import json_safe
+from .loading.flows import FlowBroken, FlowNotFound, Flows, FlowsUnusable, load_flows
+from .loading.import_path import add_to_path, use_copy
+from .loading.params import Given, ParamsRefused, signature_of
+from .loading.wheel_flows import WheelFlows
+from .loading.workflows import Workflows
 from .pyoco_context import FleetRunContext
 from .pyoco_engine import FleetEngine
-from .recording import Recorder
-from .results import is_larger, leave_out_large_values, result_of
-from .wheel_flows import WheelFlows, add_to_path
-from .workflows import Workflows
+from .recording.output import Output
+from .recording.plain import json_safe
+from .recording.recorder import Recorder
+from .recording.results import is_larger, leave_out_large_values, result_of
 
 _FLUSH_INTERVAL_SECONDS = 0.1
 _NOTHING_DONE = Conclusion(RunStatus.FAILED, tasks={}, task_records={})
-
-
-class Channel:
-    """The socket to the agent. Frames may be sent from any thread."""
-
-    def __init__(self, fd: int) -> None:
-        os.set_inheritable(fd, False)
-        self._socket = socket.socket(fileno=fd)
-        self._lock = threading.Lock()
-        # A forked child of a task must not keep the socket open when this process dies.
-        os.register_at_fork(after_in_child=self._socket.close)
-
-    def send(self, frame: Frame) -> None:
-        data = encode(SECRETS.mask_frame(frame))
-        with self._lock:
-            self._socket.sendall(data)
-
-    def read(self) -> bytes:
-        return self._socket.recv(65536)
 
 
 class Runner:
@@ -268,25 +250,17 @@ class Runner:
 
 def _find_flows(setup: Setup) -> Flows:
     if setup.flows_dir is not None and setup.flows_shown_as not in (None, setup.flows_dir):
-        _use_copy(setup.flows_dir, Path(setup.flows_shown_as))
+        use_copy(setup.flows_dir, Path(setup.flows_shown_as))
     add_to_path(setup.library_paths)
     if setup.wheel_paths is None:
         return load_flows(setup.flow_resolver, setup.flows_dir)
     add_to_path(setup.wheel_paths)
     has_own = setup.flow_resolver is not None or setup.flows_dir is not None
     own = load_flows(setup.flow_resolver, setup.flows_dir) if has_own else Flows()
-    return WheelFlows(own, setup.wheel_paths)
-
-
-def _use_copy(copy: str, original: Path) -> None:
-    """Import nothing from the original folder, not even if it is the current directory; but name its files."""
-    entries = [entry for entry in sys.path if Path(entry).absolute() != original]
-    above = [number for number, entry in enumerate(entries) if Path(entry).absolute() == original.parent]
-    if above:
-        # Flows may import each other as parts of the folder that the worker was started in.
-        entries.insert(above[0], str(Path(copy).parent))
-    sys.path[:] = entries
-    shown_paths.set(copy, str(original))
+    flows = WheelFlows(own, setup.wheel_paths)
+    if setup.describes_wheels:
+        flows.describe()
+    return flows
 
 
 def _broken(error: FlowBroken) -> Conclusion:

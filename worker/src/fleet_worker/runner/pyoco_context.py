@@ -7,8 +7,8 @@ from pyoco.core import engine
 from pyoco.core.context import Context
 from pyoco.core.models import RunContext
 
-from .params import Given
-from .plain import json_safe
+from .loading.params import Given
+from .recording.plain import json_safe
 
 
 class NotSupported(Exception):

@@ -11,9 +11,9 @@ from pyoco.core.engine import Engine
 from pyoco.core.models import Task, TaskState
 
 from .coroutines import Coroutines, TaskCancelled
-from .params import Given
+from .loading.params import Given
 from .pyoco_context import FleetContext
-from .recording import Recorder
+from .recording.recorder import Recorder
 
 
 class FleetEngine(Engine):  # type: ignore[misc]

@@ -179,12 +179,16 @@ function flowDetail(flow, back) {
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 const listOf = (value) => (Array.isArray(value) ? value : []);
 const objectOf = (value) => (isObject(value) ? value : {});
+// A param that may be given in place of the result of a task.
+const isReplacement = (part) => "x-replaces-result-of" in objectOf(part);
 
 function params(schema) {
   if (!isObject(schema)) return [el("p", { className: "faint" }, t("params_unknown"))];
   const required = new Set(listOf(schema.required));
   const properties = objectOf(schema.properties);
-  const names = Object.keys(properties);
+  const all = Object.keys(properties);
+  const names = all.filter((name) => !isReplacement(properties[name]));
+  const replacements = all.filter((name) => isReplacement(properties[name]));
   const lines = names.map((name) => {
     const property = objectOf(properties[name]);
     const value = property.default === undefined ? null : el("code", {}, ` = ${JSON.stringify(property.default)}`);
@@ -193,7 +197,8 @@ function params(schema) {
     return el("li", {}, el("code", { className: "name" }, name), el("code", { className: "faint" }, `: ${typeText(property, schema)}`), value, " ", mark, about);
   });
   const others = schema.additionalProperties === false ? null : el("p", { className: "hint" }, t("params_others"));
-  return [names.length ? el("ul", { className: "plain" }, ...lines) : el("p", { className: "faint" }, t("params_none")), others].filter(Boolean);
+  const inPlace = replacements.length ? el("p", { className: "hint" }, t("params_replace", { tasks: replacements.join(", ") })) : null;
+  return [names.length ? el("ul", { className: "plain" }, ...lines) : el("p", { className: "faint" }, t("params_none")), others, inPlace].filter(Boolean);
 }
 
 const MOST_LEVELS = 4;
@@ -215,11 +220,11 @@ function typeText(part, schema, level = 0) {
 
 const EMPTY = { string: "", integer: 0, number: 0, boolean: false, array: [], object: {} };
 
-/** Params to begin with: the defaults, and an empty value for each that is required. */
+/** Params to begin with: the defaults, and an empty value for each that is required. No result of a task is replaced. */
 function exampleOf(schema) {
   const required = new Set(listOf(schema?.required));
   const all = Object.entries(objectOf(schema?.properties)).map(([name, part]) => [name, objectOf(part)]);
-  const known = all.filter(([name, part]) => required.has(name) || part.default !== undefined);
+  const known = all.filter(([name, part]) => !isReplacement(part) && (required.has(name) || part.default !== undefined));
   return Object.fromEntries(known.map(([name, part]) => [name, part.default ?? listOf(part.enum)[0] ?? EMPTY[part.type] ?? null]));
 }
 

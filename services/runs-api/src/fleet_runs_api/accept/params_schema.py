@@ -7,6 +7,7 @@ from typing import Any
 import jsonschema_rs
 import orjson
 
+from fleet_contracts.catalogue import REPLACES_RESULT_OF
 from fleet_kit.http.unknown_names import about_unknown
 from fleet_kit.logs.text import visible
 
@@ -39,7 +40,13 @@ class ParamsSchema:
     """A compiled schema."""
 
     def __init__(self, schema: dict[str, Any], validator: jsonschema_rs.Validator, *, nodes: int) -> None:
-        self._known = list(islice(_mapping(schema.get("properties")), _MOST_KNOWN))
+        # Not those that only take the place of a task's result.
+        own = (
+            name
+            for name, part in _mapping(schema.get("properties")).items()
+            if REPLACES_RESULT_OF not in _mapping(part)
+        )
+        self._known = list(islice(own, _MOST_KNOWN))
         self._validator = validator
         self._nodes = nodes
 

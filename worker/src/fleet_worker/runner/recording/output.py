@@ -18,8 +18,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO, cast
 
-from ..boundary.masking import SECRETS
-from .recording import Recorder
+from ...boundary.masking import SECRETS
+from .recorder import Recorder, follow_threads
 
 _MOST_BYTES = 1024 * 1024
 _READ_BYTES = 64 * 1024
@@ -50,6 +50,7 @@ class Output:
             if descriptor == 2:
                 # Of a process that crashes nobody reads the pipe.
                 faulthandler.enable(pipe.original)
+        follow_threads()
         # The recorder of a forked child would never be emptied: the child writes into the pipes of its parent.
         os.register_at_fork(after_in_child=self._forget_recorder)
         threading.Thread(target=self._read_on, name="fleet-output", daemon=True).start()
@@ -166,6 +167,17 @@ class _LogHandler(logging.Handler):
         super().__init__()
         self._recorder = recorder
         self.has_warned = False
+
+    def handle(self, record: logging.LogRecord) -> Any:
+        """Without the handler's lock, as recorders have one.
+
+        A finalizer that runs with the recorder's lock held may log while another thread logs: with two locks, each
+        would wait for the other.
+        """
+        if kept := self.filter(record):
+            # Since Python 3.12 a filter may return another record.
+            self.emit(kept if isinstance(kept, logging.LogRecord) else record)
+        return kept
 
     def emit(self, record: logging.LogRecord) -> None:
         self.has_warned |= record.name == "py.warnings"

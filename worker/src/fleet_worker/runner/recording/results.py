@@ -9,7 +9,7 @@ from pyoco.core.models import TaskRecord
 
 from fleet_kit.logs.json_values import MAX_DEPTH
 
-from ..boundary.masking import SECRETS
+from ...boundary.masking import SECRETS
 from .plain import fields_of, is_numpy
 
 # Values up to this multiple of the limit in total are kept: compaction of their JSON preserves more of them.

@@ -14,7 +14,7 @@ from fleet_contracts.dead_letter import DeadLetterReason
 from fleet_contracts.workflow import WorkflowFile
 from fleet_kit.files.strict_yaml import BadYaml, read_yaml, shown_path
 
-from ..boundary.frames import Setup
+from ...boundary.frames import Setup
 from .callables import Callables
 from .expressions import BoundedExpression, expressions_of, references_of
 from .flows import FlowBroken, FlowNotFound

@@ -8,9 +8,9 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 from pyoco import Flow
 
-from fleet_contracts.catalogue import FlowOffer, FlowSource
+from fleet_contracts.catalogue import REPLACES_RESULT_OF, FlowOffer, FlowSource
 
-from ..boundary.masking import SECRETS
+from ...boundary.masking import SECRETS
 from .annotations import EMPTY
 from .graphs import entry_tasks, graph_of
 from .options import options_of
@@ -63,7 +63,8 @@ def _property(uses: list[Use], schemas: dict[int, _Schema]) -> _Schema:
         if found and found not in wanted:
             wanted.append(found)
     schema: _Schema = dict(wanted[0]) if len(wanted) == 1 else {"allOf": wanted} if wanted else {}
-    if any(use.replaces_result for use in uses):
+    if all(use.replaces_result for use in uses):
+        schema[REPLACES_RESULT_OF] = uses[0].param
         schema.setdefault("description", f"in place of the result of the task {uses[0].param}")
     defaults = [default for use in uses if (default := _shown_default(use)) is not EMPTY]
     if defaults and all(default == defaults[0] for default in defaults):

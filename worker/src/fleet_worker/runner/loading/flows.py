@@ -9,11 +9,18 @@ from typing import Any
 
 from pyoco import Flow
 
-from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind
+from fleet_contracts.catalogue import (
+    RESERVED_FLOW_NAMES,
+    BrokenSource,
+    Catalogue,
+    FlowOffer,
+    FlowSource,
+    SourceKind,
+)
 from fleet_contracts.dead_letter import DeadLetterReason
 
-from ..boundary.frames import Failure
-from .failures import describe_failure
+from ...boundary.frames import Failure
+from ..failures import describe_failure
 from .offers import offer_of
 from .options import OptionsUnusable
 from .params import signature_of
@@ -75,6 +82,10 @@ def load_flows(flow_resolver: str | None, flows_dir: str | None) -> Flows:
     raise FlowsUnusable("no flows were given: use --flow-resolver, --flows-dir or --wheel-sync")
 
 
+def of_reserved_name(name: str) -> str:
+    return f"cannot be used: its name is reserved for the address /flows/{name}; give the flow another name"
+
+
 class ResolvedFlows(Flows):
     """A user's function from name to Flow; a KeyError from it means that there is none."""
 
@@ -126,7 +137,9 @@ class FolderFlows(Flows):
         for file in source_files(folder):
             self._load(file)
         for name, found in self._found.items():
-            if len(found) > 1:
+            if name in RESERVED_FLOW_NAMES:
+                self._refuse(name, found[0], "FlowNameReserved", f"flow {name!r} {of_reserved_name(name)}")
+            elif len(found) > 1:
                 self._refuse_duplicates(name, found)
             else:
                 self._describe(name, found[0])

@@ -104,9 +104,9 @@ class Signature:
                 yield f"no task takes the param {name!r}; {self._suggestion(name)}"
 
     def _suggestion(self, name: str) -> str:
-        if near := difflib.get_close_matches(name, self.names, n=1):
-            return f"did you mean {near[0]!r}?"
         own = sorted({use.param for use in self.uses if not use.replaces_result})
+        if near := difflib.get_close_matches(name, own, n=1) or difflib.get_close_matches(name, self.names, n=1):
+            return f"did you mean {near[0]!r}?"
         return f"the flow takes: {', '.join(own)}" if own else "the flow takes no params"
 
 

@@ -22,11 +22,11 @@ class Iterations:
         self._last: deque[dict[str, Any]] = deque(maxlen=_KEPT_AT_EACH_END)
         self._current: dict[str, Any] = {}
 
-    def begin(self, loops: Sequence[LoopFrame], *, now: float) -> None:
-        """The task is executed within these loops, the innermost last."""
+    def begin(self, loops: Sequence[LoopFrame], item: Any, *, now: float) -> None:
+        """The task is executed within these loops, the innermost last; `item` is the shown form of that one's."""
         entry: dict[str, Any] = {"index": self._count}
         if loops[-1].type == "foreach":
-            entry["item"] = _shown(loops[-1].item)
+            entry["item"] = item
         if len(loops) > 1:
             entry["loop"] = loops[-1].path
         self._current = entry | {"state": TaskStatus.RUNNING.value, "started_at": now, "ended_at": None}
@@ -46,5 +46,5 @@ class Iterations:
         return {"iterations": [*self._first, *self._last], "iteration_count": self._count}
 
 
-def _shown(item: Any) -> Any:
+def shown(item: Any) -> Any:
     return f"<{type(item).__name__}: too large to be shown>" if is_larger(item, _ITEM_BYTES) else json_safe(item)

@@ -14,15 +14,21 @@ from fleet_contracts.events import EventKind
 from fleet_contracts.status import TaskStatus
 from fleet_kit.logs.json_values import describe
 
-from ..boundary.frames import LOG_CHUNK_CHARACTERS, Progress
-from ..boundary.masking import SECRETS
-from .iterations import Iterations
+from ...boundary.frames import LOG_CHUNK_CHARACTERS, Progress
+from ...boundary.masking import SECRETS
+from .iterations import Iterations, shown
+from .threads import carry_into_threads
 
 # The exceptions of at most this many failed tasks of a run are kept.
 _MOST_RAISED = 20
 _NO_TASK: tuple["Recorder | None", str | None] = (None, None)
 # The run's recorder and the task; a thread that a run has left behind may print during the next run.
 _current: ContextVar[tuple["Recorder | None", str | None]] = ContextVar("task", default=_NO_TASK)
+
+
+def follow_threads() -> None:
+    """Let what plain threads and pools say be of the task that has started or asked them. For the whole process."""
+    carry_into_threads(_current)
 
 
 class OutsideOutput(Protocol):
@@ -40,7 +46,7 @@ class OutsideOutput(Protocol):
 class Recorder(TraceBackend):  # type: ignore[misc]
     """Pyoco calls the hooks in the thread that executes the task: output finds its task by a context variable.
 
-    Coroutines, their asyncio tasks and `asyncio.to_thread` inherit it.
+    Coroutines, their asyncio tasks and `asyncio.to_thread` inherit it, threads and pools by `follow_threads`.
     """
 
     def __init__(
@@ -78,8 +84,10 @@ class Recorder(TraceBackend):  # type: ignore[misc]
 
     def on_iteration(self, node_name: str, loops: Sequence[LoopFrame]) -> None:
         """Called by our engine before the start of a node that is in loops."""
+        # Outside of the lock: code of the item may log, and another thread may log and wait for the lock.
+        item = shown(loops[-1].item) if loops[-1].type == "foreach" else None
         with self._lock:
-            self._iterations.setdefault(node_name, Iterations()).begin(loops, now=time.time())
+            self._iterations.setdefault(node_name, Iterations()).begin(loops, item, now=time.time())
 
     def on_node_end(self, node_name: str, duration_ms: float) -> None:
         self._leave(node_name, TaskStatus.SUCCEEDED, None)
@@ -100,7 +108,7 @@ class Recorder(TraceBackend):  # type: ignore[misc]
             self._outside.drain()
         with self._lock:
             recorder, task = _current.get()
-            if recorder is None:  # a thread that a task has started
+            if recorder is None:  # a thread that no task has started
                 task = self._only_task()
             elif recorder is not self:
                 return  # left behind by a run before

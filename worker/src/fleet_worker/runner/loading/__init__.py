@@ -1,0 +1,1 @@
+"""Finds and loads flows, and says what they take and offer."""

@@ -1,0 +1,1 @@
+"""Records what a run does, says and returns."""
