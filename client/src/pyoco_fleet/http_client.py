@@ -3,10 +3,11 @@
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
+from .callers import Asynchronous, Blocking, Route
 from .calls import Call, as_json_or_text, given
 from .config import DEFAULT_KEY_HEADER, Server
 from .errors import WaitTimeout
@@ -14,38 +15,12 @@ from .routes import administration, dead_letters, runs, wheels, workers
 from .sse import Event
 from .transport import AsyncTransport, Retries, Transport
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Json = dict[str, Any]
 
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 _CANCEL_WAIT_SECONDS = 30
 _POLL_SECONDS = 0.25
-
-
-class Route(Generic[P, T]):
-    """A method of a client: sends what `build` describes. An asynchronous client gives a coroutine."""
-
-    def __init__(self, build: Callable[P, Call[T]]) -> None:
-        self.build = build
-        self.__doc__ = build.__doc__
-
-    @overload
-    def __get__(self, client: None, owner: type) -> "Route[P, T]": ...
-    @overload
-    def __get__(self, client: "PyocoHttpClient", owner: type) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, client: "AsyncPyocoHttpClient", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-
-    def __get__(self, client: Any, owner: type) -> Any:
-        if client is None:
-            return self
-
-        @functools.wraps(self.build)
-        def method(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return client.call(self.build(*args, **kwargs))
-
-        return method
 
 
 class Routes:
@@ -60,6 +35,7 @@ class Routes:
     get_tasks = Route(runs.get_tasks)
     get_result = Route(runs.get_result)
     get_attempts = Route(runs.get_attempts)
+    get_results = Route(runs.get_results)
     get_events = Route(runs.get_events)
     get_logs = Route(runs.get_logs)
     list_runs = Route(runs.list_runs)
@@ -110,7 +86,7 @@ def _peer_event(event: Event) -> Json:
     return {"event": event.event, "data": event.data}
 
 
-class PyocoHttpClient(Routes):
+class PyocoHttpClient(Routes, Blocking):
     """Blocking. Threads may share one; `close` it, or use it in a `with` statement."""
 
     def __init__(
@@ -157,8 +133,11 @@ class PyocoHttpClient(Routes):
         """The server-sent events of any address, taken up again after a lost connection."""
         return self.stream(_any_call("GET", path, params, None, None), last_event_id)
 
-    def stream(self, call: Call[Any], last_event_id: str | None = None) -> Iterator[Event]:
-        return self._transport.events(call, last_event_id)
+    def stream(
+        self, call: Call[Any], last_event_id: str | None = None, *, deadline: float | None = None
+    ) -> Iterator[Event]:
+        """The events of a route; with a `deadline` of time.monotonic() it ends then."""
+        return self._transport.events(call, last_event_id, deadline)
 
     def chunks(self, call: Call[Any]) -> Iterator[bytes]:
         """A large answer piece by piece."""
@@ -167,6 +146,14 @@ class PyocoHttpClient(Routes):
     @functools.wraps(runs.watch_run)
     def watch_run(self, *args: Any, **options: Any) -> Iterator[Json]:
         return map(_peer_event, self.stream(runs.watch_run(*args, **options)))
+
+    @functools.wraps(runs.watch_runs)
+    def watch_runs(self, *args: Any, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(runs.watch_runs(*args, **options)))
+
+    @functools.wraps(runs.watch_tags)
+    def watch_tags(self, *args: Any, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(runs.watch_tags(*args, **options)))
 
     @functools.wraps(runs.follow_logs)
     def follow_logs(self, *args: Any, **options: Any) -> Iterator[Json]:
@@ -194,7 +181,7 @@ class PyocoHttpClient(Routes):
         return run
 
 
-class AsyncPyocoHttpClient(Routes):
+class AsyncPyocoHttpClient(Routes, Asynchronous):
     """The same for asyncio: every method is a coroutine, every stream an asynchronous iterator."""
 
     def __init__(
@@ -239,8 +226,10 @@ class AsyncPyocoHttpClient(Routes):
     ) -> AsyncIterator[Event]:
         return self.stream(_any_call("GET", path, params, None, None), last_event_id)
 
-    def stream(self, call: Call[Any], last_event_id: str | None = None) -> AsyncIterator[Event]:
-        return self._transport.events(call, last_event_id)
+    def stream(
+        self, call: Call[Any], last_event_id: str | None = None, *, deadline: float | None = None
+    ) -> AsyncIterator[Event]:
+        return self._transport.events(call, last_event_id, deadline)
 
     def chunks(self, call: Call[Any]) -> AsyncIterator[bytes]:
         return self._transport.chunks(call)
@@ -248,6 +237,14 @@ class AsyncPyocoHttpClient(Routes):
     @functools.wraps(runs.watch_run)
     def watch_run(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
         return self._peer_events(runs.watch_run(*args, **options))
+
+    @functools.wraps(runs.watch_runs)
+    def watch_runs(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(runs.watch_runs(*args, **options))
+
+    @functools.wraps(runs.watch_tags)
+    def watch_tags(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(runs.watch_tags(*args, **options))
 
     @functools.wraps(runs.follow_logs)
     def follow_logs(self, *args: Any, **options: Any) -> AsyncIterator[Json]:

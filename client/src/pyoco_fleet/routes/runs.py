@@ -133,6 +133,24 @@ def watch_run(
     return Call("GET", "/runs/{run_id}/watch", as_text, {"run_id": run_id}, params)
 
 
+def watch_runs(run_ids: Sequence[str], *, results: bool | None = None, timeout_sec: int | None = None) -> Call[str]:
+    """The states of up to 1,000 runs as events until all have ended, with `results` what they returned."""
+    params = given(results=results, timeout_sec=timeout_sec)
+    body = {"run_ids": list(run_ids)}
+    return Call("POST", "/runs/watch", as_text, params=params, json=body, repeatable=True)
+
+
+def watch_tags(tags: Sequence[str], *, results: bool | None = None, timeout_sec: int | None = None) -> Call[str]:
+    """The states of all runs that have one of these labels, as events."""
+    params = given(tags=list(tags), results=results, timeout_sec=timeout_sec)
+    return Call("GET", "/runs/watch", as_text, params=params)
+
+
+def get_results(run_ids: Sequence[str]) -> Call[Json]:
+    """The results of up to 1,000 runs, those that have ended; `next` is the index where another request begins."""
+    return Call("POST", "/runs/results", as_json, json={"run_ids": list(run_ids)}, repeatable=True)
+
+
 def _filters(
     *,
     status: str | Sequence[str] | None = None,
