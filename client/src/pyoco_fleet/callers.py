@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
 
 from .calls import Call
 from .errors import FleetError
@@ -86,49 +86,46 @@ class Walk:
         return items
 
 
-class _Method(Generic[P, T]):
-    """A method whose body is the same for both kinds of client. An asynchronous one gives a coroutine."""
+class Method(Generic[P, T]):
+    """A method that is written once: one request or several. An asynchronous client gives a coroutine."""
 
-    def __init__(self, build: Callable[P, Any]) -> None:
+    def __init__(self, build: Callable[P, Call[T] | Steps[T]]) -> None:
         self.build = build
         self.__doc__ = build.__doc__
 
     @overload
-    def __get__(self, client: None, owner: type) -> "_Method[P, T]": ...
+    def __get__(self, client: None, owner: type) -> Self: ...
     @overload
     def __get__(self, client: Blocking, owner: type) -> Callable[P, T]: ...
     @overload
     def __get__(self, client: Asynchronous, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     def __get__(self, client: Any, owner: type) -> Any:
-        if client is None:
-            return self
-
-        @functools.wraps(self.build)
-        def method(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return self._run(client, *args, **kwargs)
-
-        return method
-
-    def _run(self, client: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        raise NotImplementedError
+        return self if client is None else _bound(client, self.build)
 
 
-class Route(_Method[P, T]):
-    """One request."""
+class MethodOfRun(Generic[P, T]):
+    """The same for objects that stand for a run: its id is the first argument."""
 
-    def __init__(self, build: Callable[P, Call[T]]) -> None:
-        super().__init__(build)
+    def __init__(self, build: Callable[Concatenate[str, P], Call[T] | Steps[T]]) -> None:
+        self.build = build
+        self.__doc__ = build.__doc__
 
-    def _run(self, client: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return client.call(self.build(*args, **kwargs))
+    @overload
+    def __get__(self, client: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, client: Blocking, owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: Asynchronous, owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def __get__(self, client: Any, owner: type) -> Any:
+        return self if client is None else functools.partial(_bound(client, self.build), client.id)
 
 
-class Recipe(_Method[P, T]):
-    """Several requests, one after another."""
+def _bound(client: Any, build: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(build)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        built = build(*args, **kwargs)
+        return client.call(built) if isinstance(built, Call) else client.perform(built)
 
-    def __init__(self, build: Callable[P, Steps[T]]) -> None:
-        super().__init__(build)
-
-    def _run(self, client: Any, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return client.perform(self.build(*args, **kwargs))
+    return method

@@ -3,11 +3,11 @@
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from .callers import Asynchronous, Blocking, Route
+from .callers import Asynchronous, Blocking, Method
 from .calls import Call, as_json_or_text, given
 from .config import DEFAULT_KEY_HEADER, Server
 from .errors import WaitTimeout
@@ -26,50 +26,57 @@ _POLL_SECONDS = 0.25
 class Routes:
     """The methods that are one request each."""
 
-    submit_run = Route(runs.submit_run)
-    submit_runs = Route(runs.submit_runs)
-    submit_run_yaml = Route(runs.submit_run_yaml)
-    rerun_run = Route(runs.rerun_run)
-    get_run = Route(runs.get_run)
-    get_run_with_records = Route(runs.get_run_with_records)
-    get_tasks = Route(runs.get_tasks)
-    get_result = Route(runs.get_result)
-    get_attempts = Route(runs.get_attempts)
-    get_results = Route(runs.get_results)
-    get_events = Route(runs.get_events)
-    get_logs = Route(runs.get_logs)
-    list_runs = Route(runs.list_runs)
-    list_runs_vnext = Route(runs.list_runs_vnext)
+    def __init__(self, base_url: str, *, api_key: str | None, api_key_header: str, **options: Any) -> None:
+        raise NotImplementedError
 
-    list_dead_letters = Route(dead_letters.list_dead_letters)
-    list_dead_letter_groups = Route(dead_letters.list_dead_letter_groups)
-    get_dead_letter = Route(dead_letters.get_dead_letter)
-    requeue_dead_letter = Route(dead_letters.requeue_dead_letter)
-    requeue_dead_letters = Route(dead_letters.requeue_dead_letters)
-    delete_dead_letter = Route(dead_letters.delete_dead_letter)
-    delete_dead_letters = Route(dead_letters.delete_dead_letters)
+    @classmethod
+    def of(cls, server: Server, **options: Any) -> Self:
+        return cls(server.url, api_key=server.api_key, api_key_header=server.api_key_header, **options)
 
-    list_flows = Route(workers.list_flows)
-    get_flow = Route(workers.get_flow)
-    get_workers = Route(workers.get_workers)
-    get_worker = Route(workers.get_worker)
-    patch_worker_hidden = Route(workers.patch_worker_hidden)
-    drain_worker = Route(workers.drain_worker)
-    resume_worker = Route(workers.resume_worker)
+    submit_run = Method(runs.submit_run)
+    submit_runs = Method(runs.submit_runs)
+    submit_run_yaml = Method(runs.submit_run_yaml)
+    rerun_run = Method(runs.rerun_run)
+    get_run = Method(runs.get_run)
+    get_run_with_records = Method(runs.get_run_with_records)
+    get_tasks = Method(runs.get_tasks)
+    get_result = Method(runs.get_result)
+    get_attempts = Method(runs.get_attempts)
+    get_results = Method(runs.get_results)
+    get_events = Method(runs.get_events)
+    get_logs = Method(runs.get_logs)
+    list_runs = Method(runs.list_runs)
+    list_runs_vnext = Method(runs.list_runs_vnext)
 
-    list_wheels = Route(wheels.list_wheels)
-    list_wheel_history = Route(wheels.list_wheel_history)
-    list_wheel_history_page = Route(wheels.list_wheel_history_page)
-    upload_wheel = Route(wheels.upload_wheel)
-    download_wheel = Route(wheels.download_wheel)
-    delete_wheel = Route(wheels.delete_wheel)
+    list_dead_letters = Method(dead_letters.list_dead_letters)
+    list_dead_letter_groups = Method(dead_letters.list_dead_letter_groups)
+    get_dead_letter = Method(dead_letters.get_dead_letter)
+    requeue_dead_letter = Method(dead_letters.requeue_dead_letter)
+    requeue_dead_letters = Method(dead_letters.requeue_dead_letters)
+    delete_dead_letter = Method(dead_letters.delete_dead_letter)
+    delete_dead_letters = Method(dead_letters.delete_dead_letters)
 
-    list_keys = Route(administration.list_keys)
-    issue_key = Route(administration.issue_key)
-    get_key = Route(administration.get_key)
-    revoke_key = Route(administration.revoke_key)
-    get_health = Route(administration.get_health)
-    get_metrics = Route(administration.get_metrics)
+    list_flows = Method(workers.list_flows)
+    get_flow = Method(workers.get_flow)
+    get_workers = Method(workers.get_workers)
+    get_worker = Method(workers.get_worker)
+    patch_worker_hidden = Method(workers.patch_worker_hidden)
+    drain_worker = Method(workers.drain_worker)
+    resume_worker = Method(workers.resume_worker)
+
+    list_wheels = Method(wheels.list_wheels)
+    list_wheel_history = Method(wheels.list_wheel_history)
+    list_wheel_history_page = Method(wheels.list_wheel_history_page)
+    upload_wheel = Method(wheels.upload_wheel)
+    download_wheel = Method(wheels.download_wheel)
+    delete_wheel = Method(wheels.delete_wheel)
+
+    list_keys = Method(administration.list_keys)
+    issue_key = Method(administration.issue_key)
+    get_key = Method(administration.get_key)
+    revoke_key = Method(administration.revoke_key)
+    get_health = Method(administration.get_health)
+    get_metrics = Method(administration.get_metrics)
 
 
 def _any_call(
@@ -129,13 +136,13 @@ class PyocoHttpClient(Routes, Blocking):
 
     def events(
         self, path: str, *, params: Mapping[str, Any] | None = None, last_event_id: str | None = None
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The server-sent events of any address, taken up again after a lost connection."""
         return self.stream(_any_call("GET", path, params, None, None), last_event_id)
 
     def stream(
         self, call: Call[Any], last_event_id: str | None = None, *, deadline: float | None = None
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The events of a route; with a `deadline` of time.monotonic() it ends then."""
         return self._transport.events(call, last_event_id, deadline)
 
@@ -223,12 +230,12 @@ class AsyncPyocoHttpClient(Routes, Asynchronous):
 
     def events(
         self, path: str, *, params: Mapping[str, Any] | None = None, last_event_id: str | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         return self.stream(_any_call("GET", path, params, None, None), last_event_id)
 
     def stream(
         self, call: Call[Any], last_event_id: str | None = None, *, deadline: float | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         return self._transport.events(call, last_event_id, deadline)
 
     def chunks(self, call: Call[Any]) -> AsyncIterator[bytes]:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -140,7 +140,7 @@ class Transport(_Common):
 
     def events(
         self, call: Call[Any], last_event_id: str | None = None, deadline: float | None = None
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The events of a stream until the server ends it; a lost connection is taken up where it was."""
         resumption = self._resumption(last_event_id, deadline)
         while True:
@@ -195,7 +195,7 @@ class AsyncTransport(_Common):
 
     async def events(
         self, call: Call[Any], last_event_id: str | None = None, deadline: float | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         resumption = self._resumption(last_event_id, deadline)
         while True:
             try:
