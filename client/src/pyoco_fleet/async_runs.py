@@ -33,6 +33,8 @@ class AsyncRun(RunBase, Asynchronous):
 
     async def refresh(self) -> Self:
         self.state = await self.perform(recipes.state(self.id))
+        # It may have been requeued since it ended.
+        self._end = self._end if self._ended else None
         return self
 
     async def wait(self, timeout: float | None = None) -> Self:

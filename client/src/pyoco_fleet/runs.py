@@ -40,6 +40,8 @@ class Run(RunBase, Blocking):
     def refresh(self) -> Self:
         """Look at it again, with the records of its tasks."""
         self.state = self.perform(recipes.state(self.id))
+        # It may have been requeued since it ended.
+        self._end = self._end if self._ended else None
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
