@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from . import recipes
 from .callers import Asynchronous, Json
 from .calls import Call
-from .errors import RunEnded
+from .errors import NotFound, RunEnded
 from .http_client import AsyncPyocoHttpClient
 from .models import LogLine, RunState
 from .outstanding import Outstanding
@@ -113,7 +113,7 @@ class AsyncRunGroup(GroupBase):
             async for run in runs:
                 try:
                     found[run.id] = await run.result()
-                except RunEnded as error:
+                except (RunEnded, NotFound) as error:
                     if not return_exceptions:
                         raise
                     found[run.id] = error

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from . import recipes
 from .callers import Blocking, Json
 from .calls import Call
-from .errors import RunEnded
+from .errors import NotFound, RunEnded
 from .http_client import PyocoHttpClient
 from .models import LogLine, RunState
 from .outstanding import Outstanding
@@ -124,7 +124,7 @@ class RunGroup(GroupBase):
         for run in self.as_completed(timeout, progress=progress):
             try:
                 found[run.id] = run.result()
-            except RunEnded as error:
+            except (RunEnded, NotFound) as error:
                 if not return_exceptions:
                     raise
                 found[run.id] = error
