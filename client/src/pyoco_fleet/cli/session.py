@@ -1,0 +1,72 @@
+"""What a command has at hand: its arguments, the client, the output, and how other commands are typed."""
+
+import argparse
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .errors import CommandFailed, InvalidArgument
+from .output import Output, wants_colour
+from .registry import typed
+from .texts import t
+
+if TYPE_CHECKING:
+    from ..http_client import PyocoHttpClient
+
+TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+_WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BEGINNING = re.compile(r"[0-9a-f-]{1,36}")
+# How many ids an ambiguous beginning is answered with.
+_SHOWN_IDS = 8
+# A search passes over runs whose flow or error has the same letters.
+_MOST_PAGES = 10
+
+
+class Session:
+    def __init__(self, args: argparse.Namespace, program: str) -> None:
+        self.args = args
+        self._program = program
+        self.out = Output(getattr(args, "output", None), wants_colour(getattr(args, "no_color", False)))
+
+    @cached_property
+    def client(self) -> "PyocoHttpClient":
+        raise NotImplementedError
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The answer of a GET; a query without a value is left out."""
+        return self.client.request("GET", path, params={k: v for k, v in query.items() if v is not None})
+
+    def post(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
+        return self.client.request("POST", path, json=body, headers=headers)
+
+    def command(self, line: str) -> str:
+        """How another command is typed, with the server that this one was given."""
+        server = getattr(self.args, "server", None)
+        return typed(self._program, line) + (f" --server {server}" if server else "")
+
+    def run_id(self, text: str) -> str:
+        """The id that begins like this, if it is only one."""
+        given = text.strip()
+        if _WHOLE_ID.fullmatch(given.lower()):
+            return given.lower()
+        if not _BEGINNING.fullmatch(given.lower()):
+            raise InvalidArgument(t("run.no_id", value=text))
+        found = self._runs_that_begin_with(given.lower())
+        if not found:
+            raise CommandFailed(t("run.not_found", prefix=given), "list --limit 5", "ERR-PYOCO-0005")
+        if len(found) > 1:
+            lines = [f"  {run['run_id']}  {run['flow_name']}  {run['status']}" for run in found[:_SHOWN_IDS]]
+            more = [t("run.more")] if len(found) > _SHOWN_IDS else []
+            raise CommandFailed("\n".join([t("run.ambiguous", prefix=given), *lines, *more]))
+        return str(found[0]["run_id"])
+
+    def _runs_that_begin_with(self, prefix: str) -> list[Any]:
+        found: list[Any] = []
+        cursor: str | None = ""
+        for _ in range(_MOST_PAGES):
+            page = self.get("/runs", q=prefix, limit=200, cursor=cursor)
+            found += [run for run in page["items"] if run["run_id"].startswith(prefix)]
+            cursor = page["next_cursor"]
+            if cursor is None or len(found) > _SHOWN_IDS:
+                break
+        return found
