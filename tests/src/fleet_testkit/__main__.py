@@ -29,6 +29,7 @@ PACKAGES = (
     "fleet_worker",
     "fleet_gateway",
     "fleet_launcher",
+    "pyoco_fleet",
     "fleet_testkit",
     "bench",
 )
@@ -61,7 +62,7 @@ def _composed(*arguments: str) -> list[str]:
     return _module("pytest", "-n", "2", *arguments, "--fleet", "composed")
 
 
-_PACKAGES = ("contracts", "kit", "services", "gateway-nginx", "worker", "launcher")
+_PACKAGES = ("contracts", "kit", "services", "gateway-nginx", "worker", "launcher", "client")
 _STACK = ("tests", "--ignore", "tests/containers")
 
 

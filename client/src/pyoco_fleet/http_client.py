@@ -1,0 +1,288 @@
+"""PyocoHttpClient and AsyncPyocoHttpClient: a method for each route, dicts in and out."""
+
+import asyncio
+import functools
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+
+from .calls import Call, as_json_or_text, given
+from .config import DEFAULT_KEY_HEADER, Server
+from .errors import WaitTimeout
+from .routes import administration, dead_letters, runs, wheels, workers
+from .sse import Event
+from .transport import AsyncTransport, Retries, Transport
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Json = dict[str, Any]
+
+_ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+_CANCEL_WAIT_SECONDS = 30
+_POLL_SECONDS = 0.25
+
+
+class Route(Generic[P, T]):
+    """A method of a client: sends what `build` describes. An asynchronous client gives a coroutine."""
+
+    def __init__(self, build: Callable[P, Call[T]]) -> None:
+        self.build = build
+        self.__doc__ = build.__doc__
+
+    @overload
+    def __get__(self, client: None, owner: type) -> "Route[P, T]": ...
+    @overload
+    def __get__(self, client: "PyocoHttpClient", owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, client: "AsyncPyocoHttpClient", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def __get__(self, client: Any, owner: type) -> Any:
+        if client is None:
+            return self
+
+        @functools.wraps(self.build)
+        def method(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return client.call(self.build(*args, **kwargs))
+
+        return method
+
+
+class Routes:
+    """The methods that are one request each."""
+
+    submit_run = Route(runs.submit_run)
+    submit_runs = Route(runs.submit_runs)
+    submit_run_yaml = Route(runs.submit_run_yaml)
+    rerun_run = Route(runs.rerun_run)
+    get_run = Route(runs.get_run)
+    get_run_with_records = Route(runs.get_run_with_records)
+    get_tasks = Route(runs.get_tasks)
+    get_result = Route(runs.get_result)
+    get_attempts = Route(runs.get_attempts)
+    get_events = Route(runs.get_events)
+    get_logs = Route(runs.get_logs)
+    list_runs = Route(runs.list_runs)
+    list_runs_vnext = Route(runs.list_runs_vnext)
+
+    list_dead_letters = Route(dead_letters.list_dead_letters)
+    list_dead_letter_groups = Route(dead_letters.list_dead_letter_groups)
+    get_dead_letter = Route(dead_letters.get_dead_letter)
+    requeue_dead_letter = Route(dead_letters.requeue_dead_letter)
+    requeue_dead_letters = Route(dead_letters.requeue_dead_letters)
+    delete_dead_letter = Route(dead_letters.delete_dead_letter)
+    delete_dead_letters = Route(dead_letters.delete_dead_letters)
+
+    list_flows = Route(workers.list_flows)
+    get_flow = Route(workers.get_flow)
+    get_workers = Route(workers.get_workers)
+    get_worker = Route(workers.get_worker)
+    patch_worker_hidden = Route(workers.patch_worker_hidden)
+    drain_worker = Route(workers.drain_worker)
+    resume_worker = Route(workers.resume_worker)
+
+    list_wheels = Route(wheels.list_wheels)
+    list_wheel_history = Route(wheels.list_wheel_history)
+    list_wheel_history_page = Route(wheels.list_wheel_history_page)
+    upload_wheel = Route(wheels.upload_wheel)
+    download_wheel = Route(wheels.download_wheel)
+    delete_wheel = Route(wheels.delete_wheel)
+
+    list_keys = Route(administration.list_keys)
+    issue_key = Route(administration.issue_key)
+    get_key = Route(administration.get_key)
+    revoke_key = Route(administration.revoke_key)
+    get_health = Route(administration.get_health)
+    get_metrics = Route(administration.get_metrics)
+
+
+def _any_call(
+    method: str, path: str, params: Mapping[str, Any] | None, json: Any, headers: Mapping[str, str] | None
+) -> Call[Any]:
+    # The path is one, not a pattern: braces in it mean themselves.
+    route = path.replace("{", "%7B").replace("}", "%7D")
+    return Call(
+        method.upper(), route, as_json_or_text, params=given(**params or {}), json=json, headers=dict(headers or {})
+    )
+
+
+def _peer_event(event: Event) -> Json:
+    return {"event": event.event, "data": event.data}
+
+
+class PyocoHttpClient(Routes):
+    """Blocking. Threads may share one; `close` it, or use it in a `with` statement."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        api_key_header: str = DEFAULT_KEY_HEADER,
+        timeout: float = 30.0,
+        retries: Retries | None = None,
+    ) -> None:
+        self.server = Server(base_url, api_key, api_key_header)
+        self._transport = Transport(self.server, timeout=timeout, retries=retries)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(self, call: Call[T]) -> T:
+        return self._transport.send(call)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Any request: its answer parsed if it is JSON, else as text."""
+        return self.call(_any_call(method, path, params, json, headers))
+
+    def events(
+        self, path: str, *, params: Mapping[str, Any] | None = None, last_event_id: str | None = None
+    ) -> Iterator[Event]:
+        """The server-sent events of any address, taken up again after a lost connection."""
+        return self.stream(_any_call("GET", path, params, None, None), last_event_id)
+
+    def stream(self, call: Call[Any], last_event_id: str | None = None) -> Iterator[Event]:
+        return self._transport.events(call, last_event_id)
+
+    def chunks(self, call: Call[Any]) -> Iterator[bytes]:
+        """A large answer piece by piece."""
+        return self._transport.chunks(call)
+
+    @functools.wraps(runs.watch_run)
+    def watch_run(self, *args: Any, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(runs.watch_run(*args, **options)))
+
+    @functools.wraps(runs.follow_logs)
+    def follow_logs(self, *args: Any, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(runs.follow_logs(*args, **options)))
+
+    @functools.wraps(workers.watch_workers)
+    def watch_workers(self, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(workers.watch_workers(**options)))
+
+    @functools.wraps(workers.watch_flows)
+    def watch_flows(self, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(workers.watch_flows(**options)))
+
+    def cancel_run(
+        self, run_id: str, *, wait: bool = False, timeout_sec: float | None = None, reason: str | None = None
+    ) -> Json:
+        """Ask a run to end; with `wait` until it has ended, at most for `timeout_sec` (30)."""
+        run = self.call(runs.cancel_run(run_id, reason=reason))
+        deadline = time.monotonic() + _wait_seconds(timeout_sec)
+        while wait and run["status"] not in _ENDED:
+            if time.monotonic() >= deadline:
+                raise _not_cancelled(run_id)
+            time.sleep(_POLL_SECONDS)
+            run = self.get_run(run_id)
+        return run
+
+
+class AsyncPyocoHttpClient(Routes):
+    """The same for asyncio: every method is a coroutine, every stream an asynchronous iterator."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        api_key_header: str = DEFAULT_KEY_HEADER,
+        timeout: float = 30.0,
+        retries: Retries | None = None,
+    ) -> None:
+        self.server = Server(base_url, api_key, api_key_header)
+        self._transport = AsyncTransport(self.server, timeout=timeout, retries=retries)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def call(self, call: Call[T]) -> T:
+        return await self._transport.send(call)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Any:
+        return await self.call(_any_call(method, path, params, json, headers))
+
+    def events(
+        self, path: str, *, params: Mapping[str, Any] | None = None, last_event_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        return self.stream(_any_call("GET", path, params, None, None), last_event_id)
+
+    def stream(self, call: Call[Any], last_event_id: str | None = None) -> AsyncIterator[Event]:
+        return self._transport.events(call, last_event_id)
+
+    def chunks(self, call: Call[Any]) -> AsyncIterator[bytes]:
+        return self._transport.chunks(call)
+
+    @functools.wraps(runs.watch_run)
+    def watch_run(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(runs.watch_run(*args, **options))
+
+    @functools.wraps(runs.follow_logs)
+    def follow_logs(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(runs.follow_logs(*args, **options))
+
+    @functools.wraps(workers.watch_workers)
+    def watch_workers(self, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(workers.watch_workers(**options))
+
+    @functools.wraps(workers.watch_flows)
+    def watch_flows(self, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(workers.watch_flows(**options))
+
+    async def cancel_run(
+        self, run_id: str, *, wait: bool = False, timeout_sec: float | None = None, reason: str | None = None
+    ) -> Json:
+        run = await self.call(runs.cancel_run(run_id, reason=reason))
+        deadline = time.monotonic() + _wait_seconds(timeout_sec)
+        while wait and run["status"] not in _ENDED:
+            if time.monotonic() >= deadline:
+                raise _not_cancelled(run_id)
+            await asyncio.sleep(_POLL_SECONDS)
+            run = await self.get_run(run_id)
+        return run
+
+    async def _peer_events(self, call: Call[Any]) -> AsyncIterator[Json]:
+        async for event in self.stream(call):
+            yield _peer_event(event)
+
+
+def _wait_seconds(timeout_sec: float | None) -> float:
+    return max(1.0, _CANCEL_WAIT_SECONDS if timeout_sec is None else timeout_sec)
+
+
+def _not_cancelled(run_id: str) -> WaitTimeout:
+    return WaitTimeout(
+        f"the run {run_id} has not ended yet; its cancel request stands", code="TIMEOUT", err_id="ERR-PYOCO-0021"
+    )

@@ -1,0 +1,216 @@
+"""The only module that knows the HTTP library: sends requests, repeats what may be repeated, reads event streams."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx2
+import tenacity
+
+from .calls import Answer, Call, error_of
+from .config import Server
+from .errors import FleetError, Unavailable, Unreachable
+from .sse import Event, Resumption
+
+T = TypeVar("T")
+
+# A stream says at least a heartbeat every 10 s.
+_SILENCE_SECONDS = 35.0
+# A watch of many runs may begin with a list of them in one event.
+_EVENT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a request that may be repeated is sent: the waits double, with jitter, and respect Retry-After."""
+
+    attempts: int = 6
+    # No attempt begins later than this after the first.
+    seconds: float = 60.0
+    first_wait_seconds: float = 0.2
+    longest_wait_seconds: float = 8.0
+
+    def wait(self, failures: int, error: BaseException | None) -> float:
+        doubled = min(self.first_wait_seconds * 2.0 ** (failures - 1), self.longest_wait_seconds)
+        asked_for = (error.retry_after if isinstance(error, FleetError) else None) or 0.0
+        return max(asked_for, doubled) + random.uniform(0, doubled)  # noqa: S311
+
+    def repeats(self, call: Call[Any], error: BaseException) -> bool:
+        if isinstance(error, Unreachable):
+            return call.may_repeat or not error.sent
+        if isinstance(error, Unavailable):
+            return call.may_repeat and (error.retry_after or 0.0) <= self.seconds
+        return False
+
+    def controller(self, call: Call[Any]) -> dict[str, Any]:
+        """The arguments of tenacity's loops."""
+        return {
+            "stop": tenacity.stop_after_attempt(self.attempts) | tenacity.stop_before_delay(self.seconds),
+            "wait": lambda state: self.wait(state.attempt_number, state.outcome.exception()),
+            "retry": tenacity.retry_if_exception(lambda error: self.repeats(call, error)),
+            "reraise": True,
+        }
+
+
+class _Common:
+    """What both transports know: addresses, headers, and what an answer or a failure means."""
+
+    def __init__(self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None) -> None:
+        self.server = server
+        self.retries = retries or Retries()
+        self._timeout = httpx2.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
+        self._stream_timeout = httpx2.Timeout(timeout, connect=min(timeout, 5.0), read=_SILENCE_SECONDS, pool=None)
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "base_url": self.server.url,
+            "headers": {"User-Agent": "pyoco-fleet-client", **self.server.headers},
+            "timeout": self._timeout,
+            # Certificates cost 20 ms to load, and an http address has none.
+            "verify": self.server.url.startswith("https:"),
+        }
+
+    @staticmethod
+    def _arguments(call: Call[Any]) -> dict[str, Any]:
+        arguments = {
+            "params": call.params,
+            "json": call.json,
+            "data": call.form,
+            "files": call.files,
+            "headers": dict(call.headers),
+        }
+        return {"method": call.method, "url": call.path} | {
+            name: value for name, value in arguments.items() if value is not None
+        }
+
+    @staticmethod
+    def _answer(call: Call[Any], response: httpx2.Response) -> Answer:
+        asked = f"{call.method} {response.request.url}"
+        answer = Answer(response.status_code, response.headers, response.content, asked)
+        if response.status_code >= 400:
+            raise error_of(answer)
+        return answer
+
+    def _unreachable(self, call: Call[Any], error: Exception) -> FleetError:
+        url = self.server.url
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
+            return Unreachable(
+                f"nothing answers at {url} ({error}); start a fleet with ./fleet up, or give the address of yours "
+                "(PYOCO_SERVER)",
+                sent=False,
+            )
+        if isinstance(error, httpx2.TimeoutException):
+            return Unreachable(f"{url} has not answered {call.method} {call.path} in time; look at its health")
+        return Unreachable(f"the connection to {url} was lost during {call.method} {call.path} ({error})")
+
+
+class Transport(_Common):
+    """Blocking; threads may share it."""
+
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._client = httpx2.Client(**self._options())
+
+    def close(self) -> None:
+        self._client.close()
+
+    def send(self, call: Call[T]) -> T:
+        for attempt in tenacity.Retrying(**self.retries.controller(call)):
+            with attempt, self._failures(call):
+                answer = self._answer(call, self._client.request(**self._arguments(call)))
+        return call.read(answer)
+
+    def events(self, call: Call[Any], last_event_id: str | None = None) -> Iterator[Event]:
+        """The events of a stream until the server ends it; a lost connection is taken up where it was."""
+        resumption = Resumption(last_event_id, self.retries.attempts)
+        while True:
+            try:
+                with self._opened(call, resumption) as response:
+                    for sent in httpx2.EventSource(response, _EVENT_BYTES):
+                        event = Event.parse(sent.id, sent.event, sent.data)
+                        resumption.saw(event)
+                        yield event
+                return
+            except FleetError as error:
+                if not resumption.goes_on_after(error):
+                    raise
+                time.sleep(self.retries.wait(resumption.failures, error))
+
+    def chunks(self, call: Call[Any]) -> Iterator[bytes]:
+        """A large body piece by piece."""
+        with self._opened(call, Resumption()) as response:
+            yield from response.iter_bytes()
+
+    @contextmanager
+    def _opened(self, call: Call[Any], resumption: Resumption) -> Iterator[httpx2.Response]:
+        arguments = self._arguments(call)
+        arguments["headers"].update(resumption.headers)
+        with self._failures(call), self._client.stream(timeout=self._stream_timeout, **arguments) as response:
+            if response.status_code >= 400:
+                response.read()
+                self._answer(call, response)
+            yield response
+
+    @contextmanager
+    def _failures(self, call: Call[Any]) -> Iterator[None]:
+        try:
+            yield
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise self._unreachable(call, error) from error
+
+
+class AsyncTransport(_Common):
+    def __init__(self, server: Server, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._client = httpx2.AsyncClient(**self._options())
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def send(self, call: Call[T]) -> T:
+        async for attempt in tenacity.AsyncRetrying(**self.retries.controller(call)):
+            with attempt:
+                async with self._failures(call):
+                    answer = self._answer(call, await self._client.request(**self._arguments(call)))
+        return call.read(answer)
+
+    async def events(self, call: Call[Any], last_event_id: str | None = None) -> AsyncIterator[Event]:
+        resumption = Resumption(last_event_id, self.retries.attempts)
+        while True:
+            try:
+                async with self._opened(call, resumption) as response:
+                    async for sent in httpx2.EventSource(response, _EVENT_BYTES):
+                        event = Event.parse(sent.id, sent.event, sent.data)
+                        resumption.saw(event)
+                        yield event
+                return
+            except FleetError as error:
+                if not resumption.goes_on_after(error):
+                    raise
+                await asyncio.sleep(self.retries.wait(resumption.failures, error))
+
+    async def chunks(self, call: Call[Any]) -> AsyncIterator[bytes]:
+        async with self._opened(call, Resumption()) as response:
+            async for chunk in response.aiter_bytes():
+                yield chunk
+
+    @asynccontextmanager
+    async def _opened(self, call: Call[Any], resumption: Resumption) -> AsyncIterator[httpx2.Response]:
+        arguments = self._arguments(call)
+        arguments["headers"].update(resumption.headers)
+        async with self._failures(call), self._client.stream(timeout=self._stream_timeout, **arguments) as response:
+            if response.status_code >= 400:
+                await response.aread()
+                self._answer(call, response)
+            yield response
+
+    @asynccontextmanager
+    async def _failures(self, call: Call[Any]) -> AsyncIterator[None]:
+        try:
+            yield
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            raise self._unreachable(call, error) from error
