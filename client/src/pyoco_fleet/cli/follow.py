@@ -1,6 +1,5 @@
 """Follows a run to its end: its states and its output, each from a stream of its own, in one order for the views."""
 
-import json
 import queue
 import threading
 import time
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..routes import runs as routes
 from .errors import CommandFailed
 from .output import Item
 from .session import TERMINAL, Session
@@ -76,7 +76,7 @@ def log_events(
         after: str | None = "0"
         attempt = (chosen or {}).get("attempt")
         while after is not None:
-            page = session.get(f"/runs/{run_id}/events", after=after, attempt=attempt)
+            page = session.client.get_events(run_id, after=after, attempt=attempt)
             for event in page["events"]:
                 if event["kind"] == "log" and all(event.get(name) == value for name, value in (chosen or {}).items()):
                     yield event
@@ -84,11 +84,11 @@ def log_events(
         return
     last_id: str | None = None
     while True:
-        query = {"follow": "true", **(chosen or {})}
-        for event in session.client.events(f"/runs/{run_id}/logs", params=query, last_event_id=last_id):
+        call = routes.follow_logs(run_id, **(chosen or {}))
+        for event in session.client.stream(call, last_id):
             last_id = event.id or last_id
             if event.event == "log":
-                yield data_of(event)
+                yield event.data
             elif event.event == "end":
                 return
 
@@ -97,20 +97,13 @@ def run_states(session: Session, run_id: str) -> Iterator[Item]:
     """The run as it is, and after every change, until it has ended."""
     last_id: str | None = None
     while True:
-        events = session.client.events(
-            f"/runs/{run_id}/watch", params={"include": "records"}, last_event_id=last_id
-        )
-        for event in events:
+        for event in session.client.stream(routes.watch_run(run_id, include_records=True), last_id):
             last_id = event.id or last_id
             if event.event == "snapshot":
-                run = data_of(event)["snapshot"]
+                run = event.data["snapshot"]
                 yield run
                 if run["status"] in TERMINAL:
                     return
-
-
-def data_of(event: Any) -> Any:
-    return json.loads(event.data) if isinstance(event.data, str) else event.data
 
 
 def follow(session: Session, run_id: str, view: View, *, with_logs: bool, timeout: float | None = None) -> Item:
@@ -163,7 +156,7 @@ def _pump(kind: str, source: Callable[[], Iterator[Any]], arrived: "queue.Queue[
 
 
 class _Unseen:
-    """Shows nothing: for waiting alone."""
+    """Shows nothing."""
 
     def __enter__(self) -> "_Unseen":
         return self
@@ -176,10 +169,6 @@ class _Unseen:
 
     def show_line(self, line: str) -> None:
         return None
-
-
-def wait_ended(session: Session, run_id: str, *, timeout: float | None) -> Item:
-    return follow(session, run_id, _Unseen(), with_logs=False, timeout=timeout)
 
 
 def follow_visibly(session: Session, run_id: str, *, with_logs: bool, timeout: float | None = None) -> Item:
@@ -207,7 +196,7 @@ def follow_visibly(session: Session, run_id: str, *, with_logs: bool, timeout: f
 def follow_to_the_end(session: Session, run_id: str, *, with_logs: bool, timeout: float | None) -> int:
     """What `submit`, `submit-yaml` and `rerun` do with --wait and --follow."""
     run = follow_visibly(session, run_id, with_logs=with_logs, timeout=timeout)
-    answer = session.get(f"/runs/{run_id}/result")
+    answer = session.client.get_result(run_id)
     session.out.show(
         {**run, "result": answer["result"]},
         lambda: show_end(session, run, answer),

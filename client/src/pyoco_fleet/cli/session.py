@@ -18,6 +18,7 @@ _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BEGINNING = re.compile(r"[0-9a-f-]{1,36}")
 # How many ids an ambiguous beginning is answered with.
 _SHOWN_IDS = 8
+_ATTEMPTS = 4
 # A search passes over runs whose flow or error has the same letters.
 _MOST_PAGES = 10
 
@@ -30,14 +31,19 @@ class Session:
 
     @cached_property
     def client(self) -> "PyocoHttpClient":
-        raise NotImplementedError
+        from ..config import server
+        from ..http_client import PyocoHttpClient
+        from ..transport import Retries
 
-    def get(self, path: str, **query: Any) -> Any:
-        """The answer of a GET; a query without a value is left out."""
-        return self.client.request("GET", path, params={k: v for k, v in query.items() if v is not None})
-
-    def post(self, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Any:
-        return self.client.request("POST", path, json=body, headers=headers)
+        given = {name: getattr(self.args, name, None) for name in ("api_key", "api_key_header", "profile")}
+        chosen = server(getattr(self.args, "server", None), **given)
+        return PyocoHttpClient(
+            chosen.url,
+            api_key=chosen.api_key,
+            api_key_header=chosen.api_key_header,
+            # Somebody sits before it.
+            retries=Retries(attempts=_ATTEMPTS),
+        )
 
     def command(self, line: str) -> str:
         """How another command is typed, with the server that this one was given."""
@@ -64,7 +70,7 @@ class Session:
         found: list[Any] = []
         cursor: str | None = ""
         for _ in range(_MOST_PAGES):
-            page = self.get("/runs", q=prefix, limit=200, cursor=cursor)
+            page = self.client.list_runs_vnext(q=prefix, limit=200, cursor=cursor)
             found += [run for run in page["items"] if run["run_id"].startswith(prefix)]
             cursor = page["next_cursor"]
             if cursor is None or len(found) > _SHOWN_IDS:

@@ -19,7 +19,7 @@ def add_get(parser: CommandParser) -> None:
 def get(session: Session) -> int:
     run_id = session.run_id(session.args.run_id)
     wants_tasks = session.args.records or session.out.form == "table"
-    run = session.get(f"/runs/{run_id}", include="records" if wants_tasks else None)
+    run = session.client.get_run_with_records(run_id) if wants_tasks else session.client.get_run(run_id)
     session.out.show(run, lambda: show_run(session, run), lambda: [str(run["status"])])
     return 0
 
@@ -100,7 +100,7 @@ def add_tasks(parser: CommandParser) -> None:
 
 
 def tasks(session: Session) -> int:
-    answer = session.get(f"/runs/{session.run_id(session.args.run_id)}/tasks")
+    answer = session.client.get_tasks(session.run_id(session.args.run_id))
     session.out.show(
         answer,
         lambda: session.out.table(task_table(task_rows(answer))),
@@ -117,7 +117,7 @@ def add_result(parser: CommandParser) -> None:
 
 def result(session: Session) -> int:
     run_id = session.run_id(session.args.run_id)
-    answer = session.get(f"/runs/{run_id}/result", partial="true" if session.args.partial else None)
+    answer = session.client.get_result(run_id, partial=session.args.partial or None)
 
     def shown() -> None:
         out = session.out
@@ -158,7 +158,7 @@ def logs(session: Session) -> int:
         if value is not None
     }
     if args.output != "json" and not args.follow:
-        out.raw(session.get(f"/runs/{run_id}/logs", prefix="false" if args.no_prefix else "true", **chosen))
+        out.raw(session.client.get_logs(run_id, prefix=not args.no_prefix, **chosen))
         return 0
     if args.output == "json":
         for event in log_events(session, run_id, chosen, to_the_end=args.follow):
@@ -175,7 +175,7 @@ def add_attempts(parser: CommandParser) -> None:
 
 
 def attempts(session: Session) -> int:
-    answer = session.get(f"/runs/{session.run_id(session.args.run_id)}/attempts")
+    answer = session.client.get_attempts(session.run_id(session.args.run_id))
 
     def shown() -> None:
         session.out.table(

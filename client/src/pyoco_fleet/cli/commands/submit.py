@@ -1,7 +1,6 @@
 """`submit`, `submit-yaml`, `rerun`, `cancel`: what is asked of the fleet."""
 
 import argparse
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -49,29 +48,19 @@ def submit(session: Session) -> int:
     args = session.args
     if args.flow and args.flow_name and args.flow != args.flow_name:
         raise InvalidArgument(t("submit.two_flows", one=args.flow, other=args.flow_name), "submit hello")
-    body: dict[str, Any] = {
-        "flow_name": args.flow or args.flow_name or _DEFAULT_FLOW,
-        "params": build_params(args.params_file, args.params, args.param),
-    }
-    if args.tag is not None:
-        body["tag"] = args.tag
-    if words_of(args.tags):
-        body["tags"] = words_of(args.tags)
-    if args.retry is not None:
-        body["retry"] = {"max_attempts": args.retry}
-    if args.not_before is not None:
-        body["not_before"] = moment(args.not_before, "--not-before")
-    if args.delay is not None:
-        body["delay_sec"] = seconds(args.delay, "--delay")
-    if args.run_timeout is not None:
-        body["timeout_sec"] = seconds(args.run_timeout, "--run-timeout")
-    if args.no_check_params:
-        body["check_params"] = False
-    return _go_on(session, session.post("/runs", body, _idempotent(args)))
-
-
-def _idempotent(args: argparse.Namespace) -> dict[str, str]:
-    return {"Idempotency-Key": args.idempotency_key or str(uuid.uuid4())}
+    submitted = session.client.submit_run(
+        args.flow or args.flow_name or _DEFAULT_FLOW,
+        build_params(args.params_file, args.params, args.param),
+        tag=args.tag,
+        tags=words_of(args.tags),
+        idempotency_key=args.idempotency_key,
+        retry=args.retry,
+        not_before=None if args.not_before is None else moment(args.not_before, "--not-before"),
+        delay_sec=None if args.delay is None else seconds(args.delay, "--delay"),
+        timeout_sec=None if args.run_timeout is None else seconds(args.run_timeout, "--run-timeout"),
+        check_params=False if args.no_check_params else None,
+    )
+    return _go_on(session, submitted)
 
 
 def _go_on(session: Session, submitted: dict[str, Any]) -> int:
@@ -128,7 +117,7 @@ def add_rerun(parser: CommandParser) -> None:
 
 def rerun(session: Session) -> int:
     run_id = session.run_id(session.args.run_id)
-    return _go_on(session, session.post(f"/runs/{run_id}/rerun", None, _idempotent(session.args)))
+    return _go_on(session, session.client.rerun_run(run_id, idempotency_key=session.args.idempotency_key))
 
 
 def add_cancel(parser: CommandParser) -> None:
@@ -148,11 +137,7 @@ def cancel(session: Session) -> int:
     if given is None:
         raise InvalidArgument(t("usage.required", names="RUN_ID"), "cancel --run-id 01a1e30e-8505 --wait")
     run_id = session.run_id(given)
-    run = session.post(f"/runs/{run_id}/cancel", {"reason": args.reason} if args.reason else None)
-    if args.wait:
-        from ..follow import wait_ended
-
-        run = wait_ended(session, run_id, timeout=args.timeout_sec)
+    run = session.client.cancel_run(run_id, wait=args.wait, timeout_sec=args.timeout_sec, reason=args.reason)
 
     def shown() -> None:
         session.out.line(t(f"cancel.{run['status']}", run_id=run_id))

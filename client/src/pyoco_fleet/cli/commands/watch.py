@@ -27,7 +27,7 @@ def watch(session: Session) -> int:
         from ..follow import follow_visibly, show_end
 
         run = follow_visibly(session, run_id, with_logs=True, timeout=args.timeout_sec)
-        show_end(session, run, session.get(f"/runs/{run_id}/result"))
+        show_end(session, run, session.client.get_result(run_id))
         return 0
     events = session.client.watch_run(
         run_id,

@@ -1,0 +1,80 @@
+"""Runs a command and reports how it failed: exit code 0, 1, 130 after Ctrl-C, 2 for a run that failed."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from . import texts
+from .errors import CommandFailed, InvalidArgument
+from .parser import build_parser
+from .registry import typed
+from .session import Session
+from .texts import t
+
+FAILED = 1
+INTERRUPTED = 130
+_INVALID_ARGUMENT = "ERR-PYOCO-0018"
+# How the caller has started this command, if by another name: the script ./fleet.
+_PROGRAM_VARIABLE = "PYOCO_CLIENT_PROGRAM"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    program = os.environ.get(_PROGRAM_VARIABLE) or "pyoco-client"
+    texts.use(texts.choose(arguments))
+    try:
+        return _run(arguments, program)
+    except InvalidArgument as error:
+        example = typed(program, error.example) if error.example else None
+        _report(f"{texts.problem(_INVALID_ARGUMENT)}: {error}", _INVALID_ARGUMENT, advice=example, key="error.example")
+    except CommandFailed as error:
+        advice = typed(program, error.advice) if error.advice else None
+        _report(str(error), error.err_id, advice=advice)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone. What is still buffered must not fail again at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        return 0
+    return FAILED
+
+
+def _run(arguments: Sequence[str], program: str) -> int:
+    if not arguments:
+        build_parser(program).print_help()
+        return 0
+    args = build_parser(program).parse_args(arguments)
+    session = Session(args, program)
+    from ..errors import FleetError
+
+    try:
+        code: int = args.run(session)
+        sys.stdout.flush()
+    except FleetError as error:
+        from .failures import explain
+
+        explained = explain(error, session)
+        _report(explained.sentence, error.err_id, explained.request_id, explained.advice)
+        return FAILED
+    return code
+
+
+def _report(
+    sentence: str,
+    err_id: str | None = None,
+    request_id: str | None = None,
+    advice: str | None = None,
+    *,
+    key: str = "error.advice",
+) -> None:
+    named = [name for name in (err_id, request_id and t("error.request", id=request_id)) if name]
+    suffix = f" ({', '.join(named)})" if named else ""
+    lines = [t("error.line", sentence=f"{sentence}{suffix}")]
+    if advice:
+        lines.append(t(key, line=advice))
+    print("\n".join(lines), file=sys.stderr)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())
