@@ -89,7 +89,11 @@ class LiveView:
         run = self._run
         status = str(run["status"])
         line = Text.assemble(
-            (str(run.get("flow_name") or ""), "bold"), "  ", (str(run["run_id"]), "dim"), "  ", (status, colour_of(status))
+            (str(run.get("flow_name") or ""), "bold"),
+            "  ",
+            (str(run["run_id"]), "dim"),
+            "  ",
+            (status, colour_of(status)),
         )
         begun, ended = run.get("start_time"), run.get("end_time")
         if status in TERMINAL and begun and ended:

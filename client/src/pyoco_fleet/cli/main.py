@@ -26,7 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments, program)
     except InvalidArgument as error:
         example = typed(program, error.example) if error.example else None
-        _report(f"{texts.problem(_INVALID_ARGUMENT)}: {error}", _INVALID_ARGUMENT, advice=example, key="error.example")
+        _report(
+            f"{texts.problem(_INVALID_ARGUMENT)}: {error}", _INVALID_ARGUMENT, advice=example, key="error.example"
+        )
     except CommandFailed as error:
         advice = typed(program, error.advice) if error.advice else None
         _report(str(error), error.err_id, advice=advice)
@@ -73,7 +75,7 @@ def _report(
     lines = [t("error.line", sentence=f"{sentence}{suffix}")]
     if advice:
         lines.append(t(key, line=advice))
-    print("\n".join(lines), file=sys.stderr)  # noqa: T201
+    sys.stderr.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """`columns` are for people. `plain`, if given, are those of a table that is piped, where scripts count on them."""
+    """`columns` are for people. `plain`, if given, are those of a table that is piped: scripts count on them."""
 
     items: Sequence[Item]
     columns: Sequence[Column]
@@ -79,7 +79,7 @@ class Output:
             self.line(json.dumps(data))
 
     def line(self, text: str = "") -> None:
-        print(printable(text) if self.is_terminal else text, file=self.stdout, flush=True)
+        self.raw(f"{text}\n")
 
     def raw(self, text: str) -> None:
         """Text as it came, for a program; a terminal is spared its control characters."""
@@ -88,7 +88,8 @@ class Output:
 
     def note(self, text: str) -> None:
         """Something beside the data."""
-        print(printable(text) if self.stderr.isatty() else text, file=self.stderr, flush=True)
+        self.stderr.write((printable(text) if self.stderr.isatty() else text) + "\n")
+        self.stderr.flush()
 
     def table(self, table: Table) -> None:
         if not self.is_terminal:

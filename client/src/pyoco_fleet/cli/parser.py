@@ -19,7 +19,9 @@ _COMPLAINTS = (
     (re.compile(r"argument (?P<name>.+): expected at least one argument"), "usage.one_argument"),
     (re.compile(r"argument (?P<name>.+): invalid (?:int|float) value: (?P<value>.+)"), "usage.number"),
 )
-_WRONG_CHOICE = re.compile(r"argument (?P<name>.+): invalid choice: (?P<value>'.*?'|\".*?\") \(choose from (?P<known>.+)\)")
+_WRONG_CHOICE = re.compile(
+    r"argument (?P<name>.+): invalid choice: (?P<value>'.*?'|\".*?\") \(choose from (?P<known>.+)\)"
+)
 
 
 class CommandParser(argparse.ArgumentParser):

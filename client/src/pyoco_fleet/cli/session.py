@@ -50,6 +50,14 @@ class Session:
         server = getattr(self.args, "server", None)
         return typed(self._program, line) + (f" --server {server}" if server else "")
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the script ./fleet has started this command, for the stack of this machine."""
+        return self._program.endswith("fleet")
+
+    def how_to_get_a_key(self) -> str:
+        return t("advice.key_local" if self.is_local else "advice.key")
+
     def run_id(self, text: str) -> str:
         """The id that begins like this, if it is only one."""
         given = text.strip()

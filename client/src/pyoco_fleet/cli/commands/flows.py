@@ -42,7 +42,9 @@ def _show_all(session: Session, answer: Item) -> None:
     )
     for source in answer["broken"]:
         line = f":{source['line']}" if source.get("line") else ""
-        out.note(t("flows.broken", place=f"{source['place']}{line}", error=f"{source['exc_type']}: {source['message']}"))
+        out.note(
+            t("flows.broken", place=f"{source['place']}{line}", error=f"{source['exc_type']}: {source['message']}")
+        )
     for failure in answer["reload_failures"]:
         out.note(t("flows.reload_failure", error=failure["error"]))
 

@@ -50,10 +50,10 @@ def keys(session: Session) -> int:
         case "create":
             expires = None if args.expires is None else seconds(args.expires, "--expires")
             if expires is not None and expires <= 0:
-                raise InvalidArgument(t("usage.duration", option="--expires", value=args.expires), _EXAMPLES["create"])
-            key = client.issue_key(
-                args.tenant, scopes=words_of(args.scopes), name=args.name, expires_in_sec=expires
-            )
+                raise InvalidArgument(
+                    t("usage.duration", option="--expires", value=args.expires), _EXAMPLES["create"]
+                )
+            key = client.issue_key(args.tenant, scopes=words_of(args.scopes), name=args.name, expires_in_sec=expires)
             session.out.show(key, lambda: _show_new(session, key))
         case "show":
             found = client.get_key(args.key_id)

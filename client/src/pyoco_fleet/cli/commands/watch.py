@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ...routes import runs as routes
 from ..output import Item
 from ..parser import CommandParser, add_output, add_run_id
 from ..session import TERMINAL, Session
@@ -29,13 +30,14 @@ def watch(session: Session) -> int:
         run = follow_visibly(session, run_id, with_logs=True, timeout=args.timeout_sec)
         show_end(session, run, session.client.get_result(run_id))
         return 0
-    events = session.client.watch_run(
+    call = routes.watch_run(
         run_id,
         include_records=args.records,
         since=None if args.since is None else moment(args.since, "--since"),
         timeout_sec=args.timeout_sec,
     )
-    for number, event in enumerate(events, start=1):
+    for number, arrived in enumerate(session.client.stream(call), start=1):
+        event = {"event": arrived.event, "data": arrived.data}
         if out.form == "status":
             out.line(_status_line(event))
         else:

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from ..errors import InvalidArgument
 from ..output import Column, Table
@@ -79,12 +80,14 @@ def _check(session: Session, path: Path) -> None:
         path, wants_entry_points=not args.allow_no_entry_points, wants_usage=not args.allow_missing_usage_doc
     )
     if found and args.preflight == "strict":
-        raise InvalidArgument(t("wheel_upload.refused", name=path.name, what="; ".join(found)), f"{_EXAMPLE} --preflight off")
+        raise InvalidArgument(
+            t("wheel_upload.refused", name=path.name, what="; ".join(found)), f"{_EXAMPLE} --preflight off"
+        )
     for what in found:
         session.out.note(t("wheel_upload.warning", what=what))
 
 
-def _send(session: Session, path: Path) -> dict[str, object]:
+def _send(session: Session, path: Path) -> dict[str, Any]:
     args = session.args
     tags = words_of(args.tags)
     if not sys.stderr.isatty():
@@ -93,7 +96,10 @@ def _send(session: Session, path: Path) -> dict[str, object]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar, bar.open(path, "rb", description=path.name) as file:
+    with (
+        Progress(console=Console(stderr=True), transient=True) as bar,
+        bar.open(path, "rb", description=path.name) as file,
+    ):
         return session.client.upload_wheel(filename=path.name, data=file, replace=args.replace, tags=tags)
 
 

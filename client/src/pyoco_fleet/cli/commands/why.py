@@ -49,7 +49,11 @@ def _sentence(run: Item, task: str | None) -> str:
     status, at = run["status"], run.get("end_time")
     match status:
         case "FAILED":
-            values: dict[str, Any] = {"reason": run.get("reason") or "-", "ago": ago(at), "attempts": run.get("attempt")}
+            values: dict[str, Any] = {
+                "reason": run.get("reason") or "-",
+                "ago": ago(at),
+                "attempts": run.get("attempt"),
+            }
             return t("why.failed_task", task=task, **values) if task else t("why.failed", **values)
         case "COMPLETED":
             return t("why.completed", ago=ago(at))

@@ -109,7 +109,9 @@ def _plugins(worker: Item) -> list[dict[str, Any]]:
 def _preview(worker: Item) -> str:
     plugins = _plugins(worker)
     named = [
-        f"{plugin['package']}@{plugin['version']}" if plugin["package"] and plugin["version"] else plugin["wheel_name"]
+        f"{plugin['package']}@{plugin['version']}"
+        if plugin["package"] and plugin["version"]
+        else plugin["wheel_name"]
         for plugin in plugins[:_SHOWN_PLUGINS]
     ]
     more = [f"+{len(plugins) - _SHOWN_PLUGINS}"] if len(plugins) > _SHOWN_PLUGINS else []

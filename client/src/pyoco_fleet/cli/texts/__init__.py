@@ -12,7 +12,7 @@ _problems: Mapping[str, str] = {}
 
 def use(language: str) -> None:
     """Speak this language from now on."""
-    global _texts, _problems  # noqa: PLW0603 - a process speaks one language
+    global _texts, _problems
     module = importlib.import_module(f".{language}", __name__)
     _texts, _problems = module.TEXTS, module.PROBLEMS
 
