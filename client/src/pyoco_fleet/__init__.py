@@ -4,6 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .async_fleet import AsyncFleet as AsyncFleet
+    from .async_runs import AsyncRun as AsyncRun
+    from .async_runs import AsyncRunGroup as AsyncRunGroup
     from .errors import (
         BadAnswer as BadAnswer,
     )
@@ -43,11 +46,22 @@ if TYPE_CHECKING:
     from .errors import (
         WaitTimeout as WaitTimeout,
     )
+    from .fleet import Fleet as Fleet
     from .http_client import AsyncPyocoHttpClient as AsyncPyocoHttpClient
     from .http_client import PyocoHttpClient as PyocoHttpClient
+    from .runs import Run as Run
+    from .runs import RunGroup as RunGroup
     from .transport import Retries as Retries
+    from .typed_params import params_of as params_of
 
 _HOME = {
+    "AsyncFleet": "async_fleet",
+    "AsyncRun": "async_runs",
+    "AsyncRunGroup": "async_runs",
+    "Fleet": "fleet",
+    "Run": "runs",
+    "RunGroup": "runs",
+    "params_of": "typed_params",
     "AsyncPyocoHttpClient": "http_client",
     "PyocoHttpClient": "http_client",
     "Retries": "transport",

@@ -3,10 +3,11 @@
 import asyncio
 import functools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Self, TypeVar
 
+from .callers import Asynchronous, Blocking, Method
 from .calls import Call, as_json_or_text, given
 from .config import DEFAULT_KEY_HEADER, Server
 from .errors import WaitTimeout
@@ -14,7 +15,6 @@ from .routes import administration, dead_letters, runs, wheels, workers
 from .sse import Event
 from .transport import AsyncTransport, Retries, Transport
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Json = dict[str, Any]
 
@@ -23,77 +23,60 @@ _CANCEL_WAIT_SECONDS = 30
 _POLL_SECONDS = 0.25
 
 
-class Route(Generic[P, T]):
-    """A method of a client: sends what `build` describes. An asynchronous client gives a coroutine."""
-
-    def __init__(self, build: Callable[P, Call[T]]) -> None:
-        self.build = build
-        self.__doc__ = build.__doc__
-
-    @overload
-    def __get__(self, client: None, owner: type) -> "Route[P, T]": ...
-    @overload
-    def __get__(self, client: "PyocoHttpClient", owner: type) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, client: "AsyncPyocoHttpClient", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-
-    def __get__(self, client: Any, owner: type) -> Any:
-        if client is None:
-            return self
-
-        @functools.wraps(self.build)
-        def method(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return client.call(self.build(*args, **kwargs))
-
-        return method
-
-
 class Routes:
     """The methods that are one request each."""
 
-    submit_run = Route(runs.submit_run)
-    submit_runs = Route(runs.submit_runs)
-    submit_run_yaml = Route(runs.submit_run_yaml)
-    rerun_run = Route(runs.rerun_run)
-    get_run = Route(runs.get_run)
-    get_run_with_records = Route(runs.get_run_with_records)
-    get_tasks = Route(runs.get_tasks)
-    get_result = Route(runs.get_result)
-    get_attempts = Route(runs.get_attempts)
-    get_events = Route(runs.get_events)
-    get_logs = Route(runs.get_logs)
-    list_runs = Route(runs.list_runs)
-    list_runs_vnext = Route(runs.list_runs_vnext)
+    def __init__(self, base_url: str, *, api_key: str | None, api_key_header: str, **options: Any) -> None:
+        raise NotImplementedError
 
-    list_dead_letters = Route(dead_letters.list_dead_letters)
-    list_dead_letter_groups = Route(dead_letters.list_dead_letter_groups)
-    get_dead_letter = Route(dead_letters.get_dead_letter)
-    requeue_dead_letter = Route(dead_letters.requeue_dead_letter)
-    requeue_dead_letters = Route(dead_letters.requeue_dead_letters)
-    delete_dead_letter = Route(dead_letters.delete_dead_letter)
-    delete_dead_letters = Route(dead_letters.delete_dead_letters)
+    @classmethod
+    def of(cls, server: Server, **options: Any) -> Self:
+        return cls(server.url, api_key=server.api_key, api_key_header=server.api_key_header, **options)
 
-    list_flows = Route(workers.list_flows)
-    get_flow = Route(workers.get_flow)
-    get_workers = Route(workers.get_workers)
-    get_worker = Route(workers.get_worker)
-    patch_worker_hidden = Route(workers.patch_worker_hidden)
-    drain_worker = Route(workers.drain_worker)
-    resume_worker = Route(workers.resume_worker)
+    submit_run = Method(runs.submit_run)
+    submit_runs = Method(runs.submit_runs)
+    submit_run_yaml = Method(runs.submit_run_yaml)
+    rerun_run = Method(runs.rerun_run)
+    get_run = Method(runs.get_run)
+    get_run_with_records = Method(runs.get_run_with_records)
+    get_tasks = Method(runs.get_tasks)
+    get_result = Method(runs.get_result)
+    get_attempts = Method(runs.get_attempts)
+    get_results = Method(runs.get_results)
+    get_events = Method(runs.get_events)
+    get_logs = Method(runs.get_logs)
+    list_runs = Method(runs.list_runs)
+    list_runs_vnext = Method(runs.list_runs_vnext)
 
-    list_wheels = Route(wheels.list_wheels)
-    list_wheel_history = Route(wheels.list_wheel_history)
-    list_wheel_history_page = Route(wheels.list_wheel_history_page)
-    upload_wheel = Route(wheels.upload_wheel)
-    download_wheel = Route(wheels.download_wheel)
-    delete_wheel = Route(wheels.delete_wheel)
+    list_dead_letters = Method(dead_letters.list_dead_letters)
+    list_dead_letter_groups = Method(dead_letters.list_dead_letter_groups)
+    get_dead_letter = Method(dead_letters.get_dead_letter)
+    requeue_dead_letter = Method(dead_letters.requeue_dead_letter)
+    requeue_dead_letters = Method(dead_letters.requeue_dead_letters)
+    delete_dead_letter = Method(dead_letters.delete_dead_letter)
+    delete_dead_letters = Method(dead_letters.delete_dead_letters)
 
-    list_keys = Route(administration.list_keys)
-    issue_key = Route(administration.issue_key)
-    get_key = Route(administration.get_key)
-    revoke_key = Route(administration.revoke_key)
-    get_health = Route(administration.get_health)
-    get_metrics = Route(administration.get_metrics)
+    list_flows = Method(workers.list_flows)
+    get_flow = Method(workers.get_flow)
+    get_workers = Method(workers.get_workers)
+    get_worker = Method(workers.get_worker)
+    patch_worker_hidden = Method(workers.patch_worker_hidden)
+    drain_worker = Method(workers.drain_worker)
+    resume_worker = Method(workers.resume_worker)
+
+    list_wheels = Method(wheels.list_wheels)
+    list_wheel_history = Method(wheels.list_wheel_history)
+    list_wheel_history_page = Method(wheels.list_wheel_history_page)
+    upload_wheel = Method(wheels.upload_wheel)
+    download_wheel = Method(wheels.download_wheel)
+    delete_wheel = Method(wheels.delete_wheel)
+
+    list_keys = Method(administration.list_keys)
+    issue_key = Method(administration.issue_key)
+    get_key = Method(administration.get_key)
+    revoke_key = Method(administration.revoke_key)
+    get_health = Method(administration.get_health)
+    get_metrics = Method(administration.get_metrics)
 
 
 def _any_call(
@@ -110,7 +93,7 @@ def _peer_event(event: Event) -> Json:
     return {"event": event.event, "data": event.data}
 
 
-class PyocoHttpClient(Routes):
+class PyocoHttpClient(Routes, Blocking):
     """Blocking. Threads may share one; `close` it, or use it in a `with` statement."""
 
     def __init__(
@@ -153,12 +136,15 @@ class PyocoHttpClient(Routes):
 
     def events(
         self, path: str, *, params: Mapping[str, Any] | None = None, last_event_id: str | None = None
-    ) -> Iterator[Event]:
+    ) -> Generator[Event, None, None]:
         """The server-sent events of any address, taken up again after a lost connection."""
         return self.stream(_any_call("GET", path, params, None, None), last_event_id)
 
-    def stream(self, call: Call[Any], last_event_id: str | None = None) -> Iterator[Event]:
-        return self._transport.events(call, last_event_id)
+    def stream(
+        self, call: Call[Any], last_event_id: str | None = None, *, deadline: float | None = None
+    ) -> Generator[Event, None, None]:
+        """The events of a route; with a `deadline` of time.monotonic() it ends then."""
+        return self._transport.events(call, last_event_id, deadline)
 
     def chunks(self, call: Call[Any]) -> Iterator[bytes]:
         """A large answer piece by piece."""
@@ -167,6 +153,14 @@ class PyocoHttpClient(Routes):
     @functools.wraps(runs.watch_run)
     def watch_run(self, *args: Any, **options: Any) -> Iterator[Json]:
         return map(_peer_event, self.stream(runs.watch_run(*args, **options)))
+
+    @functools.wraps(runs.watch_runs)
+    def watch_runs(self, *args: Any, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(runs.watch_runs(*args, **options)))
+
+    @functools.wraps(runs.watch_tags)
+    def watch_tags(self, *args: Any, **options: Any) -> Iterator[Json]:
+        return map(_peer_event, self.stream(runs.watch_tags(*args, **options)))
 
     @functools.wraps(runs.follow_logs)
     def follow_logs(self, *args: Any, **options: Any) -> Iterator[Json]:
@@ -194,7 +188,7 @@ class PyocoHttpClient(Routes):
         return run
 
 
-class AsyncPyocoHttpClient(Routes):
+class AsyncPyocoHttpClient(Routes, Asynchronous):
     """The same for asyncio: every method is a coroutine, every stream an asynchronous iterator."""
 
     def __init__(
@@ -236,11 +230,13 @@ class AsyncPyocoHttpClient(Routes):
 
     def events(
         self, path: str, *, params: Mapping[str, Any] | None = None, last_event_id: str | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         return self.stream(_any_call("GET", path, params, None, None), last_event_id)
 
-    def stream(self, call: Call[Any], last_event_id: str | None = None) -> AsyncIterator[Event]:
-        return self._transport.events(call, last_event_id)
+    def stream(
+        self, call: Call[Any], last_event_id: str | None = None, *, deadline: float | None = None
+    ) -> AsyncGenerator[Event, None]:
+        return self._transport.events(call, last_event_id, deadline)
 
     def chunks(self, call: Call[Any]) -> AsyncIterator[bytes]:
         return self._transport.chunks(call)
@@ -248,6 +244,14 @@ class AsyncPyocoHttpClient(Routes):
     @functools.wraps(runs.watch_run)
     def watch_run(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
         return self._peer_events(runs.watch_run(*args, **options))
+
+    @functools.wraps(runs.watch_runs)
+    def watch_runs(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(runs.watch_runs(*args, **options))
+
+    @functools.wraps(runs.watch_tags)
+    def watch_tags(self, *args: Any, **options: Any) -> AsyncIterator[Json]:
+        return self._peer_events(runs.watch_tags(*args, **options))
 
     @functools.wraps(runs.follow_logs)
     def follow_logs(self, *args: Any, **options: Any) -> AsyncIterator[Json]:

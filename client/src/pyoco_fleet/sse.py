@@ -1,8 +1,10 @@
 """Server-sent events, and where to go on after a lost connection."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import FleetError, Unavailable, Unreachable
@@ -24,27 +26,38 @@ class Event:
             return cls(id, event, {"raw": data})
 
 
-@dataclass
 class Resumption:
-    """Where a stream goes on when its connection is lost, and how often in a row it may be."""
+    """Where a stream goes on when its connection is lost, and until when that is tried."""
 
-    last_event_id: str | None = None
-    attempts: int = 6
-    failures: int = field(default=0, init=False)
+    def __init__(self, last_event_id: str | None, *, give_up_after_seconds: float, deadline: float | None) -> None:
+        self.last_event_id = last_event_id
+        self.failures = 0
+        self._give_up_after = give_up_after_seconds
+        self._silent_since: float | None = None
+        self._deadline = deadline
 
     @property
     def headers(self) -> Mapping[str, str]:
         return {"Last-Event-ID": self.last_event_id} if self.last_event_id else {}
 
+    @property
+    def seconds_left(self) -> float:
+        return math.inf if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
     def saw(self, event: Event) -> None:
-        self.failures = 0
+        self.failures, self._silent_since = 0, None
         if event.id:
             self.last_event_id = event.id
 
     def goes_on_after(self, error: FleetError) -> bool:
+        """Until it fails for good; the end of what it may take is no failure."""
+        if not isinstance(error, Unavailable | Unreachable):
+            raise error
+        now = time.monotonic()
         self.failures += 1
-        return isinstance(error, Unavailable | Unreachable) and self.failures < self.attempts
-
-
-def only(name: str, events: Iterator[Event]) -> Iterator[Any]:
-    return (event.data for event in events if event.event == name)
+        self._silent_since = self._silent_since or now
+        if self.seconds_left <= 0:
+            return False
+        if now - self._silent_since >= self._give_up_after:
+            raise error
+        return True

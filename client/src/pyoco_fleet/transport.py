@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -39,7 +39,7 @@ class Retries:
         asked_for = (error.retry_after if isinstance(error, FleetError) else None) or 0.0
         return max(asked_for, doubled) + random.uniform(0, doubled)  # noqa: S311
 
-    def repeats(self, call: Call[Any], error: BaseException) -> bool:
+    def repeats(self, call: Call[Any], error: BaseException | None) -> bool:
         if isinstance(error, Unreachable):
             return call.may_repeat or not error.sent
         if isinstance(error, Unavailable):
@@ -62,17 +62,31 @@ class _Common:
     def __init__(self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None) -> None:
         self.server = server
         self.retries = retries or Retries()
-        self._timeout = httpx2.Timeout(timeout, connect=min(timeout, 5.0), pool=None)
-        self._stream_timeout = httpx2.Timeout(timeout, connect=min(timeout, 5.0), read=_SILENCE_SECONDS, pool=None)
+        self._seconds = timeout
 
     def _options(self) -> dict[str, Any]:
         return {
             "base_url": self.server.url,
             "headers": {"User-Agent": "pyoco-fleet-client", **self.server.headers},
-            "timeout": self._timeout,
+            "timeout": self._timeout(self._seconds),
             # Certificates cost 20 ms to load, and an http address has none.
             "verify": self.server.url.startswith("https:"),
         }
+
+    def _timeout(self, read_seconds: float) -> httpx2.Timeout:
+        return httpx2.Timeout(self._seconds, connect=min(self._seconds, 5.0), read=read_seconds, pool=None)
+
+    def _resumption(self, last_event_id: str | None = None, deadline: float | None = None) -> Resumption:
+        patience = self.retries.seconds if self.retries.attempts > 1 else 0.0
+        return Resumption(last_event_id, give_up_after_seconds=patience, deadline=deadline)
+
+    def _pause(self, resumption: Resumption, error: FleetError) -> float:
+        return min(self.retries.wait(resumption.failures, error), resumption.seconds_left)
+
+    def _stream_arguments(self, call: Call[Any], resumption: Resumption) -> dict[str, Any]:
+        arguments = self._arguments(call)
+        arguments["headers"].update(resumption.headers)
+        return arguments | {"timeout": self._timeout(min(_SILENCE_SECONDS, resumption.seconds_left + 0.01))}
 
     @staticmethod
     def _arguments(call: Call[Any]) -> dict[str, Any]:
@@ -124,9 +138,11 @@ class Transport(_Common):
                 answer = self._answer(call, self._client.request(**self._arguments(call)))
         return call.read(answer)
 
-    def events(self, call: Call[Any], last_event_id: str | None = None) -> Iterator[Event]:
+    def events(
+        self, call: Call[Any], last_event_id: str | None = None, deadline: float | None = None
+    ) -> Generator[Event, None, None]:
         """The events of a stream until the server ends it; a lost connection is taken up where it was."""
-        resumption = Resumption(last_event_id, self.retries.attempts)
+        resumption = self._resumption(last_event_id, deadline)
         while True:
             try:
                 with self._opened(call, resumption) as response:
@@ -137,19 +153,18 @@ class Transport(_Common):
                 return
             except FleetError as error:
                 if not resumption.goes_on_after(error):
-                    raise
-                time.sleep(self.retries.wait(resumption.failures, error))
+                    return
+                time.sleep(self._pause(resumption, error))
 
     def chunks(self, call: Call[Any]) -> Iterator[bytes]:
         """A large body piece by piece."""
-        with self._opened(call, Resumption()) as response:
+        with self._opened(call, self._resumption()) as response:
             yield from response.iter_bytes()
 
     @contextmanager
     def _opened(self, call: Call[Any], resumption: Resumption) -> Iterator[httpx2.Response]:
-        arguments = self._arguments(call)
-        arguments["headers"].update(resumption.headers)
-        with self._failures(call), self._client.stream(timeout=self._stream_timeout, **arguments) as response:
+        arguments = self._stream_arguments(call, resumption)
+        with self._failures(call), self._client.stream(**arguments) as response:
             if response.status_code >= 400:
                 response.read()
                 self._answer(call, response)
@@ -178,8 +193,10 @@ class AsyncTransport(_Common):
                     answer = self._answer(call, await self._client.request(**self._arguments(call)))
         return call.read(answer)
 
-    async def events(self, call: Call[Any], last_event_id: str | None = None) -> AsyncIterator[Event]:
-        resumption = Resumption(last_event_id, self.retries.attempts)
+    async def events(
+        self, call: Call[Any], last_event_id: str | None = None, deadline: float | None = None
+    ) -> AsyncGenerator[Event, None]:
+        resumption = self._resumption(last_event_id, deadline)
         while True:
             try:
                 async with self._opened(call, resumption) as response:
@@ -190,19 +207,18 @@ class AsyncTransport(_Common):
                 return
             except FleetError as error:
                 if not resumption.goes_on_after(error):
-                    raise
-                await asyncio.sleep(self.retries.wait(resumption.failures, error))
+                    return
+                await asyncio.sleep(self._pause(resumption, error))
 
     async def chunks(self, call: Call[Any]) -> AsyncIterator[bytes]:
-        async with self._opened(call, Resumption()) as response:
+        async with self._opened(call, self._resumption()) as response:
             async for chunk in response.aiter_bytes():
                 yield chunk
 
     @asynccontextmanager
     async def _opened(self, call: Call[Any], resumption: Resumption) -> AsyncIterator[httpx2.Response]:
-        arguments = self._arguments(call)
-        arguments["headers"].update(resumption.headers)
-        async with self._failures(call), self._client.stream(timeout=self._stream_timeout, **arguments) as response:
+        arguments = self._stream_arguments(call, resumption)
+        async with self._failures(call), self._client.stream(**arguments) as response:
             if response.status_code >= 400:
                 await response.aread()
                 self._answer(call, response)

@@ -1,11 +1,17 @@
 """Runs: submit, read, list, watch, cancel."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..calls import Call, as_json, as_text, given, idempotency
 
 Json = dict[str, Any]
+
+
+def retry_rule(retry: int | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`retry=3` is short for three attempts."""
+    return {"max_attempts": retry} if isinstance(retry, int) else retry
 
 
 def submission(
@@ -15,9 +21,12 @@ def submission(
     retry: int | Mapping[str, Any] | None = None,
     **said: Any,
 ) -> Json:
-    """One run as `POST /runs` takes it. `retry=3` is short for three attempts."""
-    rule = {"max_attempts": retry} if isinstance(retry, int) else retry
-    return {"flow_name": flow_name, "params": dict(params or {})} | given(retry=rule, **said)
+    """One run as `POST /runs` takes it."""
+    return {"flow_name": flow_name, "params": dict(params or {})} | given(retry=retry_rule(retry), **said)
+
+
+def submit(body: Mapping[str, Any], *, idempotency_key: str | None = None) -> Call[Json]:
+    return Call("POST", "/runs", as_json, json=body, headers=idempotency(idempotency_key))
 
 
 def submit_run(
@@ -30,8 +39,7 @@ def submit_run(
     **options: Any,
 ) -> Call[Json]:
     """Submit a run. Options: retry, not_before, delay_sec, deadline_at, timeout_sec, check_params."""
-    body = submission(flow_name, params, tag=tag, tags=tags, **options)
-    return Call("POST", "/runs", as_json, json=body, headers=idempotency(idempotency_key))
+    return submit(submission(flow_name, params, tag=tag, tags=tags, **options), idempotency_key=idempotency_key)
 
 
 def submit_runs(runs: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None) -> Call[Json]:
@@ -45,12 +53,15 @@ def submit_run_yaml(
     flow_name: str,
     tag: str | None = None,
     tags: Sequence[str] | None = None,
+    retry: int | Mapping[str, Any] | None = None,
     idempotency_key: str | None = None,
     **options: Any,
 ) -> Call[Json]:
     """Submit a run of a flow that comes with it, as the text of a flow.yaml."""
     files = {"workflow": ("flow.yaml", workflow_yaml.encode(), "application/x-yaml")}
     form = given(flow_name=flow_name, tag=tag, tags=tags, **options)
+    if retry is not None:
+        form["retry"] = json.dumps(retry_rule(retry))
     headers = idempotency(idempotency_key)
     return Call("POST", "/runs/yaml", as_json, form=form, files=files, headers=headers)
 
@@ -131,6 +142,24 @@ def watch_run(
     """The state of a run whenever it changes, as events until it has ended."""
     params = given(include="records" if include_records else None, since=since, timeout_sec=timeout_sec)
     return Call("GET", "/runs/{run_id}/watch", as_text, {"run_id": run_id}, params)
+
+
+def watch_runs(run_ids: Sequence[str], *, results: bool | None = None, timeout_sec: int | None = None) -> Call[str]:
+    """The states of up to 1,000 runs as events until all have ended, with `results` what they returned."""
+    params = given(results=results, timeout_sec=timeout_sec)
+    body = {"run_ids": list(run_ids)}
+    return Call("POST", "/runs/watch", as_text, params=params, json=body, repeatable=True)
+
+
+def watch_tags(tags: Sequence[str], *, results: bool | None = None, timeout_sec: int | None = None) -> Call[str]:
+    """The states of all runs that have one of these labels, as events."""
+    params = given(tags=list(tags), results=results, timeout_sec=timeout_sec)
+    return Call("GET", "/runs/watch", as_text, params=params)
+
+
+def get_results(run_ids: Sequence[str]) -> Call[Json]:
+    """The results of up to 1,000 runs, those that have ended; `next` is the index where another request begins."""
+    return Call("POST", "/runs/results", as_json, json={"run_ids": list(run_ids)}, repeatable=True)
 
 
 def _filters(
