@@ -157,7 +157,7 @@ def rich_table(table: Table) -> Any:
     for item in table.items:
         cells = []
         for column in table.columns:
-            text = _cell(column.of(item)).replace("\n", " ")
+            text = _cell(column.of(item), nothing="").replace("\n", " ")
             cells.append(Text(text, style=colour_of(text) if column.is_state else column.style))
         grid.add_row(*cells)
     return grid
@@ -180,13 +180,13 @@ def colourless(text: str) -> str:
     return _COLOUR.sub("", text)
 
 
-def _cell(value: object) -> str:
-    if value is None or value == "":
-        return "-"
+def _cell(value: object, nothing: str = "-") -> str:
+    if value is None or value == "" or value == []:
+        return nothing
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, bool):
         return t("word.yes") if value else t("word.no")
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return printable(",".join(value)) or "-"
-    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        return printable(",".join(value))
+    return printable(json.dumps(value, ensure_ascii=False))

@@ -68,7 +68,11 @@ def _sentence(message: str) -> str:
 def build_parser(program: str) -> CommandParser:
     """The parser of all commands; of each its name only."""
     parser = CommandParser(
-        prog=program, description=_overview(), epilog=t("help.epilog", program=program), example="submit --help"
+        prog=program,
+        usage=t("usage.program", program=program),
+        description=_overview(),
+        epilog=t("help.epilog", program=program),
+        example="submit --help",
     )
     add_common_options(parser)
     commands = parser.add_subparsers(

@@ -1,6 +1,7 @@
 """What a command has at hand: its arguments, the client, the output, and how other commands are typed."""
 
 import argparse
+import os
 import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from .texts import t
 if TYPE_CHECKING:
     from ..http_client import PyocoHttpClient
 
+# How the script ./fleet was told which stack is meant.
+_OF_STACK = os.environ.get("PYOCO_CLIENT_DATA_DIR", "")
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BEGINNING = re.compile(r"[0-9a-f-]{1,36}")
@@ -48,7 +51,7 @@ class Session:
     def command(self, line: str) -> str:
         """How another command is typed, with the server that this one was given."""
         server = getattr(self.args, "server", None)
-        return typed(self._program, line) + (f" --server {server}" if server else "")
+        return typed(self._program, line) + (f" --server {server}" if server else _OF_STACK)
 
     @property
     def is_local(self) -> bool:
@@ -56,7 +59,7 @@ class Session:
         return self._program.endswith("fleet")
 
     def how_to_get_a_key(self) -> str:
-        return t("advice.key_local" if self.is_local else "advice.key")
+        return t("advice.key_local", options=_OF_STACK) if self.is_local else t("advice.key")
 
     def run_id(self, text: str) -> str:
         """The id that begins like this, if it is only one."""

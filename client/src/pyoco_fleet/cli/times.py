@@ -49,6 +49,8 @@ def duration(length: float | None) -> str:
     if length is None:
         return "–"
     length = max(0.0, length)
+    if length < 0.001:
+        return "<1 ms"
     if length < 1:
         return f"{length * 1000:.0f} ms"
     if length < _MINUTE:

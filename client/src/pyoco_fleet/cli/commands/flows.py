@@ -101,4 +101,4 @@ def _default(schema: Item, is_required: bool) -> str:
 
 def _sample(schema: Item) -> str:
     kinds = {"integer": "1", "number": "1.5", "boolean": "true", "array": "'[]'", "object": "'{}'"}
-    return kinds.get(str(schema.get("type")), "…")
+    return kinds.get(str(schema.get("type")), "text")

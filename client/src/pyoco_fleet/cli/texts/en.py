@@ -35,6 +35,7 @@ TEXTS = {
     "help.metrics": "print the metrics of the fleet",
     "help.completion": "print the completion for a shell",
     # Usage, and what is wrong with it.
+    "usage.program": "{program} COMMAND [ARGUMENTS] [OPTIONS]",
     "usage.command": "COMMAND",
     "usage.positionals": "arguments",
     "usage.options": "options",
@@ -332,7 +333,7 @@ TEXTS = {
     "advice.unreachable_local": "start it with `./fleet up`, or name its folder with --data-dir DIR",
     "advice.unavailable": "it is starting or a part of it is away; try again in a moment",
     "advice.key": "ask an operator for a key, then `export PYOCO_API_KEY=<key>` (or --api-key)",
-    "advice.key_local": "export PYOCO_API_KEY=$(./fleet admin api-key create --tenant me --scopes admin)",
+    "advice.key_local": "export PYOCO_API_KEY=$(./fleet admin api-key create --tenant me --scopes admin{options})",
     "advice.scope": "ask an operator for a key with the scope {scope}",
 }
 

@@ -35,6 +35,7 @@ TEXTS = {
     "help.metrics": "fleet のメトリクスを表示する",
     "help.completion": "シェル補完を出力する",
     # Usage, and what is wrong with it.
+    "usage.program": "{program} COMMAND [引数] [オプション]",
     "usage.command": "COMMAND",
     "usage.positionals": "引数",
     "usage.options": "オプション",
@@ -334,7 +335,7 @@ TEXTS = {
     "advice.unreachable_local": "`./fleet up` で起動するか、--data-dir DIR でフォルダを指定する",
     "advice.unavailable": "起動中か、一部が停止しています。少し待って再実行する",
     "advice.key": "運用者から key を受け取り `export PYOCO_API_KEY=<key>`（または --api-key）",
-    "advice.key_local": "export PYOCO_API_KEY=$(./fleet admin api-key create --tenant me --scopes admin)",
+    "advice.key_local": "export PYOCO_API_KEY=$(./fleet admin api-key create --tenant me --scopes admin{options})",
     "advice.scope": "scope {scope} を持つ key を運用者から受け取る",
 }
 
