@@ -8,7 +8,6 @@ from . import texts
 from .errors import CommandFailed, InvalidArgument
 from .parser import build_parser
 from .registry import typed
-from .session import Session
 from .texts import t
 
 FAILED = 1
@@ -47,8 +46,10 @@ def _run(arguments: Sequence[str], program: str) -> int:
         build_parser(program).print_help()
         return 0
     args = build_parser(program).parse_args(arguments)
-    session = Session(args, program)
     from ..errors import FleetError
+    from .session import Session
+
+    session = Session(args, program)
 
     try:
         code: int = args.run(session)
