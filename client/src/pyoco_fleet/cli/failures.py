@@ -52,4 +52,4 @@ def _advice(error: FleetError, session: Session) -> str | None:
         case InvalidConfiguration():
             return None
         case _:
-            return f"{session.command(session.args.name)} --help"
+            return f"{session.command(session.args.of_command)} --help"

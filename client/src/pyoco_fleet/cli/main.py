@@ -52,7 +52,7 @@ def _run(arguments: Sequence[str], program: str) -> int:
     session = Session(args, program)
 
     try:
-        code: int = args.run(session)
+        code: int = args.function(session)
         sys.stdout.flush()
     except FleetError as error:
         from .failures import explain

@@ -99,7 +99,7 @@ def _filler(command: Command) -> Callable[[CommandParser], None]:
         parser.epilog = t("help.example", line=f"{parser.prog.split()[0]} {command.example}")
         getattr(module, f"add_{command.function}")(parser)
         add_common_options(parser)
-        parser.set_defaults(run=getattr(module, command.function), name=command.name)
+        parser.set_defaults(function=getattr(module, command.function), of_command=command.name)
 
     return fill
 

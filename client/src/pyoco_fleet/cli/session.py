@@ -67,7 +67,7 @@ class Session:
         if _WHOLE_ID.fullmatch(given.lower()):
             return given.lower()
         if not _BEGINNING.fullmatch(given.lower()):
-            raise InvalidArgument(t("run.no_id", value=text))
+            raise InvalidArgument(t("run.no_id", value=text), f"{self.args.of_command} 01a1e30e-8505")
         found = self._runs_that_begin_with(given.lower())
         if not found:
             raise CommandFailed(t("run.not_found", prefix=given), "list --limit 5", "ERR-PYOCO-0005")
