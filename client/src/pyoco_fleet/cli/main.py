@@ -79,5 +79,10 @@ def _report(
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """`pyoco-client`"""
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()
