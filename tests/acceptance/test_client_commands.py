@@ -3,16 +3,13 @@
 import fcntl
 import json
 import os
-import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,8 @@ from fleet_testkit.wheels import build_wheel
 
 COMMAND = Path(sys.executable).with_name("pyoco-client")
 NOBODY = "nobody"
+# Makes the terminal on its stdin that of a session of its own, so that Ctrl-C reaches the command alone.
+_ON_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @dataclass
@@ -42,12 +41,15 @@ class Client:
 
     def on_a_terminal(self, *arguments: str, interrupt_after: str | None = None) -> tuple[int, str]:
         """Run it on a terminal of its own; with `interrupt_after` press Ctrl-C when that text was shown."""
-        pid, terminal = pty.fork()
-        if pid == 0:
-            os.execve(COMMAND, [str(COMMAND), *arguments], {**self.env, "TERM": "xterm-256color"})
+        terminal, its_end = os.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        shown = b""
-        deadline = time.monotonic() + 60
+        process = subprocess.Popen(
+            [sys.executable, "-c", _ON_TERMINAL, str(COMMAND), *arguments],
+            env={**self.env, "TERM": "xterm-256color"},
+            stdin=its_end,
+        )
+        os.close(its_end)
+        shown, deadline = b"", time.monotonic() + 60
         try:
             while time.monotonic() < deadline:
                 if not select.select([terminal], [], [], 0.1)[0]:
@@ -55,14 +57,14 @@ class Client:
                 try:
                     shown += os.read(terminal, 65536)
                 except OSError:
+                    # It has ended.
                     break
                 if interrupt_after and interrupt_after.encode() in shown:
                     os.write(terminal, b"\x03")
                     interrupt_after = None
-            else:
-                os.kill(pid, signal.SIGKILL)
+            code = process.wait(timeout=10)
         finally:
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            process.kill()
             os.close(terminal)
         return code, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
 
@@ -297,8 +299,8 @@ def test_keys_are_issued_listed_and_revoked(guarded_client: Client) -> None:
 
 
 @pytest.fixture
-def wheel(tmp_path: Path) -> Iterator[Path]:
-    yield build_wheel(tmp_path, "clientwheel", "1.0")
+def wheel(tmp_path: Path) -> Path:
+    return build_wheel(tmp_path, "clientwheel", "1.0")
 
 
 def test_a_wheel_is_uploaded_with_a_warning_and_deleted(guarded_client: Client, wheel: Path) -> None:
