@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -46,6 +47,8 @@ class ScriptedServer:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        # Without it a thread in accept() goes on.
+        self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def headers(self, name: str) -> list[str | None]:
@@ -92,7 +95,8 @@ def _read_request(connection: socket.socket) -> str | None:
 def server() -> Iterator[ScriptedServer]:
     server = ScriptedServer()
     yield server
-    server.close()
+    with suppress(OSError):
+        server.close()
 
 
 QUICK = Retries(first_wait_seconds=0.005, seconds=5)

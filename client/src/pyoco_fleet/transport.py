@@ -4,10 +4,10 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import httpx2
 import tenacity
@@ -18,6 +18,8 @@ from .errors import FleetError, Unavailable, Unreachable
 from .sse import Event, Resumption
 
 T = TypeVar("T")
+# Makes another exception of an error: error, method, URL, and the answer or the name of what broke.
+Adapt: TypeAlias = Callable[[FleetError, str, str, Answer | str], FleetError]
 
 # A stream says at least a heartbeat every 10 s.
 _SILENCE_SECONDS = 35.0
@@ -54,8 +56,11 @@ class Retries:
 class _Common:
     """What both transports know: addresses, headers, and what an answer or a failure means."""
 
-    def __init__(self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None) -> None:
+    def __init__(
+        self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None, adapt: Adapt | None = None
+    ) -> None:
         self.server = server
+        self._adapt = adapt
         self.retries = retries or Retries()
         self._seconds = timeout
         # Whether this server has ever answered: an address where nobody lives is soon given up.
@@ -121,10 +126,16 @@ class _Common:
         asked = f"{call.method} {response.request.url}"
         answer = Answer(response.status_code, response.headers, response.content, asked)
         if response.status_code >= 400:
-            raise error_of(answer)
+            raise self._adapted(error_of(answer), call, answer)
         return answer
 
+    def _adapted(self, error: FleetError, call: Call[Any], came: Answer | str) -> FleetError:
+        return self._adapt(error, call.method, self.server.url + call.path, came) if self._adapt else error
+
     def _unreachable(self, call: Call[Any], error: Exception) -> FleetError:
+        return self._adapted(self._lost(call, error), call, type(error).__name__)
+
+    def _lost(self, call: Call[Any], error: Exception) -> Unreachable:
         url = self.server.url
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
             return Unreachable(
