@@ -1,5 +1,6 @@
 """Runs a command and reports how it failed: exit code 0, 1, 130 after Ctrl-C, 2 for a run that failed."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         return 0
+    except OSError as error:
+        _report(f"{error.filename or ''}: {error.strerror}".lstrip(": "))
     return FAILED
 
 
@@ -81,6 +84,10 @@ def _report(
 
 def run() -> None:
     """`pyoco-client`"""
+    # What a terminal's encoding does not have must not end the command.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 
