@@ -29,9 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report(
             f"{texts.problem(_INVALID_ARGUMENT)}: {error}", _INVALID_ARGUMENT, advice=example, key="error.example"
         )
-    except CommandFailed as error:
-        advice = typed(program, error.advice) if error.advice else None
-        _report(str(error), error.err_id, advice=advice)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -57,6 +54,9 @@ def _run(arguments: Sequence[str], program: str) -> int:
     try:
         code: int = args.function(session)
         sys.stdout.flush()
+    except CommandFailed as error:
+        _report(str(error), error.err_id, advice=session.command(error.advice) if error.advice else None)
+        return FAILED
     except FleetError as error:
         from .failures import explain
 
