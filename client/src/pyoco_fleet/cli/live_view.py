@@ -5,9 +5,9 @@ import time
 from collections import deque
 from typing import Any
 
-from .commands.run import task_rows, task_table
 from .output import Item, Output, colour_of, colourless, printable, rich_table
 from .session import TERMINAL
+from .task_table import task_rows, task_table
 from .texts import t
 from .times import duration
 
