@@ -32,9 +32,10 @@ def measure_map(session: Session) -> list[Figure]:
         return _measured(session, session.ours, map_seconds if side is session.ours else one_by_one_seconds)
 
     title = f"map of {runs:,} tiny runs, until all results are in"
+    rounds = session.effort.drain_rounds
     return [
-        session.compare(f"{title} (peer: one by one, polling)", "s", by_map, needs_worker=True),
-        session.compare(f"{title} (beside it ours one by one, polling)", "s", on_ours),
+        session.compare(f"{title} (peer: one by one, polling)", "s", by_map, needs_worker=True, rounds=rounds),
+        session.compare(f"{title} (beside it ours one by one, polling)", "s", on_ours, rounds=rounds),
         *_memory(session),
     ]
 

@@ -27,6 +27,8 @@ class Server:
         url = self.url.rstrip("/")
         if not url.startswith(("http://", "https://")):
             raise InvalidConfiguration(f"{self.url!r} is no address of a fleet; an address is like {DEFAULT_URL}")
+        if self.api_key and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise InvalidConfiguration("the API key has characters that no key has; copy it again")
         object.__setattr__(self, "url", url)
 
     @property
