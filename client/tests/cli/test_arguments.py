@@ -175,6 +175,15 @@ def test_commands_are_named_as_the_caller_types_them() -> None:
     assert typed("./fleet", "attempts 7d4b") == "./fleet client attempts 7d4b"
 
 
+def test_the_help_of_a_command_shows_how_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    for program, typed_as in (("pyoco-client", "pyoco-client logs"), ("./fleet", "./fleet logs-of")):
+        with pytest.raises(SystemExit):
+            build_parser(program).parse_args(["logs", "--help"])
+        out = capsys.readouterr().out
+        assert out.startswith(f"usage: {typed_as} [")
+        assert f"for example: {typed_as} 01a1e30e-8505 -f" in out
+
+
 def test_params_go_over_the_wire_as_they_were_given() -> None:
     assert json.loads(json.dumps(build_params([], [], ["x=1e3", "y=12345678901234567890"]))) == {
         "x": 1000.0,

@@ -7,7 +7,7 @@ import importlib
 import re
 
 from .errors import InvalidArgument
-from .registry import COMMANDS, GROUPS, Command
+from .registry import COMMANDS, GROUPS, Command, typed
 from .texts import LANGUAGES, t
 
 # Not imported to show help: `typing` alone takes as long as all of argparse.
@@ -87,7 +87,12 @@ def build_parser(program: str) -> CommandParser:
     )
     for command in COMMANDS.values():
         commands.add_parser(
-            command.name, aliases=command.aliases, fill=_filler(command), example=command.example, add_help=False
+            command.name,
+            prog=typed(program, command.name),
+            aliases=command.aliases,
+            fill=_filler(command),
+            example=command.example,
+            add_help=False,
         )
     return parser
 
@@ -96,7 +101,7 @@ def _filler(command: Command) -> Callable[[CommandParser], None]:
     def fill(parser: CommandParser) -> None:
         module = importlib.import_module(f".commands.{command.module}", __package__)
         parser.description = t(f"help.{command.name}")
-        parser.epilog = t("help.example", line=f"{parser.prog.split()[0]} {command.example}")
+        parser.epilog = t("help.example", line=typed(parser.prog.split()[0], command.example))
         getattr(module, f"add_{command.function}")(parser)
         add_common_options(parser)
         parser.set_defaults(function=getattr(module, command.function), of_command=command.name)

@@ -47,7 +47,6 @@ TEXTS = {
     "usage.choice": '{name} cannot be "{value}"; ',
     "usage.near": 'did you mean "{near}"?',
     "usage.known": "it is one of {known}",
-    "usage.key": "an API key and the name of its header are plain ASCII",
     "usage.moment": '{option} needs a time such as yesterday, 2h, 2026-01-31 or 2026-01-31T09:30, not "{value}"',
     "usage.duration": '{option} needs a span of time such as 90, 15m, 2h or 30d, not "{value}"',
     # Options of every command.

@@ -47,7 +47,6 @@ TEXTS = {
     "usage.choice": "{name} に「{value}」は使えません。",
     "usage.near": "「{near}」ではありませんか",
     "usage.known": "{known} のいずれかです",
-    "usage.key": "API key とそのヘッダ名は ASCII 文字だけです",
     "usage.moment": (
         "{option} には yesterday、2h、2026-01-31、2026-01-31T09:30 のような時刻が必要です（「{value}」は不可）"
     ),
