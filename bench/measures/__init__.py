@@ -11,11 +11,13 @@ from .lists import measure_lists
 from .maps import measure_map
 from .memory import measure_memory
 from .runs import measure_end_to_end, measure_tags
+from .start import measure_start
 from .submit import measure_batch, measure_submit
 from .takeover import measure_takeover
 from .watch import measure_watch
 
 GROUPS: dict[str, Callable[[Session], list[Figure]]] = {
+    "start": measure_start,
     "lists": measure_lists,
     "e2e": measure_end_to_end,
     "tags": measure_tags,

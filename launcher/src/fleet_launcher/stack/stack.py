@@ -1,7 +1,6 @@
 """The plan of a stack: its parts, decided from the settings and checked before anything is started."""
 
 import asyncio
-import json
 import shlex
 import time
 from collections.abc import Sequence
@@ -33,6 +32,7 @@ from .parts import (
     write_nats_config,
 )
 
+_USUAL_KEY_HEADER = "X-API-Key"
 _FIRST_EXAMPLE = "hello"
 _NATS_WAIT_SECONDS = 5.0
 _NATS_LOOK_SECONDS = 0.2
@@ -90,25 +90,24 @@ class StackPlan:
 
     async def example_commands(self) -> list[str]:
         """Example commands for the user: a submit that works, if a worker of the stack has a flow."""
-        curl = ["curl", "-s"]
-        lines = []
+        lines, options = [], []
         if self.settings.http_auth_mode == "api_key":
-            curl += ["-H", f"{self.settings.http_api_key_header}: $KEY"]
+            if self.settings.http_api_key_header != _USUAL_KEY_HEADER:
+                options = ["--api-key-header", self.settings.http_api_key_header]
             create = self.folder.command(
                 "admin api-key create --tenant acme --scopes runs:read,runs:write,workers:read"
             )
-            lines.append(f"make a key: KEY=$({create})")
+            lines.append(f"make a key: export PYOCO_API_KEY=$({create})")
         flow = await self._some_flow()
         if flow is None:
-            return [*lines, f"try: {_typed(*curl, f'{self.url}/workers')}"]
-        body: dict[str, object] = {"flow_name": flow}
+            return [*lines, f"try: {self.folder.command(shlex.join(['workers', *options]))}"]
         if flow == _FIRST_EXAMPLE and self.settings.flows_dir is None:
-            body["params"] = {"name": "Ada"}
+            options += ["-p", "name=Ada"]
         if self.settings.default_tag not in self.settings.worker_tags:
-            body["tag"] = self.settings.worker_tags[0]
-        data = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-        submit = ["-X", "POST", f"{self.url}/runs", "-H", "content-type: application/json", "-d", data]
-        return [*lines, f"try: {_typed(*curl, *submit)}"]
+            options += ["--tag", self.settings.worker_tags[0]]
+        # A name may begin with a dash.
+        name = [flow] if flow[0].isalnum() else [f"--flow-name={flow}"]
+        return [*lines, f"try: {self.folder.command(shlex.join(['submit', *name, *options, '--follow']))}"]
 
     async def _some_flow(self) -> str | None:
         """The name of a flow from the record of the stack's first worker."""
@@ -161,11 +160,6 @@ class StackPlan:
             raise LaunchError(f"the gateway cannot be set up: {error.errors()[0]['msg']}") from error
         except GatewayError as error:
             raise LaunchError(f"the gateway cannot be set up: {error}") from error
-
-
-def _typed(*words: str) -> str:
-    """The words quoted for a shell, which still expands variables."""
-    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)
 
 
 def worker_options(settings: LauncherSettings, slots: int | None) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from .client_reference import client_reference
 from .http_reference import http_reference
 from .merged_openapi import merged_openapi_text
 from .metrics_reference import metrics_reference
@@ -14,6 +15,7 @@ FILES: dict[str, Callable[[], str]] = {
     # Served by the gateway as it is.
     "gateway-nginx/src/fleet_gateway/static/openapi.json": merged_openapi_text,
     "docs/reference/metrics.md": metrics_reference,
+    "docs/reference/pyoco-client.md": client_reference,
 }
 
 

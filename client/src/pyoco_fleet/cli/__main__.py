@@ -1,0 +1,6 @@
+"""`python -m pyoco_fleet.cli` is `pyoco-client`."""
+
+from .main import run
+
+if __name__ == "__main__":
+    run()

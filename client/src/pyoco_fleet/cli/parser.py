@@ -1,0 +1,149 @@
+"""The parser of the command line. The arguments of a command are added when that command is parsed, not before."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+
+from .errors import InvalidArgument
+from .registry import COMMANDS, GROUPS, Command, typed
+from .texts import LANGUAGES, t
+
+# Not imported to show help: `typing` alone takes as long as all of argparse.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+# argparse says these in English only.
+_COMPLAINTS = (
+    (re.compile(r"the following arguments are required: (?P<names>.+)"), "usage.required"),
+    (re.compile(r"unrecognized arguments: (?P<names>.+)"), "usage.unknown"),
+    (re.compile(r"argument (?P<name>.+): expected one argument"), "usage.one_argument"),
+    (re.compile(r"argument (?P<name>.+): expected at least one argument"), "usage.one_argument"),
+    (re.compile(r"argument (?P<name>.+): invalid (?:int|float) value: (?P<value>.+)"), "usage.number"),
+)
+_WRONG_CHOICE = re.compile(
+    r"argument (?P<name>.+): invalid choice: (?P<value>'.*?'|\".*?\") \(choose from (?P<known>.+)\)"
+)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose complaints are exceptions with an example, and that `fill` completes on first use."""
+
+    def __init__(
+        self, *, fill: Callable[[CommandParser], None] | None = None, example: str | None = None, **options: Any
+    ) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+        self._fill = fill
+        self.example = example
+        self._positionals.title = t("usage.positionals")
+        self._optionals.title = t("usage.options")
+
+    def filled(self) -> CommandParser:
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
+        return self
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.filled()
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidArgument(_sentence(message), self.example)
+
+
+def _sentence(message: str) -> str:
+    wrong = _WRONG_CHOICE.fullmatch(message)
+    if wrong is not None:
+        value = wrong["value"].strip("'\"")
+        known = [word.strip("' ") for word in wrong["known"].split(",")]
+        import difflib
+
+        near = difflib.get_close_matches(value, known, n=1)
+        advice = t("usage.near", near=near[0]) if near else t("usage.known", known=", ".join(known))
+        return f"{t('usage.choice', name=wrong['name'], value=value)}{advice}"
+    for pattern, key in _COMPLAINTS:
+        found = pattern.fullmatch(message)
+        if found is not None:
+            return t(key, **found.groupdict())
+    return message
+
+
+def build_parser(program: str) -> CommandParser:
+    """The parser of all commands; of each its name only."""
+    parser = CommandParser(
+        prog=program,
+        usage=t("usage.program", program=program),
+        description=_overview(),
+        epilog=t("help.epilog", program=program),
+        example="submit --help",
+    )
+    add_common_options(parser)
+    commands = parser.add_subparsers(
+        dest="command", metavar=t("usage.command"), required=True, parser_class=CommandParser, help=argparse.SUPPRESS
+    )
+    for command in COMMANDS.values():
+        commands.add_parser(
+            command.name,
+            prog=typed(program, command.name),
+            aliases=command.aliases,
+            fill=_filler(command),
+            example=command.example,
+            add_help=False,
+        )
+    return parser
+
+
+def _filler(command: Command) -> Callable[[CommandParser], None]:
+    def fill(parser: CommandParser) -> None:
+        module = importlib.import_module(f".commands.{command.module}", __package__)
+        parser.description = t(f"help.{command.name}")
+        parser.epilog = t("help.example", line=typed(parser.prog.split()[0], command.example))
+        getattr(module, f"add_{command.function}")(parser)
+        add_common_options(parser)
+        parser.set_defaults(function=getattr(module, command.function), of_command=command.name)
+
+    return fill
+
+
+def _overview() -> str:
+    lines = [t("help.program")]
+    for group, commands in GROUPS.items():
+        lines += ["", f"{t(f'group.{group}')}:"]
+        lines += [f"  {command.name:<15}{t(f'help.{command.name}')}" for command in commands]
+    return "\n".join(lines)
+
+
+def add_common_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command. They may stand before and after its name, so none has a default."""
+    group = parser.add_argument_group(t("usage.common"))
+    if not parser.add_help:
+        group.add_argument("-h", "--help", action="help", help=t("option.help"))
+    absent = argparse.SUPPRESS
+    group.add_argument("--server", metavar="URL", default=absent, help=t("option.server"))
+    group.add_argument("--api-key", metavar="KEY", default=absent, help=t("option.api_key"))
+    group.add_argument("--api-key-header", metavar="NAME", default=absent, help=t("option.api_key_header"))
+    group.add_argument("--profile", metavar="NAME", default=absent, help=t("option.profile"))
+    group.add_argument("--lang", choices=LANGUAGES, default=absent, help=t("option.lang"))
+    group.add_argument("--no-color", action="store_true", default=absent, help=t("option.no_color"))
+
+
+def add_output(parser: argparse.ArgumentParser, *forms: str) -> None:
+    """`--output`: json and table, and what else the command has."""
+    parser.add_argument("--output", choices=("json", "table", *forms), help=t("option.output"))
+
+
+def add_run_id(parser: argparse.ArgumentParser, **options: Any) -> None:
+    parser.add_argument("run_id", metavar="RUN_ID", help=t("option.run_id"), **options)
+
+
+def words_of(text: str | None) -> list[str] | None:
+    """A list separated by commas; None if there is nothing in it."""
+    return [word for word in (part.strip() for part in (text or "").split(",")) if word] or None
+
+
+def flatten(lists: Sequence[Sequence[str]] | None) -> list[str]:
+    return [word for words in lists or () for word in words]
