@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("wheel-delete", "wheels", "wheel_delete", "wheel-delete --name etl-1.0-py3-none-any.whl"),
         Command("keys", "keys", "keys", "keys create --tenant acme --expires 90d"),
         Command("metrics", "metrics", "metrics", "metrics"),
+        Command("doctor", "doctor", "doctor", "doctor"),
     ),
     "more": (Command("completion", "completion", "completion", "completion bash"),),
 }
