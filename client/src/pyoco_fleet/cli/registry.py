@@ -42,7 +42,10 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("metrics", "metrics", "metrics", "metrics"),
         Command("doctor", "doctor", "doctor", "doctor"),
     ),
-    "more": (Command("completion", "completion", "completion", "completion bash"),),
+    "more": (
+        Command("mcp", "mcp", "mcp", "mcp --allow-writes"),
+        Command("completion", "completion", "completion", "completion bash"),
+    ),
 }
 
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}

@@ -237,6 +237,8 @@ TEXTS = {
     "keys.only_once": "The key is shown this once.",
     "keys.none": "No keys.",
     "completion.shell": "which shell",
+    "mcp.allow_writes": "also tools that submit, cancel, rerun and requeue",
+    "mcp.not_installed": "the MCP SDK is not installed: pip install 'pyoco-fleet-client[mcp]'",
     # Tables
     "table.empty": "Nothing.",
     "table.none": "(no items)",

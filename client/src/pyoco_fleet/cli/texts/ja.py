@@ -239,6 +239,8 @@ TEXTS = {
     "keys.only_once": "key が表示されるのは今回だけです。",
     "keys.none": "API key はありません。",
     "completion.shell": "シェル",
+    "mcp.allow_writes": "submit、cancel、rerun、requeue のツールも提供する",
+    "mcp.not_installed": "MCP SDK がありません: pip install 'pyoco-fleet-client[mcp]'",
     # Tables
     "table.empty": "ありません。",
     "table.none": "(no items)",
