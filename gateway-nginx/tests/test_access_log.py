@@ -50,6 +50,8 @@ def test_a_line_has_the_required_fields(shared_gateway):
     [
         ("/runs", ""),
         ("/runs/batch", ""),
+        ("/runs/watch", ""),
+        ("/runs/results", ""),
         ("/runs/batch-7", "run:batch-7"),
         ("/runs/r2/watch", "run:r2"),
         ("/flows/events", ""),

@@ -38,6 +38,7 @@ def in_two_pieces(gateway, service, path, first, second, **headers):
     ("service", "path"),
     [
         ("runs", "/runs/r1/watch?include=full"),
+        ("runs", "/runs/watch?ids=r1,r2"),
         ("runs", "/runs/r1/logs"),
         ("runs", "/flows/events"),
         ("workers", "/workers/events"),

@@ -94,10 +94,12 @@ def test_the_commands_of_readme_and_stack_work_with_keys_on_a_fresh_data_dir(sho
     try:
         printed = shell.run(start)
         invited = dict(line.split(": ", 1) for line in printed.splitlines() if line.startswith(("make a key", "try")))
-        admin = shell.run(f'{create}\necho "$KEY"').strip()
-        assert shell.run(ask, KEY=admin) == "[]"
+        admin = shell.run(f'{create}\necho "$PYOCO_API_KEY"').strip()
+        assert shell.run(ask, PYOCO_API_KEY=admin) == "[]\n"
 
-        made, tried = shell.run(f'{invited["make a key"]}; echo "$KEY"; {invited["try"]}').strip().split("\n")
+        made, tried = (
+            shell.run(f'{invited["make a key"]}; echo "$PYOCO_API_KEY"; {invited["try"]}').strip().split("\n")
+        )
         headers = {"X-API-Key": made}
         with httpx.Client(base_url=f"http://127.0.0.1:{shell.port}", timeout=30, headers=headers) as client:
             [ended] = wait_ended(client, [json.loads(tried)["run_id"]])

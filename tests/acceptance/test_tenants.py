@@ -1,5 +1,7 @@
 """Tenants apart: whatever a route of runs-api can do with a run or a letter, it does for their owner only."""
 
+import json
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +47,12 @@ LISTS = {
     ],
     ("GET", "/dlq"): [{"limit": 200}, {"state": "all"}, {"run_id": "{run_id}"}, {"tag": TAG}],
     ("GET", "/dlq/groups"): [{}],
+}
+# Routes about several runs that the caller names: of another tenant's none is shown, and none refused.
+OF_MANY: dict[tuple[str, str], dict[str, Any]] = {
+    ("GET", "/runs/watch"): {"params": {"ids": "{run_id}"}},
+    ("POST", "/runs/watch"): {"json": {"run_ids": ["{run_id}"]}},
+    ("POST", "/runs/results"): {"json": {"run_ids": ["{run_id}"]}},
 }
 SUBMITS: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/runs"): {"json": {"flow_name": "hello", "tag": "nobody"}},
@@ -102,7 +110,7 @@ def owned(owner: httpx.Client, worker: WorkerProcess) -> Owned:
 
 
 def test_every_route_is_looked_at_here() -> None:
-    assert {*OF_ONE, *LISTS, *SUBMITS, *BY_FILTER, *OF_ALL, *OF_FLEET} == set(ROUTES)
+    assert {*OF_ONE, *OF_MANY, *LISTS, *SUBMITS, *BY_FILTER, *OF_ALL, *OF_FLEET} == set(ROUTES)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +130,19 @@ def test_what_is_another_tenants_does_not_exist(
     # The same request is fine when its owner sends it, so nothing else was wrong with it.
     answer = owner.request(method, owned.in_path(path), params=query)
     assert answer.is_success, answer.text
+
+
+@pytest.mark.parametrize("route", OF_MANY)
+def test_of_named_runs_those_of_another_tenant_are_not_shown(
+    owner: httpx.Client, stranger: httpx.Client, owned: Owned, route: tuple[str, str]
+) -> None:
+    sent = json.loads(json.dumps(OF_MANY[route]).replace("{run_id}", owned.run_id))
+    never = json.loads(json.dumps(OF_MANY[route]).replace("{run_id}", never_id := str(uuid.uuid4())))
+    theirs, missing = stranger.request(*route, **sent), stranger.request(*route, **never)
+    assert "FAILED" in owner.request(*route, **sent).text
+    # Word for word what is said about something that never was, but for the id and the place in the stream.
+    words, expected = (re.sub(r"(?m)^id: .*$", "", answer.text) for answer in (theirs, missing))
+    assert words.replace(owned.run_id, never_id) == expected
 
 
 @pytest.mark.parametrize("route", LISTS)

@@ -47,16 +47,17 @@ def _commands(page: str) -> list[str]:
 
 
 def test_the_first_run(shell: CommandShell) -> None:
-    start, _, submit, look, follow, cancel = _commands("first-run.md")
+    start, _, submit, look, underneath, follow, cancel = _commands("first-run.md")
     shell.run(f"{start.strip()} --detach")
     try:
-        run_id = json.loads(shell.run(submit))["run_id"]
-        with httpx.Client(base_url=f"http://127.0.0.1:{shell.port}", timeout=30) as client:
-            wait_ended(client, [run_id])
-        seen = shell.run(re.sub(r"RUN=\S+", f"RUN={run_id}", look))
-        assert '"status":"COMPLETED","result":"Hello, Ada!"' in seen
-        assert "event: end" in shell.run(follow)
-        assert re.search('"status":"CANCELL(ING|ED)"', shell.run(cancel))
+        ended = json.loads(shell.run(submit))
+        assert (ended["status"], ended["result"]) == ("COMPLETED", "Hello, Ada!")
+        of_this_run = f"RUN={ended['run_id']}"
+        seen = shell.run(re.sub(r"RUN=\S+", of_this_run, look))
+        assert "[greet] Hello, Ada!" in seen
+        assert '"status":"COMPLETED","result":"Hello, Ada!"' in shell.run(f"{of_this_run}\n{underneath}")
+        assert json.loads(shell.run(follow))["status"] == "COMPLETED"
+        assert json.loads(shell.run(cancel))["status"] == "CANCELLED"
     finally:
         shell.run("./fleet down")
 

@@ -118,6 +118,10 @@ class RunCancelled(RunEnded):
     """The run was cancelled."""
 
 
+class ResultTooLarge(RunEnded):
+    """The run has completed, but its result was too large to be kept."""
+
+
 _OF_STATUS: Mapping[int, type[FleetError]] = {
     400: BadRequest,
     401: NotAuthenticated,

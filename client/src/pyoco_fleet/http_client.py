@@ -11,9 +11,10 @@ from .callers import Asynchronous, Blocking, Method
 from .calls import Call, as_json_or_text, given
 from .config import DEFAULT_KEY_HEADER, Server
 from .errors import WaitTimeout
+from .peer_errors import as_scripts_expect
 from .routes import administration, dead_letters, runs, wheels, workers
 from .sse import Event
-from .transport import AsyncTransport, Retries, Transport
+from .transport import Adapt, AsyncTransport, Retries, Transport
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -31,7 +32,7 @@ class Routes:
 
     @classmethod
     def of(cls, server: Server, **options: Any) -> Self:
-        return cls(server.url, api_key=server.api_key, api_key_header=server.api_key_header, **options)
+        return cls(server.url, api_key=server.api_key, api_key_header=server.api_key_header, adapt=None, **options)
 
     submit_run = Method(runs.submit_run)
     submit_runs = Method(runs.submit_runs)
@@ -104,9 +105,10 @@ class PyocoHttpClient(Routes, Blocking):
         api_key_header: str = DEFAULT_KEY_HEADER,
         timeout: float = 30.0,
         retries: Retries | None = None,
+        adapt: Adapt | None = as_scripts_expect,
     ) -> None:
         self.server = Server(base_url, api_key, api_key_header)
-        self._transport = Transport(self.server, timeout=timeout, retries=retries)
+        self._transport = Transport(self.server, timeout=timeout, retries=retries, adapt=adapt)
 
     def close(self) -> None:
         self._transport.close()
@@ -199,9 +201,10 @@ class AsyncPyocoHttpClient(Routes, Asynchronous):
         api_key_header: str = DEFAULT_KEY_HEADER,
         timeout: float = 30.0,
         retries: Retries | None = None,
+        adapt: Adapt | None = as_scripts_expect,
     ) -> None:
         self.server = Server(base_url, api_key, api_key_header)
-        self._transport = AsyncTransport(self.server, timeout=timeout, retries=retries)
+        self._transport = AsyncTransport(self.server, timeout=timeout, retries=retries, adapt=adapt)
 
     async def close(self) -> None:
         await self._transport.close()

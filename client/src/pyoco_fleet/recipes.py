@@ -2,13 +2,12 @@
 
 import json
 import uuid
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .callers import Json, Steps
 from .calls import Call, wire_value
-from .errors import FleetError, FlowFailed, RunCancelled
+from .errors import FleetError, FlowFailed, ResultTooLarge, RunCancelled
 from .models import (
     Attempt,
     DeadLetterGroup,
@@ -60,8 +59,13 @@ def result(run_id: str, end: Json) -> Steps[Any]:
     if end["status"] == "COMPLETED":
         if end.get("too_large") or "result" not in end:
             end = yield runs.get_result(run_id)
-        if end.get("truncated"):
-            warnings.warn(f"outputs of the run {run_id} were too large and are shortened", stacklevel=2)
+        # This may be about outputs of tasks only.
+        if end["truncated"] and (yield runs.get_run(run_id)).get("result_truncated"):
+            raise ResultTooLarge(
+                f"the run {run_id} has completed, but its result was too large to be kept; let the flow return less, "
+                "or store it elsewhere and return where",
+                run_id=run_id,
+            )
         return end["result"]
     # Of a run that does not exist this raises NotFound.
     raise ended_without_result((yield from state(run_id)))

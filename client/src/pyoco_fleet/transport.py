@@ -1,12 +1,13 @@
 """The only module that knows the HTTP library: sends requests, repeats what may be repeated, reads event streams."""
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import httpx2
 import tenacity
@@ -17,18 +18,23 @@ from .errors import FleetError, Unavailable, Unreachable
 from .sse import Event, Resumption
 
 T = TypeVar("T")
+# Makes another exception of an error: error, method, URL, and the answer or the name of what broke.
+Adapt: TypeAlias = Callable[[FleetError, str, str, Answer | str], FleetError]
 
 # A stream says at least a heartbeat every 10 s.
 _SILENCE_SECONDS = 35.0
 # A watch of many runs may begin with a list of them in one event.
 _EVENT_BYTES = 64 * 1024 * 1024
+# For a server that has never answered.
+_ATTEMPTS_TO_MEET = 3
+_SECONDS_TO_MEET = 1.0
 
 
 @dataclass(frozen=True)
 class Retries:
     """How often a request that may be repeated is sent: the waits double, with jitter, and respect Retry-After."""
 
-    attempts: int = 6
+    attempts: int = 8
     # No attempt begins later than this after the first.
     seconds: float = 60.0
     first_wait_seconds: float = 0.2
@@ -46,23 +52,19 @@ class Retries:
             return call.may_repeat and (error.retry_after or 0.0) <= self.seconds
         return False
 
-    def controller(self, call: Call[Any]) -> dict[str, Any]:
-        """The arguments of tenacity's loops."""
-        return {
-            "stop": tenacity.stop_after_attempt(self.attempts) | tenacity.stop_before_delay(self.seconds),
-            "wait": lambda state: self.wait(state.attempt_number, state.outcome.exception()),
-            "retry": tenacity.retry_if_exception(lambda error: self.repeats(call, error)),
-            "reraise": True,
-        }
-
 
 class _Common:
     """What both transports know: addresses, headers, and what an answer or a failure means."""
 
-    def __init__(self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None) -> None:
+    def __init__(
+        self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None, adapt: Adapt | None = None
+    ) -> None:
         self.server = server
+        self._adapt = adapt
         self.retries = retries or Retries()
         self._seconds = timeout
+        # Whether this server has ever answered: an address where nobody lives is soon given up.
+        self._met = False
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -76,8 +78,26 @@ class _Common:
     def _timeout(self, read_seconds: float) -> httpx2.Timeout:
         return httpx2.Timeout(self._seconds, connect=min(self._seconds, 5.0), read=read_seconds, pool=None)
 
+    def _loop(self, call: Call[Any]) -> dict[str, Any]:
+        """The arguments of tenacity's loops."""
+        retries = self.retries
+
+        def repeats(state: tenacity.RetryCallState) -> bool:
+            error = _error_of(state)
+            lost = isinstance(error, Unreachable) and not error.sent and not self._met
+            return retries.repeats(call, error) and not (lost and state.attempt_number >= _ATTEMPTS_TO_MEET)
+
+        return {
+            "stop": tenacity.stop_after_attempt(retries.attempts) | tenacity.stop_before_delay(retries.seconds),
+            "wait": lambda state: retries.wait(state.attempt_number, _error_of(state)),
+            "retry": repeats,
+            "reraise": True,
+        }
+
     def _resumption(self, last_event_id: str | None = None, deadline: float | None = None) -> Resumption:
-        patience = self.retries.seconds if self.retries.attempts > 1 else 0.0
+        patience = min(self.retries.seconds, math.inf if self._met else _SECONDS_TO_MEET)
+        if self.retries.attempts == 1:
+            patience = 0.0
         return Resumption(last_event_id, give_up_after_seconds=patience, deadline=deadline)
 
     def _pause(self, resumption: Resumption, error: FleetError) -> float:
@@ -101,15 +121,21 @@ class _Common:
             name: value for name, value in arguments.items() if value is not None
         }
 
-    @staticmethod
-    def _answer(call: Call[Any], response: httpx2.Response) -> Answer:
+    def _answer(self, call: Call[Any], response: httpx2.Response) -> Answer:
+        self._met = True
         asked = f"{call.method} {response.request.url}"
         answer = Answer(response.status_code, response.headers, response.content, asked)
         if response.status_code >= 400:
-            raise error_of(answer)
+            raise self._adapted(error_of(answer), call, answer)
         return answer
 
+    def _adapted(self, error: FleetError, call: Call[Any], came: Answer | str) -> FleetError:
+        return self._adapt(error, call.method, self.server.url + call.path, came) if self._adapt else error
+
     def _unreachable(self, call: Call[Any], error: Exception) -> FleetError:
+        return self._adapted(self._lost(call, error), call, type(error).__name__)
+
+    def _lost(self, call: Call[Any], error: Exception) -> Unreachable:
         url = self.server.url
         if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
             return Unreachable(
@@ -120,6 +146,10 @@ class _Common:
         if isinstance(error, httpx2.TimeoutException):
             return Unreachable(f"{url} has not answered {call.method} {call.path} in time; look at its health")
         return Unreachable(f"the connection to {url} was lost during {call.method} {call.path} ({error})")
+
+
+def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
 
 
 class Transport(_Common):
@@ -133,7 +163,7 @@ class Transport(_Common):
         self._client.close()
 
     def send(self, call: Call[T]) -> T:
-        for attempt in tenacity.Retrying(**self.retries.controller(call)):
+        for attempt in tenacity.Retrying(**self._loop(call)):
             with attempt, self._failures(call):
                 answer = self._answer(call, self._client.request(**self._arguments(call)))
         return call.read(answer)
@@ -168,6 +198,7 @@ class Transport(_Common):
             if response.status_code >= 400:
                 response.read()
                 self._answer(call, response)
+            self._met = True
             yield response
 
     @contextmanager
@@ -187,7 +218,7 @@ class AsyncTransport(_Common):
         await self._client.aclose()
 
     async def send(self, call: Call[T]) -> T:
-        async for attempt in tenacity.AsyncRetrying(**self.retries.controller(call)):
+        async for attempt in tenacity.AsyncRetrying(**self._loop(call)):
             with attempt:
                 async with self._failures(call):
                     answer = self._answer(call, await self._client.request(**self._arguments(call)))
@@ -222,6 +253,7 @@ class AsyncTransport(_Common):
             if response.status_code >= 400:
                 await response.aread()
                 self._answer(call, response)
+            self._met = True
             yield response
 
     @asynccontextmanager

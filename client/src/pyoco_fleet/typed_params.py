@@ -1,5 +1,6 @@
 """Params of flows as types, and what else Python has that JSON has not."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -51,9 +52,11 @@ def as_params(params: Any) -> dict[str, Any]:
         return {}
     try:
         if isinstance(params, Mapping):
-            plain = to_jsonable_python(dict(params), inf_nan_mode="strings")
+            plain = to_jsonable_python(dict(params))
         else:
             plain = TypeAdapter(type(params)).dump_python(params, mode="json", by_alias=True)
+        # Not a number, and infinity.
+        json.dumps(plain, allow_nan=False)
     except ValueError as error:
         raise BadRequest(f"params cannot be written as JSON: {error}", code="VALIDATION_ERROR") from error
     if not isinstance(plain, dict):

@@ -27,6 +27,8 @@ PRELOADED = (
     "fleet_wheels_api.main",
     "fleet_worker.cli",
     "fleet_workers_api.main",
+    "pyoco_fleet.cli.main",
+    "pyoco_fleet.http_client",
 )
 _MOST_BYTES = 1 << 20
 

@@ -1,8 +1,6 @@
 """`python -m pyoco_fleet.cli` is `pyoco-client`."""
 
-import sys
-
-from .main import main
+from .main import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

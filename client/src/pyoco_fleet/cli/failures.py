@@ -3,7 +3,16 @@
 from typing import NamedTuple
 
 from ..config import InvalidConfiguration
-from ..errors import FleetError, Forbidden, NotAuthenticated, NotFound, Unavailable, Unreachable, WaitTimeout
+from ..errors import (
+    BadRequest,
+    FleetError,
+    Forbidden,
+    NotAuthenticated,
+    NotFound,
+    Unavailable,
+    Unreachable,
+    WaitTimeout,
+)
 from . import texts
 from .session import Session
 from .texts import t
@@ -35,8 +44,11 @@ def _advice(error: FleetError, session: Session) -> str | None:
             return session.how_to_get_a_key()
         case Forbidden() if "missing_scope" in error.meta:
             return t("advice.scope", scope=error.meta["missing_scope"])
-        case Forbidden() if error.status == 403:
+        # With authentication off nobody may manage keys here, whatever key they have.
+        case Forbidden() if error.status == 403 and session.args.of_command != "keys":
             return session.how_to_get_a_key()
+        case BadRequest() if session.args.of_command == "submit" and "params" in error.message:
+            return session.command(f"flows {session.args.flow or session.args.flow_name}")
         case NotFound() if error.err_id == "ERR-PYOCO-0005":
             return session.command("list --limit 5")
         case NotFound() if error.err_id == "ERR-PYOCO-0020":
@@ -52,4 +64,4 @@ def _advice(error: FleetError, session: Session) -> str | None:
         case InvalidConfiguration():
             return None
         case _:
-            return f"{session.command(session.args.name)} --help"
+            return f"{session.command(session.args.of_command)} --help"

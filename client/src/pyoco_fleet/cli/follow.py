@@ -210,6 +210,8 @@ def show_end(session: Session, run: Item, answer: Item) -> None:
     run_id, out = str(run["run_id"]), session.out
     if not out.is_terminal:
         out.fields([(t("field.run"), run_id), (t("field.status"), run["status"])], state=run["status"])
+    else:
+        out.line()
     out.fields([(t("field.result"), answer["result"]), (t("field.error"), run.get("error"))])
     if run["status"] == "FAILED":
         out.note(t("follow.failed", why=session.command(f"why {run_id}"), rerun=session.command(f"rerun {run_id}")))

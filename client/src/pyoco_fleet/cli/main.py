@@ -8,7 +8,6 @@ from . import texts
 from .errors import CommandFailed, InvalidArgument
 from .parser import build_parser
 from .registry import typed
-from .session import Session
 from .texts import t
 
 FAILED = 1
@@ -47,11 +46,13 @@ def _run(arguments: Sequence[str], program: str) -> int:
         build_parser(program).print_help()
         return 0
     args = build_parser(program).parse_args(arguments)
-    session = Session(args, program)
     from ..errors import FleetError
+    from .session import Session
+
+    session = Session(args, program)
 
     try:
-        code: int = args.run(session)
+        code: int = args.function(session)
         sys.stdout.flush()
     except FleetError as error:
         from .failures import explain
@@ -78,5 +79,10 @@ def _report(
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """`pyoco-client`"""
     sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

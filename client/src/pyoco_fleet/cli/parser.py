@@ -1,15 +1,20 @@
 """The parser of the command line. The arguments of a command are added when that command is parsed, not before."""
 
+from __future__ import annotations
+
 import argparse
-import difflib
 import importlib
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
 
 from .errors import InvalidArgument
 from .registry import COMMANDS, GROUPS, Command
 from .texts import LANGUAGES, t
+
+# Not imported to show help: `typing` alone takes as long as all of argparse.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
 
 # argparse says these in English only.
 _COMPLAINTS = (
@@ -28,7 +33,7 @@ class CommandParser(argparse.ArgumentParser):
     """A parser whose complaints are exceptions with an example, and that `fill` completes on first use."""
 
     def __init__(
-        self, *, fill: Callable[["CommandParser"], None] | None = None, example: str | None = None, **options: Any
+        self, *, fill: Callable[[CommandParser], None] | None = None, example: str | None = None, **options: Any
     ) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
         self._fill = fill
@@ -36,7 +41,7 @@ class CommandParser(argparse.ArgumentParser):
         self._positionals.title = t("usage.positionals")
         self._optionals.title = t("usage.options")
 
-    def filled(self) -> "CommandParser":
+    def filled(self) -> CommandParser:
         fill, self._fill = self._fill, None
         if fill is not None:
             fill(self)
@@ -55,6 +60,8 @@ def _sentence(message: str) -> str:
     if wrong is not None:
         value = wrong["value"].strip("'\"")
         known = [word.strip("' ") for word in wrong["known"].split(",")]
+        import difflib
+
         near = difflib.get_close_matches(value, known, n=1)
         advice = t("usage.near", near=near[0]) if near else t("usage.known", known=", ".join(known))
         return f"{t('usage.choice', name=wrong['name'], value=value)}{advice}"
@@ -92,7 +99,7 @@ def _filler(command: Command) -> Callable[[CommandParser], None]:
         parser.epilog = t("help.example", line=f"{parser.prog.split()[0]} {command.example}")
         getattr(module, f"add_{command.function}")(parser)
         add_common_options(parser)
-        parser.set_defaults(run=getattr(module, command.function), name=command.name)
+        parser.set_defaults(function=getattr(module, command.function), of_command=command.name)
 
     return fill
 

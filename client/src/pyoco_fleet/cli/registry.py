@@ -1,14 +1,13 @@
 """The list of commands: their names, where their code is, and an example of each that works."""
 
-from typing import NamedTuple
 
-
-class Command(NamedTuple):
-    name: str
-    module: str
-    function: str
-    example: str
-    aliases: tuple[str, ...] = ()
+class Command:
+    def __init__(self, name: str, module: str, function: str, example: str, aliases: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.module = module
+        self.function = function
+        self.example = example
+        self.aliases = aliases
 
 
 GROUPS: dict[str, tuple[Command, ...]] = {

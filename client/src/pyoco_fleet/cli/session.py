@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..http_client import PyocoHttpClient
 
 # How the script ./fleet was told which stack is meant.
-_OF_STACK = os.environ.get("PYOCO_CLIENT_DATA_DIR", "")
+_DATA_DIR_VARIABLE = "PYOCO_CLIENT_DATA_DIR"
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BEGINNING = re.compile(r"[0-9a-f-]{1,36}")
@@ -30,6 +30,7 @@ class Session:
     def __init__(self, args: argparse.Namespace, program: str) -> None:
         self.args = args
         self._program = program
+        self._of_stack = os.environ.get(_DATA_DIR_VARIABLE, "")
         self.out = Output(getattr(args, "output", None), wants_colour(getattr(args, "no_color", False)))
 
     @cached_property
@@ -51,7 +52,7 @@ class Session:
     def command(self, line: str) -> str:
         """How another command is typed, with the server that this one was given."""
         server = getattr(self.args, "server", None)
-        return typed(self._program, line) + (f" --server {server}" if server else _OF_STACK)
+        return typed(self._program, line) + (f" --server {server}" if server else self._of_stack)
 
     @property
     def is_local(self) -> bool:
@@ -59,7 +60,7 @@ class Session:
         return self._program.endswith("fleet")
 
     def how_to_get_a_key(self) -> str:
-        return t("advice.key_local", options=_OF_STACK) if self.is_local else t("advice.key")
+        return t("advice.key_local", options=self._of_stack) if self.is_local else t("advice.key")
 
     def run_id(self, text: str) -> str:
         """The id that begins like this, if it is only one."""
@@ -67,7 +68,7 @@ class Session:
         if _WHOLE_ID.fullmatch(given.lower()):
             return given.lower()
         if not _BEGINNING.fullmatch(given.lower()):
-            raise InvalidArgument(t("run.no_id", value=text))
+            raise InvalidArgument(t("run.no_id", value=text), f"{self.args.of_command} 01a1e30e-8505")
         found = self._runs_that_begin_with(given.lower())
         if not found:
             raise CommandFailed(t("run.not_found", prefix=given), "list --limit 5", "ERR-PYOCO-0005")

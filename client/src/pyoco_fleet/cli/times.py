@@ -8,6 +8,7 @@ from .errors import InvalidArgument
 from .texts import t
 
 _AGO = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>s|m|min|h|d|w)(?:\s+ago)?", re.IGNORECASE)
+_EIGHT_DIGITS = re.compile(r"\d{8}")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
@@ -25,9 +26,12 @@ def moment(text: str, option: str, *, now: float | None = None) -> float:
     ago = _AGO.fullmatch(word)
     if ago is not None:
         return present.timestamp() - float(ago["number"]) * _SECONDS[ago["unit"]]
-    if re.fullmatch(r"\d+(\.\d+)?", word) and len(word) != len("20260131"):
+    # Eight digits could be a date as well, as the server finds.
+    if re.fullmatch(r"\d+(\.\d+)?", word) and not _EIGHT_DIGITS.fullmatch(word):
         return float(word)
     try:
+        if _EIGHT_DIGITS.fullmatch(word):
+            raise ValueError(word)
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError):
         raise InvalidArgument(t("usage.moment", option=option, value=text), "list --since yesterday") from None

@@ -42,6 +42,12 @@ def json_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any
     return _body("application/json", _without_references(model.model_json_schema()), required=required)
 
 
+def event_stream() -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that answers with server-sent events."""
+    schema = {"type": "string", "format": "event-stream"}
+    return {200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": schema}}}}
+
+
 def form_body(schema: dict[str, Any]) -> dict[str, Any]:
     """The `openapi_extra` of a route that parses its multipart form by hand."""
     return _body("multipart/form-data", schema, required=True)

@@ -12,6 +12,7 @@ from datetime import datetime
 import nats.errors
 import orjson
 from nats.aio.msg import Msg
+from nats.js import api
 
 from ..errors import NatsUnavailable
 from .client import NotPermitted
@@ -85,8 +86,11 @@ async def messages_of(
 
 async def stream_identity(link: NatsLink, stream: str) -> str:
     """An id of a stream from its creation time: a lost and recreated stream is another, and counts from 1 again."""
-    created = (await link.stream_info(stream)).created
-    return f"{round(created.timestamp() * 1_000_000):x}" if created else "0"
+    return identity_of(await link.stream_info(stream))
+
+
+def identity_of(info: api.StreamInfo) -> str:
+    return f"{round(info.created.timestamp() * 1_000_000):x}" if info.created else "0"
 
 
 def _ends_batch(answer: Msg) -> bool:

@@ -31,6 +31,7 @@ from .fold.ingest import Ingest
 from .http.dead_letters import router as dead_letter_router
 from .http.flows import router as flow_router
 from .http.lists import router as list_router
+from .http.many_runs import router as many_runs_router
 from .http.runs import router
 from .http.submits import EXPRESS
 from .http.submits import router as submit_router
@@ -46,14 +47,18 @@ from .live.catalogues import Catalogues
 from .live.run_store import RunStore
 from .live.workers import FleetView
 from .metrics import RunsMetrics
+from .read.bulk_results import BulkResults
 from .read.cursor import CursorSigner
 from .read.flows import FlowViews
 from .read.gauges import FleetGauges
 from .read.lists.listing import Listing
+from .read.states import RunStates
 from .read.timeline.following import Following
 from .read.timeline.timeline import Timeline
 from .read.views import RunViews
-from .read.watching import Watching
+from .read.watching.hub import WatchHub
+from .read.watching.many_runs import WatchingMany
+from .read.watching.one_run import Watching
 from .repair.expiry import Expiry
 from .repair.left_catalogues import LeftCatalogues
 from .repair.retention import Retention
@@ -121,14 +126,18 @@ class RunsService:
         self.flows = FlowViews(shared, catalogues=self.catalogues)
         self._cursors = CursorSigner()
         self.listing = Listing(shared, cursors=self._cursors, views=self.views)
-        self.watching = Watching(shared, views=self.views)
+        self._watch_hub = WatchHub(shared, views=self.views)
+        self.watching = Watching(self._watch_hub, views=self.views)
+        states = RunStates(shared)
+        self.watching_many = WatchingMany(shared, hub=self._watch_hub, states=states, listing=self.listing)
+        self.bulk_results = BulkResults(states)
         self.timeline = Timeline(shared, views=self.views)
         self.following = Following(shared, timeline=self.timeline, watching=self.watching)
         self.cancellation = Cancellation(shared, views=self.views, relay=self._relay, jobs=jobs)
         self.dead_letters = DeadLetters(shared, cursors=self._cursors, relay=self._relay)
         self.gauges = FleetGauges(shared, workers=self._fleet)
         NatsMetrics(self.link, metrics.registry, component="runs-api")
-        metrics.watchers.set_function(lambda: self.watching.watcher_count)
+        metrics.watchers.set_function(lambda: self._watch_hub.watcher_count)
         metrics.followers.set_function(lambda: self.following.follower_count)
         metrics.disk_free.set_function(self._disk.free_bytes)
 
@@ -141,7 +150,7 @@ class RunsService:
             self._dead_letter_ingest.consumer.prepare,
             self._declined.listen,
             self._expiry.listen,
-            self.watching.resume,
+            self._watch_hub.resume,
         ):
             self.link.after_connect(hook)
 
@@ -159,7 +168,7 @@ class RunsService:
         await self._declined.stop()
         await self._expiry.stop()
         await self.following.stop()
-        await self.watching.stop()
+        await self._watch_hub.stop()
         await self._fleet.mirror.stop()
         await self.catalogues.mirror.stop()
         await self._ingest.consumer.stop()
@@ -182,7 +191,14 @@ class RunsService:
 
     async def _work(self) -> None:
         await self._open_ledger()
-        loops = (self._ingest, self._dead_letter_ingest, self._relay, self._sweeper, self._retention, self.watching)
+        loops = (
+            self._ingest,
+            self._dead_letter_ingest,
+            self._relay,
+            self._sweeper,
+            self._retention,
+            self._watch_hub,
+        )
         self._begin(self._disk.run(self._stop), *(loop.run(self._stop) for loop in loops))
 
     def _begin(self, *work: Coroutine[None, None, None]) -> None:
@@ -239,6 +255,8 @@ def build(settings: RunsSettings) -> ServiceApp:
         routers=[
             submit_router,
             list_router,
+            # Before the routes of one run: /runs/watch is none of a run with this id.
+            many_runs_router,
             router,
             timeline_router,
             workflow_router,

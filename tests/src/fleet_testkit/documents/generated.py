@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from .client_reference import client_reference
 from .http_reference import http_reference
 from .metrics_reference import metrics_reference
 
@@ -11,6 +12,7 @@ ROOT = Path(__file__).parents[4]
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/http.md": http_reference,
     "docs/reference/metrics.md": metrics_reference,
+    "docs/reference/pyoco-client.md": client_reference,
 }
 
 

@@ -171,9 +171,9 @@ TEXTS = {
     "dlq.no_criterion": "say which letters are meant: by their numbers, a criterion such as --flow, or --all",
     "dlq.none": "No dead letters.",
     "dlq.total": "{total} open in all",
-    "dlq.requeued": "{count} runs wait for a new attempt",
+    "dlq.requeued": "waiting for a new attempt: {count}",
     "dlq.skipped": "letter {id} was skipped: {reason}",
-    "dlq.deleted": "{count} letters deleted",
+    "dlq.deleted": "deleted: {count}",
     "dlq.try_again": "try it again: {line}",
     # Flows, workers, wheels
     "flows.flow": "show this flow with its params",

@@ -8,13 +8,15 @@ from ..accept.cancellation import Cancellation
 from ..accept.submission import Submission
 from ..dead_letters.handling import DeadLetters
 from ..metrics import RunsMetrics
+from ..read.bulk_results import BulkResults
 from ..read.flows import FlowViews
 from ..read.gauges import FleetGauges
 from ..read.lists.listing import Listing
 from ..read.timeline.following import Following
 from ..read.timeline.timeline import Timeline
 from ..read.views import RunViews
-from ..read.watching import Watching
+from ..read.watching.many_runs import WatchingMany
+from ..read.watching.one_run import Watching
 
 
 class UseCases(Protocol):
@@ -29,6 +31,8 @@ class UseCases(Protocol):
     flows: FlowViews
     listing: Listing
     watching: Watching
+    watching_many: WatchingMany
+    bulk_results: BulkResults
     timeline: Timeline
     following: Following
     dead_letters: DeadLetters

@@ -26,7 +26,7 @@ _MOST_VALUES = 20
 _ANY = "separated by commas, or given several times; any of them may fit"
 
 
-def _split(values: Any) -> Any:
+def split(values: Any) -> Any:
     """Split values at commas: `a,b` is the same as giving the parameter twice."""
     return [part for value in values for part in value.split(",")] if isinstance(values, list) else values
 
@@ -35,13 +35,11 @@ def _split_or_whole(values: Any) -> Any:
     """Split values at commas, and keep each whole one that is short enough for a label, which may have commas."""
     if not isinstance(values, list):
         return values
-    return list(dict.fromkeys([*(value for value in values if len(value) <= LONGEST_LABEL), *_split(values)]))
+    return list(dict.fromkeys([*(value for value in values if len(value) <= LONGEST_LABEL), *split(values)]))
 
 
-Statuses = Annotated[list[RunStatus], BeforeValidator(_split), Query(max_length=_MOST_VALUES, description=_ANY)]
-Tags = Annotated[
-    list[Tag], BeforeValidator(_split), Query(max_length=_MOST_VALUES, description=f"of routing; {_ANY}")
-]
+Statuses = Annotated[list[RunStatus], BeforeValidator(split), Query(max_length=_MOST_VALUES, description=_ANY)]
+Tags = Annotated[list[Tag], BeforeValidator(split), Query(max_length=_MOST_VALUES, description=f"of routing; {_ANY}")]
 Labels = Annotated[
     list[Label], BeforeValidator(_split_or_whole), Query(max_length=_MOST_VALUES, description=f"labels; {_ANY}")
 ]

@@ -14,14 +14,17 @@ from .rows import (
     DecisionView,
     JobPlace,
     Known,
+    KnownState,
     OutboxRow,
     OverdueRun,
     Query,
     QueuedRun,
     RunRevision,
     RunRow,
+    RunState,
     StatusTotal,
     UncheckedRun,
+    beginning,
     run_row,
 )
 from .tables import FINISHED, FINISHED_IN_KV, HELD, QUEUED, TAKEN, WITH_DEADLINE
@@ -35,6 +38,9 @@ from .tables import outbox as _outbox
 from .tables import runs as _runs
 from .transaction import Transaction
 
+# The names of columns that are not those of the fields.
+_COLUMNS_OF_STATE = {"start_time": "started_at", "end_time": "finished_at"}
+
 
 def totals_by_status() -> Query[StatusTotal]:
     """Runs by status, from the counters: they have a row per tenant and status, however many runs there are."""
@@ -42,8 +48,7 @@ def totals_by_status() -> Query[StatusTotal]:
 
 
 def run_with_documents(run_id: str) -> Query[RunRow]:
-    joined = select(*RUN_COLUMNS).join(_documents, _documents.c.run_id == _runs.c.run_id)
-    return Query(joined.where(_runs.c.run_id == run_id), run_row)
+    return runs_with_documents([run_id])
 
 
 def locked_run(transaction: Transaction, run_id: str, *, tenant_id: str) -> RunRow | None:
@@ -186,6 +191,23 @@ def ended_among(run_ids: Sequence[str]) -> Query[RunRevision]:
     """Those of the runs that have ended, with the KV revision of the end."""
     columns = (_runs.c.run_id, _runs.c.revision)
     return Query(select(*columns).where(_runs.c.run_id.in_(run_ids), _runs.c.finished_at.is_not(None)), RunRevision)
+
+
+def states_of(run_ids: Sequence[str], *, tenant_id: str) -> Query[KnownState]:
+    """The states of those of the runs that belong to the tenant."""
+
+    def row(reopened: int, *columns: Any) -> KnownState:
+        state = RunState(*columns)
+        return KnownState(state._replace(error=beginning(state.error)), reopened)
+
+    columns = [_runs.c[_COLUMNS_OF_STATE.get(name, name)] for name in RunState._fields]
+    own = select(_runs.c.reopened, *columns).where(_runs.c.run_id.in_(run_ids), _runs.c.tenant_id == tenant_id)
+    return Query(own, row)
+
+
+def runs_with_documents(run_ids: Sequence[str]) -> Query[RunRow]:
+    joined = select(*RUN_COLUMNS).join(_documents, _documents.c.run_id == _runs.c.run_id)
+    return Query(joined.where(_runs.c.run_id.in_(run_ids)), run_row)
 
 
 def attempts_of(run_id: str) -> Query[AttemptRow]:

@@ -13,6 +13,8 @@ from .tables import runs as _runs
 
 R = TypeVar("R")
 
+_LONGEST_ERROR = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Query(Generic[R]):
@@ -114,6 +116,32 @@ class OverdueRun(NamedTuple):
     deadline_at: float
 
 
+class RunState(NamedTuple):
+    """The state of a run without its documents."""
+
+    run_id: str
+    flow_name: str
+    tag: str
+    status: RunStatus
+    attempt: int
+    worker_id: str | None
+    submitted_at: float
+    not_before: float | None
+    start_time: float | None
+    end_time: float | None
+    updated_at: float
+    # Its beginning.
+    error: str | None
+    reason: str | None
+
+
+class KnownState(NamedTuple):
+    """The state of a run, and how often it was requeued."""
+
+    state: RunState
+    reopened: int
+
+
 class StatusTotal(NamedTuple):
     status: RunStatus
     total: int
@@ -143,6 +171,11 @@ class JobPlace(NamedTuple):
 
     tag: str
     job_sequence: int | None
+
+
+def beginning(error: str | None) -> str | None:
+    """The part of an error that the state of a run has."""
+    return error and error[:_LONGEST_ERROR]
 
 
 KIND_COLUMNS = tuple(_runs.c[name] for name in Kind._fields)

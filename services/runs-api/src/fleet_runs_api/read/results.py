@@ -2,9 +2,16 @@
 
 from typing import Any
 
+from pydantic_core import to_json
+
 from fleet_contracts.snapshot import RunSnapshot
 
 from ..errors import RunNotFinished
+from ..ledger.rows import RunState
+
+# Of a run that is shown among others; a larger one is read alone.
+_LARGEST_BYTES = 256 * 1024
+_TOO_LARGE: dict[str, Any] = {"result": None, "outputs": {}, "truncated": False, "too_large": True}
 
 
 def result_of(snapshot: RunSnapshot, *, partial: bool) -> dict[str, Any]:
@@ -28,3 +35,21 @@ def result_of(snapshot: RunSnapshot, *, partial: bool) -> dict[str, Any]:
         "truncated": snapshot.task_records_truncated or snapshot.result_truncated,
         "error": snapshot.error,
     }
+
+
+def shown(state: RunState) -> bytes:
+    """The JSON of a run among others: its state, with the beginning of its error."""
+    return to_json(_summary(state), inf_nan_mode="null")
+
+
+def shown_with_result(state: RunState, snapshot: RunSnapshot) -> bytes:
+    """The same of a run that has ended, with its whole error and its result unless they are too large."""
+    summary = _summary(state)
+    result = result_of(snapshot, partial=True)
+    # The ledger may know the end, and the snapshot not.
+    body = to_json({**summary, **result, "status": state.status, "too_large": False}, inf_nan_mode="null")
+    return body if len(body) <= _LARGEST_BYTES else to_json({**summary, **_TOO_LARGE}, inf_nan_mode="null")
+
+
+def _summary(state: RunState) -> dict[str, Any]:
+    return {**state._asdict(), "ended": state.status.is_terminal}

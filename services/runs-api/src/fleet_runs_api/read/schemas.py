@@ -67,6 +67,40 @@ class RunPage(BaseModel):
     updated_until: float | None
 
 
+class RunAmongOthers(BaseModel):
+    """A run in a list of results or in a stream about many runs. Fields with a default may be missing."""
+
+    run_id: str
+    # null: there is no such run; then only `ended` is there besides.
+    status: RunStatus | None
+    ended: bool
+    flow_name: str = ""
+    tag: str = ""
+    attempt: int = 0
+    worker_id: str | None = None
+    submitted_at: float = 0
+    not_before: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    updated_at: float = 0
+    # Its first 500 characters; all of it with a result.
+    error: str | None = None
+    reason: str | None = None
+    # Only of a run that has ended, where results are asked for.
+    result: Any = None
+    outputs: dict[str, Any] = {}
+    # Whether the result or an output was too large for the snapshot.
+    truncated: bool = False
+    # Whether result and outputs are left out, because they are more than 256 KiB.
+    too_large: bool = False
+
+
+class RunResults(BaseModel):
+    results: list[RunAmongOthers]
+    # Where the next request begins among these run ids; null: this is all.
+    next: int | None
+
+
 class AttemptView(BaseModel):
     attempt: int
     # None: it is under way.

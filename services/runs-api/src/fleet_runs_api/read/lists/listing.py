@@ -78,7 +78,7 @@ class Listing(Part):
         wanted = query.wanted
         if start is None and query.updated_after is not None:
             # Read first: changes that are committed while the rows are read have a later time.
-            settled_until = self._settled_until(connection)
+            settled_until = self.settled_until(connection)
             start = paging.difference(connection, wanted, query.updated_after, settled_until=settled_until)
         if isinstance(start, Difference):
             page.updated_until = start.settled_until
@@ -98,7 +98,7 @@ class Listing(Part):
             runs.update(list_reads.summaries(wanted, found.seqs).all(connection))
         return [run for seq in found.seqs if (run := runs.get(seq)) is not None], found.following
 
-    def _settled_until(self, connection: Connection) -> float:
+    def settled_until(self, connection: Connection) -> float:
         """A time that is earlier than every uncommitted change, of this process or a replica."""
         settled = self._commits.settled_until()
         if not self._database.is_sqlite:

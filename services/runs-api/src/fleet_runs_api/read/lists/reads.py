@@ -40,6 +40,12 @@ class Candidate(NamedTuple):
     changed_at: float = 0.0
 
 
+class Arrived(NamedTuple):
+    seq: int
+    run_id: str
+    fits: bool
+
+
 class OldestWrite(NamedTuple):
     now: float
     age: float
@@ -155,6 +161,26 @@ def with_id_prefix(wanted: RunFilter, prefix: str) -> Query[Candidate]:
         .limit(_MOST_OF_ONE_ID)
     )
     return Query(statement, Candidate)
+
+
+def arrived(wanted: RunFilter, *, after: int, size: int) -> Query[Arrived]:
+    """The next runs accepted after this one, and whether they fit."""
+    statement = (
+        select(_runs.c.seq, _runs.c.run_id, _fits(wanted))
+        .where(_runs.c.tenant_id == wanted.tenant_id, _runs.c.seq > after)
+        .order_by(_runs.c.seq)
+        .limit(size)
+    )
+    return Query(statement, Arrived)
+
+
+def latest_seq(tenant_id: str) -> Query[int]:
+    """The number of the run that was accepted last."""
+    return Query(select(_runs.c.seq).where(_runs.c.tenant_id == tenant_id).order_by(_runs.c.seq.desc()).limit(1), int)
+
+
+def ids_of(seqs: Sequence[int]) -> Query[str]:
+    return Query(select(_runs.c.run_id).where(_runs.c.seq.in_(seqs)).order_by(_runs.c.seq), str)
 
 
 def latest_change(tenant_id: str) -> Query[float]:

@@ -18,7 +18,7 @@ from fleet_kit.waiting import is_set_within
 
 from ...resources import Part, Resources
 from ..event_ids import EventId
-from ..watching import State, Watching
+from ..watching.one_run import State, Watching
 from .timeline import Entry, LogFilter, Timeline, TimelineReader
 
 logger = logging.getLogger(__name__)
