@@ -86,7 +86,7 @@ def judge_key(found: Findings, replies: Replies) -> None:
             found.warning("key", "key.off_in_network", t("doctor.key.off_advice"))
     elif isinstance(auth.value, Mapping) and "tenant_id" in auth.value:
         known = auth.value
-        values = {"key": known["key_id"], "tenant": known["tenant_id"], "scopes": ", ".join(known["scopes"])}
+        values = {"id": known["key_id"], "tenant": known["tenant_id"], "scopes": ", ".join(known["scopes"])}
         expires = known.get("expires_at")
         if expires is not None and expires - time.time() < _SOON_SECONDS:
             advice = session.command(f"keys create --tenant {known['tenant_id']}")
@@ -119,7 +119,7 @@ def judge_services(found: Findings, replies: Replies) -> None:
         reply = replies[name]
         if reply.error is None or reply.missing_scope:
             found.ok(service, "service.answers", service=service)
-        elif reply.is_away and not (auth_is_away and reply.error.status == 503):
+        elif reply.is_away and not (auth_is_away and reply.error.status in (None, 503)):
             found.problem(
                 service, "service.away", t("doctor.service.advice"), service=service, why=reply.error.message
             )
@@ -134,11 +134,11 @@ def _judge_auth(found: Findings, replies: Replies) -> bool:
         assert auth.error is not None
         found.problem("auth", "service.away", t("doctor.service.advice"), service="auth", why=auth.error.message)
         return True
-    # A refusal is its verdict, too.
-    if auth.error is None or (auth.error.status is not None and not auth.says_nats_is_away):
-        found.ok("auth", "service.answers", service="auth")
-    else:
+    if auth.says_nats_is_away:
         look_unseen(found, "auth", "auth", replies)
+    else:
+        # A refusal is its verdict, too.
+        found.ok("auth", "service.answers", service="auth")
     return False
 
 

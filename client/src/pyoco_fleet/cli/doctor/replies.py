@@ -69,8 +69,10 @@ class Reply:
 
     @property
     def is_away(self) -> bool:
-        """The gateway got no answer, or one of a service that cannot work."""
-        return isinstance(self.error, Unavailable) and not self.says_nats_is_away
+        """No answer came, or one of the gateway or of the service that it cannot work."""
+        if self.error is None or self.says_nats_is_away:
+            return False
+        return self.error.status is None or isinstance(self.error, Unavailable)
 
 
 @dataclass(frozen=True)
