@@ -49,8 +49,7 @@ def judge_gateway(found: Findings, replies: Replies) -> bool:
 
 def _is_fleet(replies: Replies) -> bool:
     """Whether anything has answered in the words of a fleet."""
-    health = replies["health"].value
-    if isinstance(health, dict) and "waiting_for" in health:
+    if replies["health"].error is None:
         return True
     return any(
         reply.error is not None and reply.error.request_id and reply.error.code for reply in replies.of.values()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ...calls import Answer, Call
 from ...config import Server
-from ...errors import FleetError, Forbidden, NotAuthenticated, Unavailable, WaitTimeout
+from ...errors import BadAnswer, FleetError, Forbidden, NotAuthenticated, Unavailable, WaitTimeout
 from ...http_client import AsyncPyocoHttpClient
 from ...routes import administration, dead_letters, runs, wheels, workers
 from ...transport import Retries
@@ -36,6 +36,14 @@ SCOPES = {
     "metrics": "metrics:read",
     "auth": "admin",
 }
+# What the answers of a fleet have; anything else may answer at the address.
+_MEMBERS = {
+    "health": {"status", "waiting_for"},
+    "runs": {"items", "next_cursor"},
+    "flows": {"flows", "broken", "reload_failures", "open_tags"},
+    "letters": {"items", "total_open"},
+}
+_OF_WORKER = {"worker_id", "state", "tags", "slots", "hidden", "draining", "last_seen_at"}
 
 
 @dataclass(frozen=True)
@@ -117,11 +125,11 @@ async def ask_all(server: Server) -> Replies:
     }
     options: dict[str, Any] = {"timeout": ROUND_SECONDS, "retries": Retries(attempts=1)}
     async with AsyncPyocoHttpClient.of(server, **options) as client:
-        asking = asyncio.gather(*(_ask(client.call(_whole(call))) for call in calls.values()))
+        asking = asyncio.gather(*(_ask(name, client.call(_whole(call))) for name, call in calls.items()))
         certificate, replies = await asyncio.gather(_certificate(server.url), asking)
         of = dict(zip(calls, replies, strict=True))
         asked = [workers.get_worker(worker["worker_id"]) for worker in live(of["workers"])[:DETAILS]]
-        details = await asyncio.gather(*(_ask(client.call(_whole(call))) for call in asked))
+        details = await asyncio.gather(*(_ask("worker", client.call(_whole(call))) for call in asked))
     return Replies(of, [reply.value for reply in details if reply.value], certificate)
 
 
@@ -141,7 +149,7 @@ def _whole(call: Call[Any]) -> Call[tuple[Any, Answer]]:
     )
 
 
-async def _ask(asking: Coroutine[Any, Any, tuple[Any, Answer]]) -> Reply:
+async def _ask(name: str, asking: Coroutine[Any, Any, tuple[Any, Answer]]) -> Reply:
     begun, clock = time.time(), time.monotonic()
     try:
         async with asyncio.timeout(ROUND_SECONDS):
@@ -150,10 +158,18 @@ async def _ask(asking: Coroutine[Any, Any, tuple[Any, Answer]]) -> Reply:
         return Reply(error=WaitTimeout(t("doctor.silent", seconds=ROUND_SECONDS)))
     except FleetError as error:
         return Reply(error=error)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Reply(error=FleetError(t("doctor.strange", error=repr(error))))
+    if not _is_understood(name, value):
+        return Reply(error=BadAnswer(t("doctor.strange"), status=answer.status))
     seconds = time.monotonic() - clock
     return Reply(value, headers=answer.headers, at=begun + seconds / 2, seconds=seconds)
+
+
+def _is_understood(name: str, value: Any) -> bool:
+    if name == "workers":
+        return isinstance(value, list) and all(isinstance(one, dict) and one.keys() >= _OF_WORKER for one in value)
+    if name in _MEMBERS:
+        return isinstance(value, dict) and value.keys() >= _MEMBERS[name]
+    return True
 
 
 async def _certificate(url: str) -> Certificate | None:

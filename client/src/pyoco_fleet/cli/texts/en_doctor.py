@@ -8,7 +8,7 @@ TEXTS = {
     "doctor.total": "problems: {problems}, warnings: {warnings}",
     "doctor.unseen": "not seen: {why}",
     "doctor.silent": "no answer within {seconds} s",
-    "doctor.strange": "the answer was not understood: {error}",
+    "doctor.strange": "the answer is not one of a fleet",
     "doctor.nobody_said": "no answer tells it",
     "doctor.behind_gateway": "everything else is behind the gateway",
     "doctor.needs_scope": "the key lacks the scope {scope}",

@@ -8,7 +8,7 @@ TEXTS = {
     "doctor.total": "問題 {problems} 件、注意 {warnings} 件",
     "doctor.unseen": "確認できません: {why}",
     "doctor.silent": "{seconds} 秒以内に応答がありません",
-    "doctor.strange": "応答を解釈できません: {error}",
+    "doctor.strange": "フリートの応答ではありません",
     "doctor.nobody_said": "応答から分かりません",
     "doctor.behind_gateway": "他はすべてゲートウェイの先にあります",
     "doctor.needs_scope": "キーにスコープ {scope} がありません",
