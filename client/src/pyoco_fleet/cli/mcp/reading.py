@@ -46,7 +46,7 @@ class ReadingTools:
 
     async def examine_fleet(self) -> Any:
         """Find out what is wrong with the fleet: services, NATS, ledger, disk, workers, queues, clocks, versions."""
-        return [asdict(finding) for finding in await examine(self._session)]
+        return {"findings": [asdict(finding) for finding in await examine(self._session)]}
 
     async def list_runs(
         self,
@@ -123,7 +123,7 @@ class ReadingTools:
     async def list_workers(self, scope: Literal["active", "all"] = "active", offset: Offset = 0) -> Any:
         """List the workers seen last (up to 50): their tags, slots, runs, and whether they drain."""
         found = await self._client.get_workers(scope=scope, include_hidden=True, limit=_WORKERS)
-        return page([shortened(worker | {"wheel_sync": _sync(worker)}) for worker in found], offset)
+        return page({"workers": [shortened(worker | {"wheel_sync": _sync(worker)}) for worker in found]}, offset)
 
     async def list_dead_letters(
         self,
