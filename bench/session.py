@@ -25,6 +25,7 @@ class Effort:
     watchers_ours: int
     watchers_peer: int
     hostile_seconds: float
+    map_runs: int
 
 
 QUICK = Effort(
@@ -41,6 +42,7 @@ QUICK = Effort(
     watchers_ours=2000,
     watchers_peer=500,
     hostile_seconds=5.0,
+    map_runs=300,
 )
 FULL = Effort(
     rounds=5,
@@ -56,6 +58,7 @@ FULL = Effort(
     watchers_ours=2000,
     watchers_peer=1000,
     hostile_seconds=20.0,
+    map_runs=1000,
 )
 
 

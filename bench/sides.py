@@ -103,6 +103,10 @@ class Side(ABC):
     @abstractmethod
     def _worker_command(self, worker_id: str, tags: str) -> list[str]: ...
 
+    @abstractmethod
+    def program(self, name: str) -> str:
+        """A program of its environment."""
+
     @property
     def wire(self) -> Wire:
         return Wire(self.nats_url)
@@ -166,10 +170,13 @@ class Ours(Side):
         status = self.stack.status()
         return {part["name"]: part["pid"] for part in status["parts"]} | {"launcher": status["launcher_pid"]}
 
+    def program(self, name: str) -> str:
+        return str(Path(sysconfig.get_path("scripts")) / name)
+
     def _worker_command(self, worker_id: str, tags: str) -> list[str]:
         seed = worker_file(self.nats_url, worker_id, tags.split(","))
         return [
-            str(Path(sysconfig.get_path("scripts")) / "pyoco-worker"),
+            self.program("pyoco-worker"),
             *("--nats-url", self.nats_url, "--worker-id", worker_id, "--tags", tags, "--nkey-file", str(seed)),
             *("--slots", "1", "--flows-dir", str(_FLOWS)),
         ]
@@ -238,9 +245,12 @@ class Peer(Side):
     def pids(self) -> dict[str, int]:
         return {"nats": self._nats.pid, "http": self._http.pid}
 
+    def program(self, name: str) -> str:
+        return self._env.script(name)
+
     def _worker_command(self, worker_id: str, tags: str) -> list[str]:
         return [
-            self._env.script("pyoco-worker"),
+            self.program("pyoco-worker"),
             *("--nats-url", self.nats_url, "--worker-id", worker_id, "--tags", tags),
             *("--flow-resolver", f"{_FLOWS / 'bench_flows.py'}:resolve"),
         ]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from pyoco_fleet import PyocoHttpClient
 from pyoco_fleet.config import InvalidConfiguration, Server, server
 
 PROFILES = """\
@@ -43,6 +44,13 @@ def test_the_key_of_a_profile_is_sent_to_no_other_server(env: dict[str, str]) ->
     assert server("http://elsewhere:1", environ=env).api_key is None
     assert server(environ=env | {"PYOCO_SERVER": "http://elsewhere:1"}).api_key is None
     assert server("https://fleet.example", environ=env).api_key == "of-default"
+
+
+def test_what_can_be_no_key_and_no_address_is_refused() -> None:
+    with pytest.raises(InvalidConfiguration, match="copy it again"):
+        Server(api_key="sécret")
+    with pytest.raises(InvalidConfiguration, match="is no address of a fleet"):
+        PyocoHttpClient("http://[1::2")
 
 
 def test_a_key_is_not_shown() -> None:

@@ -18,6 +18,7 @@ from pyoco_fleet import (
     Retries,
     Unavailable,
     Unreachable,
+    transport,
 )
 
 from .conftest import HANG_UP, QUICK, Both, ScriptedServer, answer, events, problem
@@ -155,6 +156,21 @@ def test_a_stream_that_breaks_goes_on_after_the_last_event(server: ScriptedServe
     seen = client.do(lambda c: c.watch_run("r1"))
     assert [event["data"].get("n") for event in seen] == [1, None, 2]
     assert server.headers("last-event-id") == [None, "s-1", "s-1", "s-1"]
+
+
+def test_what_is_no_stream_says_so(server: ScriptedServer, client: Both) -> None:
+    server.answers = [answer(200, {})]
+    with pytest.raises(BadAnswer, match="cannot be read"):
+        client.do(lambda c: c.watch_run("r1"))
+    assert len(server.requests) == 1
+
+
+def test_the_first_stream_is_not_soon_given_up_once_it_has_been_there(
+    server: ScriptedServer, client: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_SECONDS_TO_MEET", 0.0)
+    server.answers = [events("data: 1\n\n", complete=False), HANG_UP, events("data: 2\n\n")]
+    assert [event["data"] for event in client.do(lambda c: c.watch_run("r1"))] == [1, 2]
 
 
 def test_a_stream_that_stays_lost_raises(server: ScriptedServer, client: Both) -> None:

@@ -118,9 +118,9 @@ def test_runs_that_do_not_exist_are_not_found(fleet: Fleet) -> None:
     with pytest.raises(NotFound, match="no such run") as caught:
         fleet.run(nobody).result(timeout=10)
     assert caught.value.err_id == "ERR-PYOCO-0005"
-    [run] = fleet.group([nobody]).as_completed(timeout=10)
-    with pytest.raises(NotFound):
-        run.result()
+    [missing, greeting] = fleet.group([nobody, fleet.submit("hello", name="Ada")]).results(60, return_exceptions=True)
+    assert isinstance(missing, NotFound)
+    assert greeting == "Hello, Ada!"
 
 
 def test_a_map_with_a_bad_item_submits_nothing_and_says_which(fleet: Fleet) -> None:

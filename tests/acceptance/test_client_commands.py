@@ -244,7 +244,7 @@ def test_nobody_there_is_said_in_one_sentence(client: Client) -> None:
     done = client.run("list", "--server", "http://127.0.0.1:9")
     assert (done.returncode, done.stdout) == (1, "")
     first, advice = done.stderr.splitlines()
-    assert first == "error: nothing answers at http://127.0.0.1:9 (ERR-PYOCO-0001)"
+    assert first == "error: nothing answers at http://127.0.0.1:9: [Errno 111] Connection refused (ERR-PYOCO-0001)"
     assert "./fleet up" in advice
     japanese = client.run("list", "--server", "http://127.0.0.1:9", "--lang", "ja").stderr
     assert "稼働確認に失敗しました" in japanese

@@ -24,7 +24,6 @@ def test_a_watcher_sees_a_run_go_on_and_end(stack: Fleet) -> None:
     assert heard[-1][0] - heard[0][0] > 1.0
 
 
-@pytest.mark.also_composed("the nginx of the image")
 def test_many_runs_are_awaited_in_one_stream_with_their_results(stack: Fleet) -> None:
     long, short = submit(stack.client, "long", seconds=2), submit(stack.client, "hello")
     missing = str(uuid.uuid4())

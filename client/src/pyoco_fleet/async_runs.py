@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from . import recipes
 from .callers import Asynchronous, Json
 from .calls import Call
-from .errors import RunEnded
+from .errors import NotFound, RunEnded
 from .http_client import AsyncPyocoHttpClient
 from .models import LogLine, RunState
 from .outstanding import Outstanding
@@ -33,6 +33,8 @@ class AsyncRun(RunBase, Asynchronous):
 
     async def refresh(self) -> Self:
         self.state = await self.perform(recipes.state(self.id))
+        # It may have been requeued since it ended.
+        self._end = self._end if self._ended else None
         return self
 
     async def wait(self, timeout: float | None = None) -> Self:
@@ -111,7 +113,7 @@ class AsyncRunGroup(GroupBase):
             async for run in runs:
                 try:
                     found[run.id] = await run.result()
-                except RunEnded as error:
+                except (RunEnded, NotFound) as error:
                     if not return_exceptions:
                         raise
                     found[run.id] = error

@@ -27,6 +27,8 @@ class Server:
         url = self.url.rstrip("/")
         if not url.startswith(("http://", "https://")):
             raise InvalidConfiguration(f"{self.url!r} is no address of a fleet; an address is like {DEFAULT_URL}")
+        if self.api_key and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise InvalidConfiguration("the API key has characters that no key has; copy it again")
         object.__setattr__(self, "url", url)
 
     @property
@@ -46,20 +48,20 @@ def server(
 
     The key of a profile is sent to the server of that profile only.
     """
-    env = os.environ if environ is None else environ
-    wanted = profile or env.get("PYOCO_PROFILE") or None
-    chosen = _profile(_config_file(env), wanted)
-    address = url or env.get("PYOCO_SERVER") or chosen.get("server") or DEFAULT_URL
-    key = api_key or env.get("PYOCO_API_KEY") or None
-    header = api_key_header or env.get("PYOCO_API_KEY_HEADER") or None
+    environ = os.environ if environ is None else environ
+    wanted = profile or environ.get("PYOCO_PROFILE") or None
+    chosen = _profile(_config_file(environ), wanted)
+    address = url or environ.get("PYOCO_SERVER") or chosen.get("server") or DEFAULT_URL
+    key = api_key or environ.get("PYOCO_API_KEY") or None
+    header = api_key_header or environ.get("PYOCO_API_KEY_HEADER") or None
     if address.rstrip("/") == chosen.get("server", DEFAULT_URL).rstrip("/"):
         key = key or chosen.get("api_key")
         header = header or chosen.get("api_key_header")
     return Server(address, key, header or DEFAULT_KEY_HEADER)
 
 
-def _config_file(env: Mapping[str, str]) -> Path:
-    home = env.get("XDG_CONFIG_HOME")
+def _config_file(environ: Mapping[str, str]) -> Path:
+    home = environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "pyoco" / "config.toml"
 
 

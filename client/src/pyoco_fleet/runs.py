@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from . import recipes
 from .callers import Blocking, Json
 from .calls import Call
-from .errors import RunEnded
+from .errors import NotFound, RunEnded
 from .http_client import PyocoHttpClient
 from .models import LogLine, RunState
 from .outstanding import Outstanding
@@ -40,6 +40,8 @@ class Run(RunBase, Blocking):
     def refresh(self) -> Self:
         """Look at it again, with the records of its tasks."""
         self.state = self.perform(recipes.state(self.id))
+        # It may have been requeued since it ended.
+        self._end = self._end if self._ended else None
         return self
 
     def wait(self, timeout: float | None = None) -> Self:
@@ -122,7 +124,7 @@ class RunGroup(GroupBase):
         for run in self.as_completed(timeout, progress=progress):
             try:
                 found[run.id] = run.result()
-            except RunEnded as error:
+            except (RunEnded, NotFound) as error:
                 if not return_exceptions:
                     raise
                 found[run.id] = error

@@ -27,12 +27,11 @@ class Event:
 
 
 class Resumption:
-    """Where a stream goes on when its connection is lost, and until when that is tried."""
+    """Where a stream goes on when its connection is lost, and since when there was no event."""
 
-    def __init__(self, last_event_id: str | None, *, give_up_after_seconds: float, deadline: float | None) -> None:
+    def __init__(self, last_event_id: str | None, deadline: float | None) -> None:
         self.last_event_id = last_event_id
         self.failures = 0
-        self._give_up_after = give_up_after_seconds
         self._silent_since: float | None = None
         self._deadline = deadline
 
@@ -49,8 +48,8 @@ class Resumption:
         if event.id:
             self.last_event_id = event.id
 
-    def goes_on_after(self, error: FleetError) -> bool:
-        """Until it fails for good; the end of what it may take is no failure."""
+    def goes_on_after(self, error: FleetError, *, give_up_after_seconds: float) -> bool:
+        """Whether to connect again: not when the time is over. Raises the error when it is one for good."""
         if not isinstance(error, Unavailable | Unreachable):
             raise error
         now = time.monotonic()
@@ -58,6 +57,6 @@ class Resumption:
         self._silent_since = self._silent_since or now
         if self.seconds_left <= 0:
             return False
-        if now - self._silent_since >= self._give_up_after:
+        if now - self._silent_since >= give_up_after_seconds:
             raise error
         return True

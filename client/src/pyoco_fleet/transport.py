@@ -1,7 +1,6 @@
 """The only module that knows the HTTP library: sends requests, repeats what may be repeated, reads event streams."""
 
 import asyncio
-import math
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
@@ -13,8 +12,8 @@ import httpx2
 import tenacity
 
 from .calls import Answer, Call, error_of
-from .config import Server
-from .errors import FleetError, Unavailable, Unreachable
+from .config import InvalidConfiguration, Server
+from .errors import BadAnswer, FleetError, Unavailable, Unreachable
 from .sse import Event, Resumption
 
 T = TypeVar("T")
@@ -41,7 +40,7 @@ class Retries:
     longest_wait_seconds: float = 8.0
 
     def wait(self, failures: int, error: BaseException | None) -> float:
-        doubled = min(self.first_wait_seconds * 2.0 ** (failures - 1), self.longest_wait_seconds)
+        doubled = min(self.first_wait_seconds * 2.0 ** min(failures - 1, 30), self.longest_wait_seconds)
         asked_for = (error.retry_after if isinstance(error, FleetError) else None) or 0.0
         return max(asked_for, doubled) + random.uniform(0, doubled)  # noqa: S311
 
@@ -59,6 +58,10 @@ class _Common:
     def __init__(
         self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None, adapt: Adapt | None = None
     ) -> None:
+        try:
+            httpx2.URL(server.url)
+        except httpx2.InvalidURL as error:
+            raise InvalidConfiguration(f"{server.url!r} is no address of a fleet: {error}") from error
         self.server = server
         self._adapt = adapt
         self.retries = retries or Retries()
@@ -94,11 +97,9 @@ class _Common:
             "reraise": True,
         }
 
-    def _resumption(self, last_event_id: str | None = None, deadline: float | None = None) -> Resumption:
-        patience = min(self.retries.seconds, math.inf if self._met else _SECONDS_TO_MEET)
-        if self.retries.attempts == 1:
-            patience = 0.0
-        return Resumption(last_event_id, give_up_after_seconds=patience, deadline=deadline)
+    def _goes_on(self, resumption: Resumption, error: FleetError) -> bool:
+        patience = self.retries.seconds if self._met else min(self.retries.seconds, _SECONDS_TO_MEET)
+        return resumption.goes_on_after(error, give_up_after_seconds=patience if self.retries.attempts > 1 else 0.0)
 
     def _pause(self, resumption: Resumption, error: FleetError) -> float:
         return min(self.retries.wait(resumption.failures, error), resumption.seconds_left)
@@ -132,12 +133,18 @@ class _Common:
     def _adapted(self, error: FleetError, call: Call[Any], came: Answer | str) -> FleetError:
         return self._adapt(error, call.method, self.server.url + call.path, came) if self._adapt else error
 
-    def _unreachable(self, call: Call[Any], error: Exception) -> FleetError:
+    def _failed(self, call: Call[Any], error: Exception) -> FleetError:
+        if isinstance(error, httpx2.SSEError | httpx2.DecodingError):
+            return BadAnswer(
+                f"the answer to {call.method} {self.server.url}{call.path} cannot be read: {error}; is this the "
+                "address of a fleet?",
+                code="BAD_ANSWER",
+            )
         return self._adapted(self._lost(call, error), call, type(error).__name__)
 
     def _lost(self, call: Call[Any], error: Exception) -> Unreachable:
         url = self.server.url
-        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol):
+        if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
             return Unreachable(
                 f"nothing answers at {url} ({error}); start a fleet with ./fleet up, or give the address of yours "
                 "(PYOCO_SERVER)",
@@ -172,7 +179,7 @@ class Transport(_Common):
         self, call: Call[Any], last_event_id: str | None = None, deadline: float | None = None
     ) -> Generator[Event, None, None]:
         """The events of a stream until the server ends it; a lost connection is taken up where it was."""
-        resumption = self._resumption(last_event_id, deadline)
+        resumption = Resumption(last_event_id, deadline)
         while True:
             try:
                 with self._opened(call, resumption) as response:
@@ -182,13 +189,13 @@ class Transport(_Common):
                         yield event
                 return
             except FleetError as error:
-                if not resumption.goes_on_after(error):
+                if not self._goes_on(resumption, error):
                     return
                 time.sleep(self._pause(resumption, error))
 
     def chunks(self, call: Call[Any]) -> Iterator[bytes]:
         """A large body piece by piece."""
-        with self._opened(call, self._resumption()) as response:
+        with self._opened(call, Resumption(None, None)) as response:
             yield from response.iter_bytes()
 
     @contextmanager
@@ -205,8 +212,8 @@ class Transport(_Common):
     def _failures(self, call: Call[Any]) -> Iterator[None]:
         try:
             yield
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            raise self._unreachable(call, error) from error
+        except httpx2.RequestError as error:
+            raise self._failed(call, error) from error
 
 
 class AsyncTransport(_Common):
@@ -227,7 +234,7 @@ class AsyncTransport(_Common):
     async def events(
         self, call: Call[Any], last_event_id: str | None = None, deadline: float | None = None
     ) -> AsyncGenerator[Event, None]:
-        resumption = self._resumption(last_event_id, deadline)
+        resumption = Resumption(last_event_id, deadline)
         while True:
             try:
                 async with self._opened(call, resumption) as response:
@@ -237,12 +244,12 @@ class AsyncTransport(_Common):
                         yield event
                 return
             except FleetError as error:
-                if not resumption.goes_on_after(error):
+                if not self._goes_on(resumption, error):
                     return
                 await asyncio.sleep(self._pause(resumption, error))
 
     async def chunks(self, call: Call[Any]) -> AsyncIterator[bytes]:
-        async with self._opened(call, self._resumption()) as response:
+        async with self._opened(call, Resumption(None, None)) as response:
             async for chunk in response.aiter_bytes():
                 yield chunk
 
@@ -260,5 +267,5 @@ class AsyncTransport(_Common):
     async def _failures(self, call: Call[Any]) -> AsyncIterator[None]:
         try:
             yield
-        except (httpx2.TransportError, httpx2.InvalidURL) as error:
-            raise self._unreachable(call, error) from error
+        except httpx2.RequestError as error:
+            raise self._failed(call, error) from error

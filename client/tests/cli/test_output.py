@@ -8,9 +8,9 @@ import pytest
 
 from pyoco_fleet.cli import texts
 from pyoco_fleet.cli.commands.lists import run_table
-from pyoco_fleet.cli.commands.run import task_rows
 from pyoco_fleet.cli.follow import Lines
 from pyoco_fleet.cli.output import Output, printable
+from pyoco_fleet.cli.task_table import task_rows
 
 
 class Terminal(io.StringIO):

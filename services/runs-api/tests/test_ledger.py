@@ -30,6 +30,8 @@ from fleet_runs_api.ledger.documents import NewRun
 from fleet_runs_api.ledger.outbox import PutOff, Sent, TakeDue
 from fleet_runs_api.ledger.rows import Query
 from fleet_runs_api.ledger.transaction import Transaction
+from fleet_runs_api.read.lists import reads as list_reads
+from fleet_runs_api.read.lists.reads import RunFilter
 from fleet_runs_api.repair import lost_runs
 from fleet_runs_api.repair.lost_runs import Redispatch
 from fleet_testkit.filling import fill_ledger
@@ -289,6 +291,10 @@ def test_with_100000_runs_every_page_is_read_through_an_index(database: Database
             plan = explain(connection, query)
             assert "ix_outbox_due" in plan or not database.is_sqlite, plan
             assert not re.search(r"SCAN outbox(?! USING)", plan), plan
+        plan = explain(connection, reads.states_of([str(uuid.uuid4()) for _ in range(1000)], tenant_id="anonymous"))
+        assert not re.search("SCAN runs|Seq Scan", plan), plan
+        plan = explain(connection, list_reads.arrived(RunFilter("anonymous", labels=("x",)), after=99_000, size=1000))
+        assert "ix_runs_tenant" in plan or "runs_pkey" in plan, plan
         plan = explain(connection, reads.open_letters_of_all(most=100))
         assert "ix_dead_letters_age" in plan or not database.is_sqlite, plan
         assert "dead_letter_groups" not in plan, plan

@@ -67,6 +67,9 @@ async def play(service: RunsUnderTest, key: str) -> None:
         assert (await service.client.get(f"/runs/{run_id}")).status_code == 200
     for run_id in run_ids[::20]:
         assert (await service.client.get(f"/runs/{run_id}/watch", timeout=30)).status_code == 200
+    for path in ("watch?results=1", "results"):
+        answer = await service.client.post(f"/runs/{path}", json={"run_ids": run_ids}, timeout=30)
+        assert answer.text.count('"status":"COMPLETED"') == RUNS, answer.text[:500]
     unreleased = "SELECT run_id FROM runs WHERE kv_released = 0 LIMIT 1"
     await eventually(lambda: _is_empty(service, unreleased), within=60, what="KV has let go of all runs")
 

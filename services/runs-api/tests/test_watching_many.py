@@ -254,6 +254,10 @@ async def test_by_labels_a_stream_tells_also_of_runs_that_come_later(bench: Benc
         for run_id in (first, later):
             await bench.finish(run_id)
             assert told([await feed.run()]) == [(run_id, "COMPLETED")]
+    async with bench.client.stream(
+        "GET", "/runs/watch", params={"tags": label, "timeout_sec": 1}, headers={HEADER_TENANT_ID: "other"}
+    ) as answer:
+        assert [event["event"] for event in await ManyFeed(answer).until("ready")] == ["ready"]
     # It does not end by itself, because more may come.
     async with bench.watch(tags=label, timeout_sec=1) as feed:
         *_, ready = await feed.until("ready")

@@ -30,7 +30,7 @@ def explain(error: FleetError, session: Session) -> Explained:
 
 def _sentence(error: FleetError, session: Session) -> str:
     if isinstance(error, Unreachable) and not error.sent:
-        return t("error.unreachable", url=session.client.server.url)
+        return t("error.unreachable", url=session.client.server.url, reason=error.__cause__ or error.message)
     named = None if texts.is_english() else texts.problem(error.err_id)
     return f"{named}: {error.message}" if named else error.message
 
@@ -57,6 +57,10 @@ def _advice(error: FleetError, session: Session) -> str | None:
             return session.command("wheels")
         case NotFound() if "flow_name" in error.meta:
             return session.command("flows")
+        case NotFound() if "letter_id" in error.meta:
+            return session.command("dlq list")
+        case NotFound() if error.err_id is None:
+            return t("advice.address")
         case WaitTimeout():
             return session.command("list --status RUNNING,CANCELLING,PENDING")
         case Unavailable():

@@ -5,9 +5,9 @@ import time
 from collections import deque
 from typing import Any
 
-from .commands.run import task_rows, task_table
 from .output import Item, Output, colour_of, colourless, printable, rich_table
 from .session import TERMINAL
+from .task_table import task_rows, task_table
 from .texts import t
 from .times import duration
 
@@ -67,10 +67,11 @@ class LiveView:
         with self._lock:
             rows = task_rows(self._run, now=time.time() - max(0.0, self._skew if self._skew < 1 else 0.0))
             lines = list(self._lines)
-            parts: list[Any] = [self._headline(), ""]
+            parts: list[Any] = [self._headline()]
             room = 10**9 if self._has_ended else max(_FEWEST_LINES, self._console.height - _OTHER_ROWS)
             shown = _most_telling(rows, max(1, room // 2))
             if rows:
+                parts.append("")
                 parts.append(rich_table(task_table(shown)))
             if len(shown) < len(rows):
                 parts.append(Text(t("follow.more_tasks", count=len(rows) - len(shown)), style="dim"))

@@ -1,5 +1,6 @@
 """Runs a command and reports how it failed: exit code 0, 1, 130 after Ctrl-C, 2 for a run that failed."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -28,9 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         _report(
             f"{texts.problem(_INVALID_ARGUMENT)}: {error}", _INVALID_ARGUMENT, advice=example, key="error.example"
         )
-    except CommandFailed as error:
-        advice = typed(program, error.advice) if error.advice else None
-        _report(str(error), error.err_id, advice=advice)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -38,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         return 0
+    except OSError as error:
+        _report(f"{error.filename or ''}: {error.strerror}".lstrip(": "))
     return FAILED
 
 
@@ -54,6 +54,9 @@ def _run(arguments: Sequence[str], program: str) -> int:
     try:
         code: int = args.function(session)
         sys.stdout.flush()
+    except CommandFailed as error:
+        _report(str(error), error.err_id, advice=session.command(error.advice) if error.advice else None)
+        return FAILED
     except FleetError as error:
         from .failures import explain
 
@@ -81,6 +84,10 @@ def _report(
 
 def run() -> None:
     """`pyoco-client`"""
+    # What a terminal's encoding does not have must not end the command.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 

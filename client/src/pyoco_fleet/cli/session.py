@@ -41,6 +41,9 @@ class Session:
 
         given = {name: getattr(self.args, name, None) for name in ("api_key", "api_key_header", "profile")}
         chosen = server(getattr(self.args, "server", None), **given)
+        for text in (chosen.api_key or "", chosen.api_key_header):
+            if not (text.isascii() and text.isprintable()):
+                raise InvalidArgument(t("usage.key"), "list --api-key pyoco_2aeb577854de11df_…")
         return PyocoHttpClient(
             chosen.url,
             api_key=chosen.api_key,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import InvalidArgument
 from ..output import Column, Item, Table
 from ..parser import CommandParser, add_output, words_of
 from ..session import Session
@@ -52,6 +53,8 @@ def list_runs(session: Session) -> int:
     limit = args.limit
     if limit is None:
         limit = _DEFAULT_LIMIT_OF_TERMINAL if session.out.is_terminal else _DEFAULT_LIMIT
+    if limit < 1:
+        raise InvalidArgument(t("list.no_limit"), "list --limit 20")
     runs, total, there_is_more = _newest(session, filters, limit)
     note = None
     if there_is_more:
@@ -66,7 +69,6 @@ def _newest(session: Session, filters: dict[str, Any], limit: int) -> tuple[list
     cursor: str | None = ""
     total = None
     while cursor is not None and len(runs) < limit:
-        # A limit that is no number of a page is refused by the server, not here.
         page = session.client.list_runs_vnext(**filters, cursor=cursor, limit=min(limit - len(runs), _PAGE))
         runs += page["items"]
         total = page.get("total") if total is None else total

@@ -52,6 +52,7 @@ TEXTS = {
     "usage.choice": "{name} に「{value}」は使えません。",
     "usage.near": "「{near}」ではありませんか",
     "usage.known": "{known} のいずれかです",
+    "usage.key": "API key とそのヘッダ名は ASCII 文字だけです",
     "usage.moment": (
         "{option} には yesterday、2h、2026-01-31、2026-01-31T09:30 のような時刻が必要です（「{value}」は不可）"
     ),
@@ -148,6 +149,7 @@ TEXTS = {
     "list.updated_after": "この時刻より後に変化した run を、変化の早い順に",
     "list.cursor": "前のページの next_cursor",
     "list.sha256": "workflow ファイルのダイジェスト",
+    "list.no_limit": "--limit には 1 以上の数値が必要です",
     "list.more": "{total} 件中 {shown} 件。--limit N でさらに表示",
     "list.more_unknown": "最初の {shown} 件。--limit N でさらに表示",
     "list.none": "run はありません。",
@@ -337,9 +339,10 @@ TEXTS = {
     "error.request": "request {id}",
     "error.example": "  例: {line}",
     "error.advice": "  対処: {line}",
-    "error.unreachable": "稼働確認に失敗しました: {url} から応答がありません",
+    "error.unreachable": "稼働確認に失敗しました: {url} から応答がありません: {reason}",
     "advice.unreachable": "`./fleet up` で起動するか、--server URL または PYOCO_SERVER で接続先を指定する",
     "advice.unreachable_local": "`./fleet up` で起動するか、--data-dir DIR でフォルダを指定する",
+    "advice.address": "Gateway のアドレスだけを指定する（例 --server http://127.0.0.1:8000）",
     "advice.unavailable": "起動中か、一部が停止しています。少し待って再実行する",
     "advice.key": "運用者から key を受け取り `export PYOCO_API_KEY=<key>`（または --api-key）",
     "advice.key_local": "export PYOCO_API_KEY=$(./fleet admin api-key create --tenant me --scopes admin{options})",

@@ -26,6 +26,8 @@ router = new_router()
 _MOST_RUNS = 1_000
 # More do not fit into an address.
 _MOST_IN_ADDRESS = 200
+# In a sentence.
+_MOST_NAMED = 5
 
 RunId = Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")]
 RunIds = Annotated[
@@ -118,7 +120,8 @@ def _event(item: Item | None) -> bytes:
         case Told(body, event_id):
             return sse_event("run", body, event_id=None if event_id is None else str(event_id))
         case Unknown(run_ids):
-            detail = f"there are no such runs: {', '.join(run_ids)}"
+            more = f" and {len(run_ids) - _MOST_NAMED} more" if len(run_ids) > _MOST_NAMED else ""
+            detail = f"there are no such runs: {', '.join(run_ids[:_MOST_NAMED])}{more}"
             return sse_event("unknown", orjson.dumps({"run_ids": run_ids, "detail": detail}))
         case Ready(runs, ended, event_id):
             return sse_event("ready", orjson.dumps({"runs": runs, "ended": ended}), event_id=str(event_id))

@@ -12,7 +12,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from fleet_kit.http.app import new_router, sse_event
 from fleet_kit.http.bodies import read
 from fleet_kit.http.identity import MetricsReader, RunsReader, RunsWriter
-from fleet_kit.http.openapi import json_body
+from fleet_kit.http.openapi import event_stream, json_body
 from fleet_kit.http.query_parameters import Moment
 
 from ..accept.requests import CancelRun
@@ -60,7 +60,7 @@ async def cancel_run(run_id: str, request: Request, caller: RunsWriter, service:
     return json_answer(service.views.public(snapshot, with_records=False))
 
 
-@router.get("/runs/{run_id}/watch", response_class=StreamingResponse)
+@router.get("/runs/{run_id}/watch", response_class=StreamingResponse, responses=event_stream())
 async def watch_run(
     run_id: str,
     caller: RunsReader,

@@ -47,7 +47,8 @@ def shown_with_result(state: RunState, snapshot: RunSnapshot) -> bytes:
     summary = _summary(state)
     result = result_of(snapshot, partial=True)
     # The ledger may know the end, and the snapshot not.
-    body = to_json({**summary, **result, "status": state.status, "too_large": False}, inf_nan_mode="null")
+    end = {"status": state.status, "error": result["error"] or state.error, "too_large": False}
+    body = to_json({**summary, **result, **end}, inf_nan_mode="null")
     return body if len(body) <= _LARGEST_BYTES else to_json({**summary, **_TOO_LARGE}, inf_nan_mode="null")
 
 

@@ -175,8 +175,9 @@ class _Stream:
             try:
                 await self._look_for_arrivals()
                 await self.hub.ensure_following()
-                async for item in self._look():
-                    yield item
+                async with aclosing(self._look()) as looked:
+                    async for item in looked:
+                        yield item
                 if not self._ready:
                     self._ready = True
                     assert self._place is not None
