@@ -80,7 +80,7 @@ def test_a_run_whose_tag_no_worker_serves_is_a_problem(fleet: Stack) -> None:
         fleet.client.post(f"/runs/{run_id}/cancel")
     assert (code, not_ok(found)) == (1, {"queues"})
     [stuck] = found["queues"]
-    assert stuck["sentence"].startswith("tag gpu: 1 runs wait for a worker: no live worker serves tag gpu")
+    assert stuck["sentence"].startswith("tag gpu: waiting runs: 1; no live worker serves tag gpu")
     assert stuck["advice"] == f"pyoco-client list --status PENDING --tag gpu --server {fleet.url}"
 
 

@@ -52,7 +52,20 @@ COMMANDS = {command.name: command for group in GROUPS.values() for command in gr
 # Commands that the script ./fleet has under their own names; it reaches all others with `./fleet client`.
 _OF_THE_SCRIPT = {
     name: name
-    for name in ("submit", "get", "watch", "result", "why", "cancel", "rerun", "flows", "workers", "dlq", "requeue")
+    for name in (
+        "submit",
+        "get",
+        "watch",
+        "result",
+        "why",
+        "cancel",
+        "rerun",
+        "flows",
+        "workers",
+        "dlq",
+        "requeue",
+        "doctor",
+    )
 } | {"list": "runs", "logs": "logs-of"}
 
 
