@@ -16,6 +16,7 @@ from mcp_types import CallToolResult, TextContent
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.nats_server import free_port
 from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.waiting import wait_until
 
 COMMAND = Path(sys.executable).with_name("pyoco-client")
 READING = {
@@ -63,6 +64,16 @@ def ended(fleet: Fleet, run_id: str) -> str:
     return str(run["status"])
 
 
+def letter_of(fleet: Fleet, run_id: str) -> int:
+    """Letters enter the ledger a moment after their run has failed."""
+
+    def items() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = fleet.client.get("/dlq", params={"run_id": run_id}).json()["items"]
+        return found
+
+    return int(wait_until(items, what=f"the dead letter of {run_id}")[0]["id"])
+
+
 async def refusal(client: Client, tool: str, **arguments: Any) -> str:
     answer = await client.call_tool(tool, arguments)
     assert answer.is_error
@@ -92,6 +103,7 @@ async def test_it_reads_runs_logs_results_flows_workers_and_dead_letters(stack: 
     hello, failing = submit(stack.client, "hello", name="Ada"), submit(stack.client, "failing")
     waiting = submit(stack.client, "hello", tag="nobody-for-mcp")
     wait_ended(stack.client, [hello, failing])
+    letter_of(stack, failing)
     async with assistant(stack.url) as client:
         listed = await call(client, "list_runs", status=["COMPLETED"], flow="hello", limit=1)
         assert [run["flow_name"] for run in listed["runs"]] == ["hello"]
@@ -148,8 +160,8 @@ async def test_with_writes_it_submits_cancels_reruns_and_requeues(stack: Fleet) 
         assert ended(stack, waiting) == "CANCELLED"
         failing = submit(stack.client, "failing")
         wait_ended(stack.client, [failing])
-        [letter] = stack.client.get("/dlq", params={"run_id": failing}).json()["items"]
-        assert (await call(client, "requeue_dead_letters", letter_id=letter["id"]))["run_id"] == failing
+        letter_id = letter_of(stack, failing)
+        assert (await call(client, "requeue_dead_letters", letter_id=letter_id))["run_id"] == failing
         assert "all" in await refusal(client, "requeue_dead_letters")
         assert "params.nmae" in await refusal(client, "submit_run", flow="hello", params={"nmae": "Ada"})
 
