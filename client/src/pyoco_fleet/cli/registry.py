@@ -39,8 +39,12 @@ GROUPS: dict[str, tuple[Command, ...]] = {
         Command("wheel-delete", "wheels", "wheel_delete", "wheel-delete --name etl-1.0-py3-none-any.whl"),
         Command("keys", "keys", "keys", "keys create --tenant acme --expires 90d"),
         Command("metrics", "metrics", "metrics", "metrics"),
+        Command("doctor", "doctor", "doctor", "doctor"),
     ),
-    "more": (Command("completion", "completion", "completion", "completion bash"),),
+    "more": (
+        Command("mcp", "mcp", "mcp", "mcp --allow-writes"),
+        Command("completion", "completion", "completion", "completion bash"),
+    ),
 }
 
 COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
@@ -48,7 +52,20 @@ COMMANDS = {command.name: command for group in GROUPS.values() for command in gr
 # Commands that the script ./fleet has under their own names; it reaches all others with `./fleet client`.
 _OF_THE_SCRIPT = {
     name: name
-    for name in ("submit", "get", "watch", "result", "why", "cancel", "rerun", "flows", "workers", "dlq", "requeue")
+    for name in (
+        "submit",
+        "get",
+        "watch",
+        "result",
+        "why",
+        "cancel",
+        "rerun",
+        "flows",
+        "workers",
+        "dlq",
+        "requeue",
+        "doctor",
+    )
 } | {"list": "runs", "logs": "logs-of"}
 
 

@@ -1,6 +1,9 @@
 """English."""
 
+from .en_doctor import TEXTS as _OF_DOCTOR
+
 TEXTS = {
+    **_OF_DOCTOR,
     "language": "en",
     # The program and its commands.
     "help.program": "Submit, read, watch and cancel runs of a pyoco fleet.",
@@ -33,6 +36,8 @@ TEXTS = {
     "help.wheel-delete": "take a wheel out of the registry",
     "help.keys": "list, create, show and revoke API keys (scope admin)",
     "help.metrics": "print the metrics of the fleet",
+    "help.doctor": "find out what is wrong with the fleet",
+    "help.mcp": "let AI assistants read the fleet (MCP over stdio)",
     "help.completion": "print the completion for a shell",
     # Usage, and what is wrong with it.
     "usage.program": "{program} COMMAND [ARGUMENTS] [OPTIONS]",
@@ -233,6 +238,8 @@ TEXTS = {
     "keys.only_once": "The key is shown this once.",
     "keys.none": "No keys.",
     "completion.shell": "which shell",
+    "mcp.allow_writes": "also tools that submit, cancel, rerun and requeue",
+    "mcp.not_installed": "the MCP SDK is not installed: pip install 'pyoco-fleet-client[mcp]'",
     # Tables
     "table.empty": "Nothing.",
     "table.none": "(no items)",

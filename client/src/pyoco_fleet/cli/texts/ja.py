@@ -1,6 +1,9 @@
 """Japanese; the names of problems are those of the specification."""
 
+from .ja_doctor import TEXTS as _OF_DOCTOR
+
 TEXTS = {
+    **_OF_DOCTOR,
     "language": "ja",
     # The program and its commands.
     "help.program": "pyoco fleet の run を投入・参照・監視・取消します。",
@@ -33,6 +36,8 @@ TEXTS = {
     "help.wheel-delete": "wheel を登録から外す",
     "help.keys": "API key を一覧・発行・表示・失効する（scope admin）",
     "help.metrics": "fleet のメトリクスを表示する",
+    "help.doctor": "フリートの不具合を調べる",
+    "help.mcp": "AI アシスタントにフリートを読ませる (stdio の MCP)",
     "help.completion": "シェル補完を出力する",
     # Usage, and what is wrong with it.
     "usage.program": "{program} COMMAND [引数] [オプション]",
@@ -235,6 +240,8 @@ TEXTS = {
     "keys.only_once": "key が表示されるのは今回だけです。",
     "keys.none": "API key はありません。",
     "completion.shell": "シェル",
+    "mcp.allow_writes": "submit、cancel、rerun、requeue のツールも提供する",
+    "mcp.not_installed": "MCP SDK がありません: pip install 'pyoco-fleet-client[mcp]'",
     # Tables
     "table.empty": "ありません。",
     "table.none": "(no items)",
