@@ -90,7 +90,7 @@ class WireNames(BaseModel):
         return f"{self.control_subject_prefix}.{worker_id}"
 
     def handover_subject(self, worker_id: str, tag: str) -> str:
-        """The subject on which a worker is offered jobs of a tag that others declined: its permissions name the tag."""
+        """The subject on which a worker is handed declined jobs of others, one for each of its tags."""
         return f"{self.control_subject(worker_id)}.{tag}"
 
     def declined_subject(self, worker_id: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from fleet_contracts.control import Control
+from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, Control
 from fleet_contracts.job import Job
 from fleet_contracts.log_events import LogEvent
 from fleet_contracts.messages import MalformedMessage
@@ -44,7 +44,7 @@ from ..settings import WorkerSettings
 from ..sources.own_flows import OwnFlows
 from ..wheels.home import WheelHome
 from ..wheels.sync import SyncedWheels
-from .offered_jobs import OfferedJobs
+from .offered_jobs import Offer, OfferedJobs
 from .prerequisites import Prerequisites
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,7 @@ class Agent:
         self._held: dict[str, Execution] = {}
         self._working: set[asyncio.Task[None]] = set()
         self._runners_ready = asyncio.Event()
-        self._offered = OfferedJobs()
-        # How many jobs were accepted from other workers.
+        # How many jobs were accepted from other workers, or are about to come from them.
         self._taken_over = 0
         # Jobs may be pulled; not set while the worker is drained.
         self._resumed = asyncio.Event()
@@ -95,6 +94,7 @@ class Agent:
         self._pool = RunnerPool(setup, settings.slots, wheels, start=settings.runner_start)
         # A restarted worker keeps its worker id and gets another instance id.
         instance_id = uuid.uuid4().hex
+        self._offered = OfferedJobs(on_released=self._pool.changed.set)
         self._own_flows = own_flows
         self._registry = Registry(
             link,
@@ -113,6 +113,7 @@ class Agent:
             on_cancel=self._look_at,
             on_record=lambda: self._spawn(self._registry.look()),
             on_job=self._take_over,
+            handover_subjects=[settings.handover_subject(settings.worker_id, tag) for tag in settings.tags],
         )
         snapshots = Snapshots(
             link,
@@ -146,7 +147,12 @@ class Agent:
             )
             link.after_connect(self._wheels.listen)
         declining = Declining(
-            link, settings, self._pool, wheels=self._wheels, is_answered=lambda: self._catalogue.is_known
+            link,
+            settings,
+            self._pool,
+            wheels=self._wheels,
+            is_answered=lambda: self._catalogue.is_known,
+            loaded_at=lambda: self._catalogue.loaded_at,
         )
         self._declining_pace = DecliningPace()
         self._services = Services(
@@ -269,8 +275,8 @@ class Agent:
             pool.changed.clear()
             free = pool.size - self._in_hand
             ahead = pool.jobs_ahead
-            if free + ahead > 0 and (offered := self._offered.take(now=time.monotonic())) is not None:
-                self._accept(offered)
+            if free + ahead > 0 and (offer := self._offered.take()) is not None:
+                self._spawn(self._control.ask_for_job(offer.reply))
                 continue
             taken_over = self._taken_over
             try:
@@ -304,22 +310,24 @@ class Agent:
 
     @property
     def _in_hand(self) -> int:
-        """Jobs that have a runner or are to have one."""
-        return sum(execution.needs_runner for execution in self._held.values())
+        """Jobs that have a runner or are to have one, those that are about to come from other workers included."""
+        return self._offered.runners_kept + sum(execution.needs_runner for execution in self._held.values())
 
-    def _take_over(self, handed_over: Control) -> bool:
-        """Accept a job that another worker has declined, if a runner is free for it; else perhaps a little later."""
-        job, ack_subject = handed_over.job, handed_over.ack_subject
-        if job is None or ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
-            return False
-        subject, often = self._settings.work_subject(job.tag), handed_over.num_delivered or 1
-        delivery = Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often)
-        if self._in_hand >= self._pool.size + self._pool.jobs_ahead:
-            self._offered.note(delivery, until=time.monotonic() + (handed_over.offered_seconds or 0.0))
-            return False
-        self._taken_over += 1
-        self._accept(delivery)
-        return True
+    def _take_over(self, about: Control, reply: str) -> bytes | None:
+        """Answer the offer of a job that another worker has declined, or accept the job, if a runner is free."""
+        if about.ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
+            return JOB_REFUSED
+        offer = Offer.of(about, about.ack_subject, reply)
+        self._offered.forget(offer.sequence)
+        has_room = self._in_hand < self._pool.size + self._pool.jobs_ahead
+        self._taken_over += has_room
+        if (job := about.job) is None:
+            return self._offered.answer(offer, has_room=has_room)
+        if not has_room:
+            return JOB_REFUSED
+        subject, often = self._settings.work_subject(job.tag), about.num_delivered or 1
+        self._accept(Delivery.handed_over(job, subject=subject, reply=about.ack_subject, num_delivered=often))
+        return JOB_TAKEN
 
     def _accept(self, delivery: Delivery) -> None:
         try:
