@@ -1,0 +1,96 @@
+"""Hands declined jobs over to other workers, on subjects that NATS lets only workers of the job's tag listen to."""
+
+import asyncio
+import time
+from collections import deque
+
+from nats.errors import NoRespondersError
+
+from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, JOB_WANTED, Control, ControlKind
+from fleet_contracts.declined import Declined
+from fleet_contracts.job import Job
+from fleet_kit.errors import NatsUnavailable
+from fleet_kit.nats.client import NotPermitted
+
+from ..resources import Part, Resources
+
+# A worker answers at once what it can answer at once.
+_ANSWER_SECONDS = 0.5
+# A worker's record shows a run that it took this long ago at the latest.
+_RECORD_SECONDS = 0.5
+# How long a worker that did not answer comes after all others.
+_SILENT_SECONDS = 10.0
+_MOST_SILENT = 10_000
+
+
+class HandOver(Part):
+    """A worker writes the tags of its record itself, but it hears of jobs of the tags of its permissions only.
+
+    It is first told that there is a job; the job itself is sent to a worker that has room for it.
+    """
+
+    def __init__(self, shared: Resources) -> None:
+        super().__init__(shared)
+        # When each worker was handed jobs that its record may not show yet.
+        self._handed: dict[str, deque[float]] = {}
+        # Until when workers count as silent, by their id and the tag; by the monotonic clock.
+        self._silent: dict[tuple[str, str], float] = {}
+
+    def is_silent(self, worker_id: str, tag: str) -> bool:
+        """Whether the worker did not answer when it was last offered a job of the tag."""
+        return self._silent.get((worker_id, tag), 0.0) > time.monotonic()
+
+    def slots_taken(self, worker_id: str) -> int:
+        """How many jobs the worker was handed that its record may not show yet."""
+        handed = self._handed.get(worker_id)
+        if handed is None:
+            return 0
+        while handed and handed[0] < time.monotonic() - _RECORD_SECONDS:
+            handed.popleft()
+        if not handed:
+            del self._handed[worker_id]
+            return 0
+        return len(handed)
+
+    async def has_room(self, worker_id: str, asked: Declined, *, within_seconds: float = 0.0) -> bool:
+        """Whether the worker has a free runner for the job, perhaps after a while, and keeps it for a moment."""
+        offer = Control(
+            kind=ControlKind.OFFER,
+            run_id=asked.run_id,
+            ack_subject=asked.ack_subject,
+            offered_seconds=within_seconds or None,
+        )
+        seconds = within_seconds + _ANSWER_SECONDS
+        return await self._ask(worker_id, asked.tag, offer, seconds=seconds) == JOB_WANTED
+
+    async def is_taken_by(self, worker_id: str, asked: Declined, job: Job) -> bool:
+        """Whether the worker, which has room for the job, has taken it."""
+        self._handed.setdefault(worker_id, deque()).append(time.monotonic())
+        control = Control(
+            kind=ControlKind.JOB, job=job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
+        )
+        answer = await self._ask(worker_id, asked.tag, control, seconds=_ANSWER_SECONDS)
+        # Without an answer it may have the job. If not, the job is handed out again like any that nobody claims.
+        return answer is None or answer == JOB_TAKEN
+
+    async def _ask(self, worker_id: str, tag: str, control: Control, *, seconds: float) -> bytes | None:
+        """The worker's answer; None if there was none in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await self._link.request(self._settings.handover_subject(worker_id, tag), control.encode())
+        except TimeoutError:
+            # One that waits for a free runner need not answer.
+            if control.offered_seconds is None:
+                self._note_silence(worker_id, tag)
+            return None
+        except NatsUnavailable as error:
+            if isinstance(error.__cause__, NoRespondersError | NotPermitted):
+                self._note_silence(worker_id, tag)
+            return JOB_REFUSED
+        self._silent.pop((worker_id, tag), None)
+        return answer.data
+
+    def _note_silence(self, worker_id: str, tag: str) -> None:
+        if len(self._silent) >= _MOST_SILENT:
+            self._silent.clear()
+        self._silent[worker_id, tag] = time.monotonic() + _SILENT_SECONDS
