@@ -23,7 +23,7 @@ from ..ledger.rows import JobPlace, RunRow
 from ..live.catalogues import Catalogues
 from ..live.workers import FleetView
 from ..resources import Part, Resources
-from .handover import HandOver
+from .handover import DeclinedJob, HandOver, Takeovers
 from .placement import Placement
 from .queued_jobs import QueuedJobs, is_same_job
 
@@ -31,15 +31,12 @@ logger = logging.getLogger(__name__)
 
 _QUEUE_GROUP = "runs-api"
 _MOST_AT_ONCE = 64
-# How long free workers are asked for one job; the worker that has declined it waits for the answer.
-_ASKING_SECONDS = 1.0
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 1.0
 # A job that no worker keeps: at first it goes to the end of the queue at once, so that those behind it get through.
 _LONGEST_PARKED_SECONDS = 10.0
 _TIMES_KEPT = 4
-# Until after the next request, which may offer the job to another one of the first few.
-_OFFERED_SECONDS = 1.5
+# The next request may offer the job to another one of the first few.
 _MOST_OFFERED = 3
 # A worker without a catalogue may take the job by chance; after this time it is taken not to.
 _UNKNOWN_SECONDS = 10.0
@@ -67,9 +64,7 @@ class _Declining:
     # When it is asked about again; 0: it was handed over.
     back_at: float = 0.0
     why: str = ""
-    # The worker that declined the job, and its delivery, when another worker took it.
-    handed_over: tuple[str, str] | None = None
-    handing_over: asyncio.Lock = field(default_factory=asyncio.Lock)
+    takeovers: Takeovers = field(default_factory=Takeovers)
 
 
 class DeclinedJobs(Part):
@@ -170,8 +165,9 @@ class DeclinedJobs(Part):
         """`dispatch`: the latest one, if the job may be queued again."""
         now = time.monotonic()
         declining = self._remember(asked.run_id, now)
-        if declining.handed_over == (worker_id, asked.ack_subject):
-            return self._count("handed_over", _HANDED_OVER)
+        declined = DeclinedJob(asked, worker_id, job)
+        if declining.takeovers.last == declined.delivery:
+            return self._handed_over(declining)
         # Not what it has loaded since it looked: that may have the flow.
         if (loaded_at := asked.loaded_at or self._placement.loaded_at(worker_id)) is not None:
             declining.by[worker_id] = loaded_at
@@ -189,8 +185,8 @@ class DeclinedJobs(Part):
         if prospects.free and is_held:
             # Whoever gets it next may claim it only once it is given back.
             return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
-        if not is_held and await self._hand_over(asked, job, worker_id, declining, prospects.free):
-            return self._count("handed_over", _HANDED_OVER)
+        if not is_held and await self._handover.to_free(prospects.free, declined, declining.takeovers):
+            return self._handed_over(declining)
         declining.times += 1
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
         if prospects.is_unheard:
@@ -207,7 +203,8 @@ class DeclinedJobs(Part):
             if not asked.has_room and await self._queue_again(asked, declining, dispatch, why):
                 return self._count("requeued", _HANDED_OVER)
             if not is_held and (busy := prospects.busy[:_MOST_OFFERED]):
-                self._spawn(self._offer(asked, job, worker_id, declining, to=busy[declining.times % len(busy)]))
+                chosen = busy[declining.times % len(busy)]
+                self._spawn(self._handover.to_busy(chosen, declined, declining.takeovers))
             return self._later(declining, delay, why, "busy")
         wait = self._settings.flow_wait_sec
         if prospects.is_unknown:
@@ -226,6 +223,10 @@ class DeclinedJobs(Part):
         self._runs_declined.pop(asked.run_id, None)
         error = self._placement.why_nowhere(job.flow_name, job.tag, now=time.time())
         return self._count("not_found", DeclinedAnswer(decision=DeclinedDecision.NOT_FOUND, error=error))
+
+    def _handed_over(self, declining: _Declining) -> DeclinedAnswer:
+        declining.back_at = 0.0
+        return self._count("handed_over", _HANDED_OVER)
 
     def _later(self, declining: _Declining, delay: float, why: str, decision: str = "later") -> DeclinedAnswer:
         declining.back_at, declining.why = time.monotonic() + delay, why
@@ -253,40 +254,6 @@ class DeclinedJobs(Part):
         # The delivery was checked to be one of the run's job.
         await self._link.send(asked.ack_subject, b"+TERM")
         return True
-
-    # Workers -------------------------------------------------------------------------------------
-
-    async def _hand_over(
-        self, asked: Declined, job: Job, worker_id: str, declining: _Declining, free: list[str]
-    ) -> bool:
-        """Whether another worker has taken the job."""
-        until = time.monotonic() + _ASKING_SECONDS
-        for other in free:
-            if time.monotonic() > until:
-                return False
-            if await self._handover.has_room(other, asked) and await self._is_taken_by(
-                other, asked, job, worker_id, declining
-            ):
-                return True
-        return False
-
-    async def _offer(self, asked: Declined, job: Job, worker_id: str, declining: _Declining, *, to: str) -> None:
-        """Let a busy worker have the job as soon as it has a free runner."""
-        try:
-            if await self._handover.has_room(to, asked, within_seconds=_OFFERED_SECONDS):
-                await self._is_taken_by(to, asked, job, worker_id, declining)
-        except Exception:
-            logger.exception("a job could not be offered to worker %s", to)
-
-    async def _is_taken_by(
-        self, other: str, asked: Declined, job: Job, worker_id: str, declining: _Declining
-    ) -> bool:
-        delivery = (worker_id, asked.ack_subject)
-        # Several workers may have room for it.
-        async with declining.handing_over:
-            if declining.handed_over != delivery and await self._handover.is_taken_by(other, asked, job):
-                declining.handed_over, declining.back_at = delivery, 0.0
-        return declining.handed_over == delivery
 
     # Memory --------------------------------------------------------------------------------------
 

@@ -1,8 +1,10 @@
 """Hands declined jobs over to other workers, on subjects that NATS lets only workers of the job's tag listen to."""
 
 import asyncio
+import logging
 import time
 from collections import deque
+from dataclasses import dataclass, field
 
 from nats.errors import NoRespondersError
 
@@ -14,13 +16,40 @@ from fleet_kit.nats.client import NotPermitted
 
 from ..resources import Part, Resources
 
+logger = logging.getLogger(__name__)
+
 # A worker answers at once what it can answer at once.
 _ANSWER_SECONDS = 0.5
+# How long free workers are asked for one job; the worker that has declined it waits for the answer.
+_ASKING_SECONDS = 1.0
+# Until after the next request of the worker that has declined the job.
+_OFFERED_SECONDS = 1.5
 # A worker's record shows a run that it took this long ago at the latest.
 _RECORD_SECONDS = 0.5
 # How long a worker that did not answer comes after all others.
 _SILENT_SECONDS = 10.0
 _MOST_SILENT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeclinedJob:
+    asked: Declined
+    # The worker that has declined it.
+    by: str
+    job: Job
+
+    @property
+    def delivery(self) -> tuple[str, str]:
+        """Another worker that takes it over may decline the same delivery."""
+        return self.by, self.asked.ack_subject
+
+
+@dataclass(slots=True)
+class Takeovers:
+    """Which declined delivery of a run was taken over last. Several workers may have room for it; one gets it."""
+
+    last: tuple[str, str] | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class HandOver(Part):
@@ -52,7 +81,27 @@ class HandOver(Part):
             return 0
         return len(handed)
 
-    async def has_room(self, worker_id: str, asked: Declined, *, within_seconds: float = 0.0) -> bool:
+    async def to_free(self, workers: list[str], declined: DeclinedJob, takeovers: Takeovers) -> bool:
+        """Whether one of the workers has taken the job."""
+        until = time.monotonic() + _ASKING_SECONDS
+        for worker_id in workers:
+            if time.monotonic() > until:
+                break
+            if await self._has_room(worker_id, declined.asked):
+                await self._give(worker_id, declined, takeovers)
+            if takeovers.last == declined.delivery:
+                return True
+        return False
+
+    async def to_busy(self, worker_id: str, declined: DeclinedJob, takeovers: Takeovers) -> None:
+        """Let a worker have the job as soon as it has a free runner, if that is soon."""
+        try:
+            if await self._has_room(worker_id, declined.asked, within_seconds=_OFFERED_SECONDS):
+                await self._give(worker_id, declined, takeovers)
+        except Exception:
+            logger.exception("a job could not be offered to worker %s", worker_id)
+
+    async def _has_room(self, worker_id: str, asked: Declined, *, within_seconds: float = 0.0) -> bool:
         """Whether the worker has a free runner for the job, perhaps after a while, and keeps it for a moment."""
         offer = Control(
             kind=ControlKind.OFFER,
@@ -63,11 +112,17 @@ class HandOver(Part):
         seconds = within_seconds + _ANSWER_SECONDS
         return await self._ask(worker_id, asked.tag, offer, seconds=seconds) == JOB_WANTED
 
-    async def is_taken_by(self, worker_id: str, asked: Declined, job: Job) -> bool:
-        """Whether the worker, which has room for the job, has taken it."""
+    async def _give(self, worker_id: str, declined: DeclinedJob, takeovers: Takeovers) -> None:
+        """Send the job to a worker that has room for it, unless another one was faster."""
+        async with takeovers.lock:
+            if takeovers.last != declined.delivery and await self._is_taken_by(worker_id, declined):
+                takeovers.last = declined.delivery
+
+    async def _is_taken_by(self, worker_id: str, declined: DeclinedJob) -> bool:
+        asked = declined.asked
         self._handed.setdefault(worker_id, deque()).append(time.monotonic())
         control = Control(
-            kind=ControlKind.JOB, job=job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
+            kind=ControlKind.JOB, job=declined.job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
         )
         answer = await self._ask(worker_id, asked.tag, control, seconds=_ANSWER_SECONDS)
         # Without an answer it may have the job. If not, the job is handed out again like any that nobody claims.
