@@ -139,8 +139,15 @@ GOLDEN: dict[str, Message] = {
     "control": Control(kind=ControlKind.CANCEL, run_id=JOB.run_id),
     "control_offer": Control(
         kind=ControlKind.OFFER,
-        run_id=JOB.run_id,
-        ack_subject="$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.7.9.0.0",
+        offer=Declined(
+            run_id=JOB.run_id,
+            flow_name="hello",
+            tag="default",
+            ack_subject="$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.7.9.0.0",
+            num_delivered=1,
+            reason="it is offered",
+            is_wanted=True,
+        ),
         offered_seconds=1.5,
     ),
     "control_job": Control(

@@ -1,6 +1,5 @@
 """Jobs whose flow the worker does not offer: it asks before the claim, and does as it is told."""
 
-import asyncio
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +35,19 @@ LATER = DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=0.05)
 HANDED_OVER = DeclinedAnswer(decision=DeclinedDecision.HANDED_OVER)
 
 
+def offer_of(job: Job, reply: str) -> Declined:
+    """The request of another worker, as it is offered."""
+    return Declined(
+        run_id=job.run_id,
+        flow_name=job.flow_name,
+        tag=job.tag,
+        ack_subject=reply,
+        num_delivered=1,
+        reason="it is offered",
+        is_wanted=True,
+    )
+
+
 class Office:
     """Plays the part of runs-api that decides about declined jobs."""
 
@@ -56,7 +68,7 @@ class Office:
     async def _on_request(self, msg: Msg) -> None:
         self.asked.append(Declined.decode(msg.data))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if answer is not None:
+        if answer is not None and msg.reply:
             await msg.respond(answer.encode())
 
 
@@ -139,7 +151,7 @@ async def test_a_worker_without_a_free_runner_refuses_a_job(
     job = Job(run_id="another", flow_name="tiny", tag="default", submitted_at=1.0)
     subject = ack_subject(desk.settings.work_stream, desk.settings.work_durable("default"), 9, 9)
     for about in (
-        Control(kind=ControlKind.OFFER, run_id=job.run_id, ack_subject=subject),
+        Control(kind=ControlKind.OFFER, offer=offer_of(job, subject)),
         Control(kind=ControlKind.JOB, job=job, ack_subject=subject, num_delivered=1),
     ):
         answer = await desk.link.request(desk.settings.handover_subject("w1", "default"), about.encode())
@@ -162,12 +174,12 @@ async def test_a_job_that_was_offered_to_a_busy_worker_goes_before_its_queue(
     subscription = await desk.link.jetstream.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
     [msg] = await subscription.fetch(1, timeout=30)
     subject = desk.settings.handover_subject("w1", "default")
-    offer = Control(kind=ControlKind.OFFER, run_id=first.run_id, ack_subject=msg.reply, offered_seconds=30.0)
-    asking = asyncio.create_task(desk.link.request(subject, offer.encode()))
-    await desk.link.client.flush()
+    offer = Control(kind=ControlKind.OFFER, offer=offer_of(first, msg.reply), offered_seconds=30.0)
+    assert (await desk.link.request(subject, offer.encode())).data == JOB_REFUSED
+    assert office.asked == []
     (tmp_path / "go").touch()
     # It asks for the job when it has a runner for it, and keeps that for a while.
-    assert (await asking).data == JOB_WANTED
+    assert await eventually(lambda: office.asked, what="the worker wanting the job") == [offer.offer]
     job = Control(kind=ControlKind.JOB, job=first, ack_subject=msg.reply, num_delivered=1)
     assert (await desk.link.request(subject, job.encode())).data == JOB_TAKEN
     runs = [await desk.wait_ended(run_id) for run_id in (gated, first.run_id, second)]
@@ -183,7 +195,7 @@ async def test_a_runner_that_was_kept_for_a_job_that_does_not_come_is_given_to_t
     start_worker("w1")
     await eventually(lambda: desk.worker_record("w1"), what="the worker")
     subject = ack_subject(desk.settings.work_stream, desk.settings.work_durable("default"), 9, 9)
-    offer = Control(kind=ControlKind.OFFER, run_id="another", ack_subject=subject)
+    offer = Control(kind=ControlKind.OFFER, offer=offer_of(desk.job("tiny"), subject))
     answer = await desk.link.request(desk.settings.handover_subject("w1", "default"), offer.encode())
     assert answer.data == JOB_WANTED
     run = await desk.wait_ended(await desk.submit("tiny"))

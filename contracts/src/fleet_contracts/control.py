@@ -4,10 +4,11 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from .declined import Declined
 from .job import Job
 from .messages import Message, is_missing
 
-# The answer to an offer: a runner is free, and is kept for the job for a moment.
+# A runner is free, and is kept for the job for a moment.
 JOB_WANTED = b"wanted"
 JOB_TAKEN = b"taken"
 # The worker stops, is drained or has no free runner.
@@ -29,12 +30,12 @@ class ControlKind(StrEnum):
 
 class Control(Message):
     kind: ControlKind
-    # CANCEL and OFFER only.
+    # CANCEL only.
     run_id: str | None = None
-    # JOB only.
+    # JOB only: the job and its delivery.
     job: Job | None = Field(None, exclude_if=is_missing)
-    # JOB and OFFER only: the delivery of the job.
     ack_subject: str | None = Field(None, exclude_if=is_missing)
     num_delivered: int | None = Field(None, exclude_if=is_missing)
-    # OFFER only: how long a worker without a free runner may wait for one before it answers; missing: not at all.
+    # OFFER only. A worker without a free runner refuses; within this time it sends the request back when it has one.
+    offer: Declined | None = Field(None, exclude_if=is_missing)
     offered_seconds: float | None = Field(None, exclude_if=is_missing)

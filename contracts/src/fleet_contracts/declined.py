@@ -20,6 +20,8 @@ class Declined(Message):
     has_room: bool = True
     # When the worker loaded the flows that it looked into: what it loads later it may be able to execute.
     loaded_at: float | None = Field(None, exclude_if=is_missing)
+    # True of a worker that was offered this job and has room for it now: it has not declined it, but wants it.
+    is_wanted: bool | None = Field(None, exclude_if=is_missing)
 
 
 class DeclinedDecision(StrEnum):

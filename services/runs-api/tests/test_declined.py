@@ -1,6 +1,5 @@
 """Jobs that a worker declines because it does not offer their flow; the workers are played by the tests."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -84,22 +83,13 @@ class Workers:
         await eventually(is_seen, what="the service knowing the worker")
         return now
 
-    async def listen(
-        self,
-        worker_id: str,
-        answer: bytes | None,
-        *,
-        to_offer: bytes | None = JOB_WANTED,
-        free: asyncio.Event | None = None,
-    ) -> None:
-        """Answer every job that the worker is handed, and every offer, when it is `free`; None: never."""
+    async def listen(self, worker_id: str, answer: bytes | None, *, to_offer: bytes | None = JOB_WANTED) -> None:
+        """Answer every job that the worker is handed, and every offer; None: never."""
 
         async def take(msg: Msg) -> None:
             control = Control.decode(msg.data)
             is_offer = control.kind is ControlKind.OFFER
             (self.offered if is_offer else self.handed_over).append(control)
-            if is_offer and free is not None:
-                await free.wait()
             if (said := to_offer if is_offer else answer) is not None:
                 await msg.respond(said)
 
@@ -156,9 +146,8 @@ async def test_a_declined_job_is_handed_to_a_free_worker_that_offers_its_flow(wo
     answer = await workers.decline(declined)
     assert answer == DeclinedAnswer(decision=HANDED_OVER)
     # Only the one that has room is sent the job, and its params.
-    assert [(offer.run_id, offer.job, offer.offered_seconds) for offer in workers.offered] == [
-        (run_id, None, None)
-    ] * 2
+    assert [control.offer.run_id for control in workers.offered if control.offer] == [run_id, run_id]
+    assert [control.job for control in workers.offered] == [None, None]
     [taken] = workers.handed_over
     assert taken.job is not None
     assert (taken.job.run_id, taken.ack_subject, taken.num_delivered) == (run_id, declined.ack_subject, 1)
@@ -167,14 +156,14 @@ async def test_a_declined_job_is_handed_to_a_free_worker_that_offers_its_flow(wo
 
 async def test_a_job_whose_workers_are_all_busy_is_asked_about_again_soon(workers: Workers) -> None:
     await workers.announce("busy", "rare", busy=True)
-    await workers.listen("busy", None, to_offer=None)
+    await workers.listen("busy", None, to_offer=JOB_REFUSED)
     run_id = await workers.service.submit("rare")
     declined = await workers.take()
     answers = [await workers.decline(declined) for _ in range(5)]
     assert {answer.decision for answer in answers} == {LATER}
     assert [answer.retry_seconds for answer in answers] == [0.2, 0.4, 0.8, 1.0, 1.0]
     # It may ask for the job as soon as it can; until then it is not sent it.
-    await eventually(lambda: len(workers.offered) == 5, what="the offers")
+    assert len(workers.offered) == 5
     assert {control.offered_seconds for control in workers.offered} == {1.5}
     assert workers.handed_over == []
     shown = (await workers.service.client.get(f"/runs/{run_id}")).json()
@@ -183,20 +172,23 @@ async def test_a_job_whose_workers_are_all_busy_is_asked_about_again_soon(worker
 
 
 async def test_a_busy_worker_gets_the_job_when_it_has_room_for_it_and_nobody_else_does(workers: Workers) -> None:
-    free = asyncio.Event()
     for worker_id in ("busy", "also-busy"):
         await workers.announce(worker_id, "rare", busy=True)
-        await workers.listen(worker_id, JOB_TAKEN, free=free)
+        await workers.listen(worker_id, JOB_TAKEN, to_offer=JOB_REFUSED)
     await workers.service.submit("rare")
     declined = await workers.take()
     assert {(await workers.decline(declined)).decision for _ in range(2)} == {LATER}
-    await eventually(lambda: len(workers.offered) == 2, what="both offers")
-    free.set()
-    # Both want it.
-    await eventually(lambda: workers.handed_over, what="the job")
-    assert (await workers.decline(declined)).decision is HANDED_OVER
-    assert len(workers.handed_over) == 1
     assert len(workers.offered) == 2
+    # Both want it, and say so without waiting for an answer.
+    for worker_id, control in zip(("busy", "also-busy"), workers.offered, strict=True):
+        assert control.offer is not None
+        await workers.service.link.send(f"pyoco.declined.{worker_id}", control.offer.encode())
+    await eventually(lambda: workers.handed_over, what="the job")
+    answer = await eventually(
+        lambda: workers.decline(declined), until=lambda found: found.decision is not LATER, what="the hand-over"
+    )
+    assert answer.decision is HANDED_OVER
+    assert len(workers.handed_over) == 1
 
 
 async def test_a_worker_that_does_not_hear_of_jobs_of_the_tag_delays_none(workers: Workers) -> None:
@@ -380,7 +372,7 @@ async def test_a_run_whose_deliveries_were_used_up_by_those_that_decline_it_is_q
     workers: Workers,
 ) -> None:
     await workers.announce("busy", "rare", busy=True)
-    await workers.listen("busy", None, to_offer=None)
+    await workers.listen("busy", None, to_offer=JOB_REFUSED)
     run_id = await workers.service.submit("rare")
     for times in (1, 2, 3):
         declined = await workers.take(times=times)
@@ -399,7 +391,7 @@ async def test_a_run_whose_deliveries_were_used_up_by_those_that_decline_it_is_q
 async def test_a_run_that_was_interrupted_is_not_queued_again_without_end(workers: Workers) -> None:
     """Such as one that takes its worker's machine down each time: a new job would be delivered as often again."""
     await workers.announce("busy", "rare", busy=True)
-    await workers.listen("busy", None, to_offer=None)
+    await workers.listen("busy", None, to_offer=JOB_REFUSED)
     run_id = await workers.service.submit("rare")
     declined = await workers.take()
     await workers.service.claim(run_id, worker_id="busy", ack_subject=declined.ack_subject)

@@ -44,7 +44,7 @@ from ..settings import WorkerSettings
 from ..sources.own_flows import OwnFlows
 from ..wheels.home import WheelHome
 from ..wheels.sync import SyncedWheels
-from .offered_jobs import Offer, OfferedJobs
+from .offered_jobs import OfferedJobs
 from .prerequisites import Prerequisites
 
 logger = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ class Agent:
             free = pool.size - self._in_hand
             ahead = pool.jobs_ahead
             if free + ahead > 0 and (offer := self._offered.take()) is not None:
-                self._spawn(self._control.ask_for_job(offer.reply))
+                self._spawn(self._services.declining.want(offer))
                 continue
             taken_over = self._taken_over
             try:
@@ -313,20 +313,20 @@ class Agent:
         """Jobs that have a runner or are to have one, those that are about to come from other workers included."""
         return self._offered.runners_kept + sum(execution.needs_runner for execution in self._held.values())
 
-    def _take_over(self, about: Control, reply: str) -> bytes | None:
+    def _take_over(self, about: Control) -> bytes:
         """Answer the offer of a job that another worker has declined, or accept the job, if a runner is free."""
-        if about.ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
+        ack_subject = about.ack_subject if about.offer is None else about.offer.ack_subject
+        if ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
             return JOB_REFUSED
-        offer = Offer.of(about, about.ack_subject, reply)
-        self._offered.forget(offer.sequence)
+        self._offered.forget(ack_subject)
         has_room = self._in_hand < self._pool.size + self._pool.jobs_ahead
         self._taken_over += has_room
-        if (job := about.job) is None:
-            return self._offered.answer(offer, has_room=has_room)
-        if not has_room:
+        if about.offer is not None:
+            return self._offered.answer(about.offer, seconds=about.offered_seconds or 0.0, has_room=has_room)
+        if (job := about.job) is None or not has_room:
             return JOB_REFUSED
         subject, often = self._settings.work_subject(job.tag), about.num_delivered or 1
-        self._accept(Delivery.handed_over(job, subject=subject, reply=about.ack_subject, num_delivered=often))
+        self._accept(Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often))
         return JOB_TAKEN
 
     def _accept(self, delivery: Delivery) -> None:

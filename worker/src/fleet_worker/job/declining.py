@@ -183,6 +183,13 @@ class Declining:
             case DeclinedDecision.NOT_FOUND:
                 return FlowNowhere(answer.error)
 
+    async def want(self, offer: Declined) -> None:
+        """Say that there is room now for a job that was offered. If that gets lost, the job is offered again."""
+        try:
+            await self._link.send(self._settings.declined_subject(self._settings.worker_id), offer.encode())
+        except NatsUnavailable as error:
+            logger.debug("the offer of a job could not be accepted: %s", error)
+
     def _is_unheard(self, error: Exception) -> bool:
         """Whether nobody has listened for a long time; an outage of NATS, or a late answer, starts the time again."""
         if not isinstance(error.__cause__, NoRespondersError):

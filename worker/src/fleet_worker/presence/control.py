@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import nats.errors
 from nats.aio.msg import Msg
 
-from fleet_contracts.control import JOB_WANTED, Control, ControlKind
+from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.messages import MalformedMessage
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
@@ -28,8 +28,8 @@ class ControlLine:
     instance_id: str
     on_cancel: Callable[[str], None]
     on_record: Callable[[], None]
-    # Takes the message and the subject of its answer; returns the answer, None if it comes later.
-    on_job: Callable[[Control, str], bytes | None]
+    # The answer to a message about a job.
+    on_job: Callable[[Control], bytes]
     handover_subjects: Sequence[str] = ()
     is_open: bool = False
 
@@ -57,13 +57,6 @@ class ControlLine:
         found = answer.data.decode(errors="replace")
         return None if found == self.instance_id else found
 
-    async def ask_for_job(self, reply: str) -> None:
-        """Answer an offer. If that gets lost, the job is offered again."""
-        try:
-            await self.link.send(reply, JOB_WANTED)
-        except NatsUnavailable as error:
-            logger.debug("the offer of a job could not be answered: %s", error)
-
     async def _on_message(self, msg: Msg) -> None:
         try:
             control = Control.decode(msg.data)
@@ -77,8 +70,8 @@ class ControlLine:
             case ControlKind.RECORD:
                 self.on_record()
             case ControlKind.OFFER | ControlKind.JOB:
-                answer = self.on_job(control, msg.reply)
-                if answer is not None and msg.reply:
+                answer = self.on_job(control)
+                if msg.reply:
                     await self.link.send(msg.reply, answer)
             case ControlKind.CANCEL:
                 self.on_cancel(control.run_id or "")

@@ -64,6 +64,8 @@ class _Declining:
     # When it is asked about again; 0: it was handed over.
     back_at: float = 0.0
     why: str = ""
+    # The worker that has declined it last.
+    asked_by: str = ""
     takeovers: Takeovers = field(default_factory=Takeovers)
 
 
@@ -120,7 +122,8 @@ class DeclinedJobs(Part):
         try:
             asked = Declined.decode(msg.data)
             answer = await self._decide(asked, worker_id)
-            await self._link.send(msg.reply, answer.encode())
+            if msg.reply:
+                await self._link.send(msg.reply, answer.encode())
         except MalformedMessage as error:
             logger.warning("worker %s asks about a job in an unreadable way: %s", worker_id, error)
         except FleetError as error:
@@ -134,8 +137,10 @@ class DeclinedJobs(Part):
             return self._count("as_usual", _AS_USUAL)
         [row] = rows
         if not await self._is_honest(asked, worker_id, row):
+            # A job that was offered may have been queued again since then.
+            level = logging.DEBUG if asked.is_wanted else logging.WARNING
             about = {"run_id": asked.run_id, "worker_id": worker_id}
-            logger.warning("worker %s has declined a job that is not in its hands", worker_id, extra=about)
+            logger.log(level, "worker %s has declined a job that is not in its hands", worker_id, extra=about)
             return self._count("refused", _REFUSED)
         stored = await self._runs.read(asked.run_id, linearizable=True, lenient=True)
         job = Job.decode(row.job.encode())
@@ -150,6 +155,11 @@ class DeclinedJobs(Part):
         # A new job would hide how often the run of one that kills its workers was delivered.
         is_queued = run.status is RunStatus.PENDING and not run.is_held and not run.interruptions
         dispatch = row.dispatch if is_queued else None
+        if asked.is_wanted:
+            if not run.is_held:
+                declining = self._remember(asked.run_id, time.monotonic())
+                await self._handover.give(worker_id, DeclinedJob(asked, declining.asked_by, job), declining.takeovers)
+            return _HANDED_OVER
         return await self._place(asked, job, worker_id, is_held=run.is_held, dispatch=dispatch)
 
     async def _is_honest(self, asked: Declined, worker_id: str, row: RunRow) -> bool:
@@ -165,6 +175,7 @@ class DeclinedJobs(Part):
         """`dispatch`: the latest one, if the job may be queued again."""
         now = time.monotonic()
         declining = self._remember(asked.run_id, now)
+        declining.asked_by = worker_id
         declined = DeclinedJob(asked, worker_id, job)
         if declining.takeovers.last == declined.delivery:
             return self._handed_over(declining)
@@ -185,7 +196,11 @@ class DeclinedJobs(Part):
         if prospects.free and is_held:
             # Whoever gets it next may claim it only once it is given back.
             return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
-        if not is_held and await self._handover.to_free(prospects.free, declined, declining.takeovers):
+        workers, busy = prospects.free, prospects.busy[:_MOST_OFFERED]
+        # A busy worker may want the job later; not if that goes to the end of the queue.
+        if busy and (asked.has_room or dispatch is None):
+            workers = [*workers, busy[declining.times % len(busy)]]
+        if not is_held and await self._handover.offer(workers, declined, declining.takeovers):
             return self._handed_over(declining)
         declining.times += 1
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
@@ -202,9 +217,6 @@ class DeclinedJobs(Part):
             why = f"all workers of tag {job.tag} that offer the flow are busy"
             if not asked.has_room and await self._queue_again(asked, declining, dispatch, why):
                 return self._count("requeued", _HANDED_OVER)
-            if not is_held and (busy := prospects.busy[:_MOST_OFFERED]):
-                chosen = busy[declining.times % len(busy)]
-                self._spawn(self._handover.to_busy(chosen, declined, declining.takeovers))
             return self._later(declining, delay, why, "busy")
         wait = self._settings.flow_wait_sec
         if prospects.is_unknown:

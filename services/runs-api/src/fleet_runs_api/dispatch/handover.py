@@ -1,7 +1,6 @@
 """Hands declined jobs over to other workers, on subjects that NATS lets only workers of the job's tag listen to."""
 
 import asyncio
-import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,11 +15,9 @@ from fleet_kit.nats.client import NotPermitted
 
 from ..resources import Part, Resources
 
-logger = logging.getLogger(__name__)
-
 # A worker answers at once what it can answer at once.
 _ANSWER_SECONDS = 0.5
-# How long free workers are asked for one job; the worker that has declined it waits for the answer.
+# How long workers are asked for one job; the worker that has declined it waits for the answer.
 _ASKING_SECONDS = 1.0
 # Until after the next request of the worker that has declined the job.
 _OFFERED_SECONDS = 1.5
@@ -81,38 +78,27 @@ class HandOver(Part):
             return 0
         return len(handed)
 
-    async def to_free(self, workers: list[str], declined: DeclinedJob, takeovers: Takeovers) -> bool:
-        """Whether one of the workers has taken the job."""
+    async def offer(self, workers: list[str], declined: DeclinedJob, takeovers: Takeovers) -> bool:
+        """Whether one of the workers has taken the job; one that is busy may want it later."""
         until = time.monotonic() + _ASKING_SECONDS
         for worker_id in workers:
             if time.monotonic() > until:
                 break
             if await self._has_room(worker_id, declined.asked):
-                await self._give(worker_id, declined, takeovers)
+                await self.give(worker_id, declined, takeovers)
             if takeovers.last == declined.delivery:
                 return True
         return False
 
-    async def to_busy(self, worker_id: str, declined: DeclinedJob, takeovers: Takeovers) -> None:
-        """Let a worker have the job as soon as it has a free runner, if that is soon."""
-        try:
-            if await self._has_room(worker_id, declined.asked, within_seconds=_OFFERED_SECONDS):
-                await self._give(worker_id, declined, takeovers)
-        except Exception:
-            logger.exception("a job could not be offered to worker %s", worker_id)
-
-    async def _has_room(self, worker_id: str, asked: Declined, *, within_seconds: float = 0.0) -> bool:
-        """Whether the worker has a free runner for the job, perhaps after a while, and keeps it for a moment."""
-        offer = Control(
-            kind=ControlKind.OFFER,
-            run_id=asked.run_id,
-            ack_subject=asked.ack_subject,
-            offered_seconds=within_seconds or None,
+    async def _has_room(self, worker_id: str, asked: Declined) -> bool:
+        """Whether the worker has a free runner for the job, which it keeps for a moment."""
+        update = {"reason": "it is offered", "loaded_at": None, "is_wanted": True}
+        control = Control(
+            kind=ControlKind.OFFER, offer=asked.model_copy(update=update), offered_seconds=_OFFERED_SECONDS
         )
-        seconds = within_seconds + _ANSWER_SECONDS
-        return await self._ask(worker_id, asked.tag, offer, seconds=seconds) == JOB_WANTED
+        return await self._ask(worker_id, asked.tag, control) == JOB_WANTED
 
-    async def _give(self, worker_id: str, declined: DeclinedJob, takeovers: Takeovers) -> None:
+    async def give(self, worker_id: str, declined: DeclinedJob, takeovers: Takeovers) -> None:
         """Send the job to a worker that has room for it, unless another one was faster."""
         async with takeovers.lock:
             if takeovers.last != declined.delivery and await self._is_taken_by(worker_id, declined):
@@ -124,19 +110,17 @@ class HandOver(Part):
         control = Control(
             kind=ControlKind.JOB, job=declined.job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
         )
-        answer = await self._ask(worker_id, asked.tag, control, seconds=_ANSWER_SECONDS)
+        answer = await self._ask(worker_id, asked.tag, control)
         # Without an answer it may have the job. If not, the job is handed out again like any that nobody claims.
         return answer is None or answer == JOB_TAKEN
 
-    async def _ask(self, worker_id: str, tag: str, control: Control, *, seconds: float) -> bytes | None:
+    async def _ask(self, worker_id: str, tag: str, control: Control) -> bytes | None:
         """The worker's answer; None if there was none in time."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._link.request(self._settings.handover_subject(worker_id, tag), control.encode())
         except TimeoutError:
-            # One that waits for a free runner need not answer.
-            if control.offered_seconds is None:
-                self._note_silence(worker_id, tag)
+            self._note_silence(worker_id, tag)
             return None
         except NatsUnavailable as error:
             if isinstance(error.__cause__, NoRespondersError | NotPermitted):
