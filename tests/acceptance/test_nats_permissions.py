@@ -202,9 +202,9 @@ class Somebody:
 
 
 @asynccontextmanager
-async def connected(stack: Fleet, role: str) -> AsyncIterator[Somebody]:
+async def connected(stack: Fleet, role: str, *, worker_id: str = "probe") -> AsyncIterator[Somebody]:
     if role == "worker":
-        file = worker_file(stack.nats_url, "probe", ["probe"])
+        file = worker_file(stack.nats_url, worker_id, ["probe"])
     elif role == "operator":
         file = operator_file(stack.nats_url)
     else:
@@ -267,13 +267,13 @@ async def test_a_worker_that_claims_a_tag_which_its_credentials_lack_is_handed_n
         if msg.reply:
             await msg.respond(JOB_WANTED if Control.decode(msg.data).kind is ControlKind.OFFER else JOB_TAKEN)
 
-    async with connected(stack, "worker") as liar:
-        for subject in ("pyoco.control.probe", "pyoco.control.probe.probe", f"pyoco.control.probe.{tag}"):
+    async with connected(stack, "worker", worker_id="liar") as liar:
+        for subject in ("pyoco.control.liar", "pyoco.control.liar.probe", f"pyoco.control.liar.{tag}"):
             await liar.client.subscribe(subject, cb=hear)
-        await liar.wait_refused("subscription", [f"pyoco.control.probe.{tag}"])
+        await liar.wait_refused("subscription", [f"pyoco.control.liar.{tag}"])
         record = WorkerRecord(
-            worker_id="probe",
-            instance_id="probe-1",
+            worker_id="liar",
+            instance_id="liar-1",
             state=WorkerState.IDLE,
             last_seen_at=time.time(),
             last_heartbeat_at=time.time(),
@@ -282,14 +282,14 @@ async def test_a_worker_that_claims_a_tag_which_its_credentials_lack_is_handed_n
         )
         offer = FlowOffer(name="marked", source=FlowSource(kind=SourceKind.FILE, place="probes.py"))
         catalogue = WorkerCatalogue(
-            worker_id="probe",
-            instance_id="probe-1",
+            worker_id="liar",
+            instance_id="liar-1",
             tags=record.tags,
             loaded_at=time.time(),
             catalogue=Catalogue(flows=[offer]),
         )
-        await liar.client.request("$KV.pyoco_flows.probe", catalogue.encode(), timeout=30)
-        await liar.client.request("$KV.pyoco_workers.probe", record.encode(), timeout=30)
+        await liar.client.request("$KV.pyoco_flows.liar", catalogue.encode(), timeout=30)
+        await liar.client.request("$KV.pyoco_workers.liar", record.encode(), timeout=30)
 
         def runs_of_the_tag() -> list[Snapshot]:
             with WorkerProcess(stack.nats_url, tmp_path, "ignorant", tag=tag, flows_dir=empty) as ignorant:
@@ -312,7 +312,7 @@ async def test_a_worker_that_claims_a_tag_which_its_credentials_lack_is_handed_n
 
         ended = await asyncio.to_thread(runs_of_the_tag)
         stopped = record.model_copy(update={"state": WorkerState.STOPPED_GRACEFUL})
-        await liar.client.request("$KV.pyoco_workers.probe", stopped.encode(), timeout=30)
+        await liar.client.request("$KV.pyoco_workers.liar", stopped.encode(), timeout=30)
     assert {(run["status"], run["attempt"], run["worker_id"]) for run in ended} == {("COMPLETED", 1, "honest")}
     assert heard == []
 
