@@ -39,6 +39,14 @@ def test_configured_names_are_the_ones_that_are_allowed() -> None:
     assert not [subject for subject in may if "PYOCO_WORK" in subject]
 
 
+def test_a_worker_is_handed_jobs_of_its_own_tags_only() -> None:
+    hears = worker(NAMES, "w1", ["gpu", "cpu"]).answer
+    assert hears == ("pyoco.control.w1", "pyoco.control.w1.gpu", "pyoco.control.w1.cpu")
+    # A wildcard of the services for hints does not reach them.
+    reaches = {role: "pyoco.control.*.*" in permissions(NAMES).publish for role, permissions in SERVICE_ROLES.items()}
+    assert [role for role, may in reaches.items() if may] == ["runs-api"]
+
+
 @pytest.mark.parametrize("worker_id", ["", "a.b", "*", ">", "a b", 'a"', "x" * 129, "ä"])
 def test_a_worker_id_that_would_mean_more_than_one_worker_is_refused(worker_id: str) -> None:
     with pytest.raises(ValueError, match="is no worker id"):

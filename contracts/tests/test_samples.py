@@ -137,6 +137,19 @@ GOLDEN: dict[str, Message] = {
     "snapshot_with_wheels": WITH_WHEELS,
     "snapshot_cancelling": RUNNING.request_cancel(by="key1", now=1760000001.5, reason="a typo"),
     "control": Control(kind=ControlKind.CANCEL, run_id=JOB.run_id),
+    "control_offer": Control(
+        kind=ControlKind.OFFER,
+        offer=Declined(
+            run_id=JOB.run_id,
+            flow_name="hello",
+            tag="default",
+            ack_subject="$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.7.9.0.0",
+            num_delivered=1,
+            reason="it is offered",
+            is_wanted=True,
+        ),
+        offered_seconds=1.5,
+    ),
     "control_job": Control(
         kind=ControlKind.JOB,
         job=JOB,
@@ -150,6 +163,7 @@ GOLDEN: dict[str, Message] = {
         ack_subject="$JS.ACK.PYOCO_WORK.pyoco_workers_default.1.7.9.0.0",
         num_delivered=1,
         reason="flow 'hello' is not known to this worker; known flows: report",
+        loaded_at=1760000000.0,
     ),
     "declined_answer": DeclinedAnswer(
         decision=DeclinedDecision.NOT_FOUND, error="flow 'hello' is offered by no live worker of the tag default"

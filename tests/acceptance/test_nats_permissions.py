@@ -16,14 +16,18 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 from nats.js.errors import KeyNotFoundError
 
+from fleet_contracts.catalogue import Catalogue, FlowOffer, FlowSource, SourceKind, WorkerCatalogue
+from fleet_contracts.control import JOB_TAKEN, JOB_WANTED, Control, ControlKind
 from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.nats_roles import inbox_prefix
+from fleet_contracts.status import WorkerState
+from fleet_contracts.worker_record import WorkerRecord
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.log_check import REFUSED_ON_PURPOSE
 from fleet_testkit.nats_users import operator_file, worker_file
-from fleet_testkit.runs import submit, wait_ended
+from fleet_testkit.runs import Snapshot, read, submit, wait_ended
 from fleet_testkit.stack import Stack
-from fleet_testkit.waiting import eventually
+from fleet_testkit.waiting import eventually, wait_until
 from fleet_testkit.worker_process import WorkerProcess
 
 API = "$JS.API"
@@ -92,6 +96,7 @@ MAY_NOT = {
         "pyoco.events.some-run",
         "pyoco.dlq.default",
         "pyoco.control.another",
+        "pyoco.control.another.probe",
         "$O.pyoco_wheels.M.x",
         "$O.pyoco_wheels.C.x",
         "$KV.pyoco_wheel_history.x",
@@ -157,6 +162,8 @@ MAY_NOT = {
 }
 MAY_NOT_HEAR = [
     *(">", "_INBOX.>", "pyoco.>", "pyoco.work.>", "pyoco.control.>", "pyoco.control.another"),
+    # Jobs of the worker's own tag for another worker, and of another tag for itself.
+    *("pyoco.control.*.*", "pyoco.control.another.probe", "pyoco.control.probe.default"),
     "$KV.pyoco_flows.>",
     *(
         "pyoco.dlq.>",
@@ -195,9 +202,9 @@ class Somebody:
 
 
 @asynccontextmanager
-async def connected(stack: Fleet, role: str) -> AsyncIterator[Somebody]:
+async def connected(stack: Fleet, role: str, *, worker_id: str = "probe") -> AsyncIterator[Somebody]:
     if role == "worker":
-        file = worker_file(stack.nats_url, "probe", ["probe"])
+        file = worker_file(stack.nats_url, worker_id, ["probe"])
     elif role == "operator":
         file = operator_file(stack.nats_url)
     else:
@@ -244,6 +251,70 @@ async def test_nobody_may_listen_to_others(stack: Fleet, role: str) -> None:
         for subject in subjects:
             await somebody.client.subscribe(subject, cb=ignore)
         await somebody.wait_refused("subscription", subjects)
+
+
+async def test_a_worker_that_claims_a_tag_which_its_credentials_lack_is_handed_no_job_of_it(
+    stack: Fleet, flows_dir: Path, tmp_path: Path, marks: Path
+) -> None:
+    """Its record is its own, so it may name any tag there; and its catalogue names the flow."""
+    tag = "not-the-probes"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    heard: list[Msg] = []
+
+    async def hear(msg: Msg) -> None:
+        heard.append(msg)
+        if msg.reply:
+            await msg.respond(JOB_WANTED if Control.decode(msg.data).kind is ControlKind.OFFER else JOB_TAKEN)
+
+    async with connected(stack, "worker", worker_id="liar") as liar:
+        for subject in ("pyoco.control.liar", "pyoco.control.liar.probe", f"pyoco.control.liar.{tag}"):
+            await liar.client.subscribe(subject, cb=hear)
+        await liar.wait_refused("subscription", [f"pyoco.control.liar.{tag}"])
+        record = WorkerRecord(
+            worker_id="liar",
+            instance_id="liar-1",
+            state=WorkerState.IDLE,
+            last_seen_at=time.time(),
+            last_heartbeat_at=time.time(),
+            tags=["probe", tag],
+            slots=1000,
+        )
+        offer = FlowOffer(name="marked", source=FlowSource(kind=SourceKind.FILE, place="probes.py"))
+        catalogue = WorkerCatalogue(
+            worker_id="liar",
+            instance_id="liar-1",
+            tags=record.tags,
+            loaded_at=time.time(),
+            catalogue=Catalogue(flows=[offer]),
+        )
+        await liar.client.request("$KV.pyoco_flows.liar", catalogue.encode(), timeout=30)
+        await liar.client.request("$KV.pyoco_workers.liar", record.encode(), timeout=30)
+
+        def runs_of_the_tag() -> list[Snapshot]:
+            with WorkerProcess(stack.nats_url, tmp_path, "ignorant", tag=tag, flows_dir=empty) as ignorant:
+                ignorant.wait_registered(stack.client)
+                run_ids = [submit(stack.client, "marked", tag=tag, marks=str(marks), label=tag) for _ in range(3)]
+
+                def are_unheard() -> bool:
+                    return all("answers" in str(read(stack.client, each)["waiting_detail"]) for each in run_ids)
+
+                # The ignorant one has declined them, and runs-api has looked for another worker.
+                wait_until(lambda: heard or are_unheard(), what="the reason of the waiting")
+                assert heard == []
+                with WorkerProcess(stack.nats_url, tmp_path, "honest", tag=tag, flows_dir=flows_dir) as honest:
+                    honest.wait_registered(stack.client)
+                    since = time.time()
+                    ended = wait_ended(stack.client, run_ids, within=20)
+            assert max(run["start_time"] for run in ended) - since < 5.0
+            assert marks.read_text().split() == [tag] * 3
+            return ended
+
+        ended = await asyncio.to_thread(runs_of_the_tag)
+        stopped = record.model_copy(update={"state": WorkerState.STOPPED_GRACEFUL})
+        await liar.client.request("$KV.pyoco_workers.liar", stopped.encode(), timeout=30)
+    assert {(run["status"], run["attempt"], run["worker_id"]) for run in ended} == {("COMPLETED", 1, "honest")}
+    assert heard == []
 
 
 async def test_a_worker_cannot_have_an_answer_sent_where_it_may_not_write(stack: Fleet) -> None:

@@ -1,5 +1,6 @@
 """Jobs whose flow the worker does not offer: it asks before the claim, and does as it is told."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -8,7 +9,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from fleet_contracts.catalogue import WorkerCatalogue
-from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, Control, ControlKind
+from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, JOB_WANTED, Control, ControlKind
 from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.job import Job
 from fleet_contracts.names import ack_subject
@@ -34,6 +35,19 @@ LATER = DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=0.05)
 HANDED_OVER = DeclinedAnswer(decision=DeclinedDecision.HANDED_OVER)
 
 
+def offer_of(job: Job, reply: str) -> Declined:
+    """The request of another worker, as it is offered."""
+    return Declined(
+        run_id=job.run_id,
+        flow_name=job.flow_name,
+        tag=job.tag,
+        ack_subject=reply,
+        num_delivered=1,
+        reason="it is offered",
+        is_wanted=True,
+    )
+
+
 class Office:
     """Plays the part of runs-api that decides about declined jobs."""
 
@@ -54,7 +68,7 @@ class Office:
     async def _on_request(self, msg: Msg) -> None:
         self.asked.append(Declined.decode(msg.data))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if answer is not None:
+        if answer is not None and msg.reply:
             await msg.respond(answer.encode())
 
 
@@ -119,7 +133,8 @@ async def test_a_job_that_is_handed_over_is_executed_and_answered_by_the_other_w
     [asked] = office.asked
     job = Job(run_id=run_id, flow_name="rare", tag="default", submitted_at=1.0)
     control = Control(kind=ControlKind.JOB, job=job, ack_subject=asked.ack_subject, num_delivered=1)
-    answer = await desk.link.request(desk.settings.control_subject("w2"), control.encode())
+    # It hears of jobs of its tags.
+    answer = await desk.link.request(desk.settings.handover_subject("w2", "cpu"), control.encode())
     assert answer.data == JOB_TAKEN
     run = await desk.wait_ended(run_id)
     assert (run.status, run.attempt, run.worker_id) == (RunStatus.COMPLETED, 1, "w2")
@@ -135,9 +150,12 @@ async def test_a_worker_without_a_free_runner_refuses_a_job(
     await desk.wait_running(run_id)
     job = Job(run_id="another", flow_name="tiny", tag="default", submitted_at=1.0)
     subject = ack_subject(desk.settings.work_stream, desk.settings.work_durable("default"), 9, 9)
-    control = Control(kind=ControlKind.JOB, job=job, ack_subject=subject, num_delivered=1)
-    answer = await desk.link.request(desk.settings.control_subject("w1"), control.encode())
-    assert answer.data == JOB_REFUSED
+    for about in (
+        Control(kind=ControlKind.OFFER, offer=offer_of(job, subject)),
+        Control(kind=ControlKind.JOB, job=job, ack_subject=subject, num_delivered=1),
+    ):
+        answer = await desk.link.request(desk.settings.handover_subject("w1", "default"), about.encode())
+        assert answer.data == JOB_REFUSED
     (tmp_path / "go").touch()
     await desk.wait_ended(run_id)
 
@@ -155,15 +173,57 @@ async def test_a_job_that_was_offered_to_a_busy_worker_goes_before_its_queue(
     second = await desk.submit("tiny")
     subscription = await desk.link.jetstream.pull_subscribe_bind("pyoco_workers_default", "PYOCO_WORK")
     [msg] = await subscription.fetch(1, timeout=30)
-    control = Control(kind=ControlKind.JOB, job=first, ack_subject=msg.reply, num_delivered=1, offered_seconds=30.0)
-    answer = await desk.link.request(desk.settings.control_subject("w1"), control.encode())
-    assert answer.data == JOB_REFUSED
+    subject = desk.settings.handover_subject("w1", "default")
+    offer = Control(kind=ControlKind.OFFER, offer=offer_of(first, msg.reply), offered_seconds=30.0)
+    assert (await desk.link.request(subject, offer.encode())).data == JOB_REFUSED
+    assert office.asked == []
     (tmp_path / "go").touch()
+    # It asks for the job when it has a runner for it, and keeps that for a while.
+    assert await eventually(lambda: office.asked, what="the worker wanting the job") == [offer.offer]
+    job = Control(kind=ControlKind.JOB, job=first, ack_subject=msg.reply, num_delivered=1)
+    assert (await desk.link.request(subject, job.encode())).data == JOB_TAKEN
     runs = [await desk.wait_ended(run_id) for run_id in (gated, first.run_id, second)]
     assert [run.attempt for run in runs] == [1, 1, 1]
     times = [run.start_time or 0.0 for run in runs]
     assert times == sorted(times)
     await desk.wait_queue_empty()
+
+
+async def test_a_runner_that_was_kept_for_a_job_that_does_not_come_is_given_to_the_queue(
+    desk: Desk, office: Office, start_worker: StartWorker
+) -> None:
+    start_worker("w1")
+    await eventually(lambda: desk.worker_record("w1"), what="the worker")
+    subject = ack_subject(desk.settings.work_stream, desk.settings.work_durable("default"), 9, 9)
+    offer = Control(kind=ControlKind.OFFER, offer=offer_of(desk.job("tiny"), subject))
+    answer = await desk.link.request(desk.settings.handover_subject("w1", "default"), offer.encode())
+    assert answer.data == JOB_WANTED
+    run = await desk.wait_ended(await desk.submit("tiny"))
+    assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
+
+
+async def test_a_question_names_the_state_of_the_flows_that_it_comes_from(
+    desk: Desk, office: Office, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    """So that runs-api does not pass over the worker once it has loaded the flow."""
+    flows = tmp_path / "flows"
+    flows.mkdir()
+    office.answers = [LATER]
+    worker = start_worker("w1", flows_dir=str(flows))
+    run_id = await desk.submit("rare")
+    await eventually(lambda: office.asked, what="the request")
+    before = await office.catalogue()
+    (flows / "rare.py").write_text(
+        "from pyoco import Flow, task\n\n@task\ndef work(): return 1\n\nf = Flow('rare') >> work"
+    )
+    worker.process.send_signal(signal.SIGHUP)
+    run = await desk.wait_ended(run_id)
+    assert run.status is RunStatus.COMPLETED
+    after = await office.catalogue()
+    assert before is not None
+    assert after is not None
+    assert after.loaded_at > before.loaded_at
+    assert {asked.loaded_at for asked in office.asked} == {before.loaded_at}
 
 
 async def test_a_run_whose_flow_only_the_runner_finds_missing_is_handed_back_and_declined(

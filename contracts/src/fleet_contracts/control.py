@@ -4,11 +4,14 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from .declined import Declined
 from .job import Job
 from .messages import Message, is_missing
 
+# A runner is free, and is kept for the job for a moment.
+JOB_WANTED = b"wanted"
 JOB_TAKEN = b"taken"
-# The worker stops, is drained or has no free runner. In the last case it may take the job later, if that is allowed.
+# The worker stops, is drained or has no free runner.
 JOB_REFUSED = b"refused"
 
 
@@ -17,7 +20,9 @@ class ControlKind(StrEnum):
     CANCEL = "cancel"
     # Read the worker's registry record: an operator has changed it.
     RECORD = "record"
-    # Take this job over from a worker that does not offer its flow; the answer is JOB_TAKEN or JOB_REFUSED.
+    # A worker that does not offer the flow has this job to hand over; the answer is JOB_WANTED or JOB_REFUSED.
+    OFFER = "offer"
+    # Take this job over; the answer is JOB_TAKEN or JOB_REFUSED.
     JOB = "job"
     # A liveness check; the answer is the instance id.
     PING = "ping"
@@ -31,5 +36,6 @@ class Control(Message):
     job: Job | None = Field(None, exclude_if=is_missing)
     ack_subject: str | None = Field(None, exclude_if=is_missing)
     num_delivered: int | None = Field(None, exclude_if=is_missing)
-    # How long a worker without a free runner may still take the job when it has one.
+    # OFFER only. A worker without a free runner refuses; within this time it sends the request back when it has one.
+    offer: Declined | None = Field(None, exclude_if=is_missing)
     offered_seconds: float | None = Field(None, exclude_if=is_missing)

@@ -2,7 +2,9 @@
 
 from enum import StrEnum
 
-from .messages import Message
+from pydantic import Field
+
+from .messages import Message, is_missing
 
 
 class Declined(Message):
@@ -16,6 +18,10 @@ class Declined(Message):
     reason: str
     # Whether it keeps the job when told to ask later; else the job is to go to the end of the queue.
     has_room: bool = True
+    # When the worker loaded the flows that it looked into: what it loads later it may be able to execute.
+    loaded_at: float | None = Field(None, exclude_if=is_missing)
+    # True of a worker that was offered this job and has room for it now: it has not declined it, but wants it.
+    is_wanted: bool | None = Field(None, exclude_if=is_missing)
 
 
 class DeclinedDecision(StrEnum):

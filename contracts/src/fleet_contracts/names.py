@@ -89,6 +89,10 @@ class WireNames(BaseModel):
         """The subject of a worker's control messages: core NATS, not stored, so they are hints only."""
         return f"{self.control_subject_prefix}.{worker_id}"
 
+    def handover_subject(self, worker_id: str, tag: str) -> str:
+        """The subject on which a worker is handed declined jobs of others, one for each of its tags."""
+        return f"{self.control_subject(worker_id)}.{tag}"
+
     def declined_subject(self, worker_id: str) -> str:
         """The subject on which a worker asks what becomes of a job whose flow it does not offer (core NATS)."""
         return f"{self.declined_subject_prefix}.{worker_id}"

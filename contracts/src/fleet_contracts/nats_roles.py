@@ -52,6 +52,7 @@ def runs_api(names: WireNames) -> Permissions:
             names.work_subject("*"),
             names.dlq_subject("*"),
             names.control_subject("*"),
+            names.handover_subject("*", "*"),
             kv_subject(names.runs_kv_bucket, "*"),
             # Deletes the catalogues of workers that are gone.
             kv_subject(names.flows_kv_bucket, "*"),
@@ -119,6 +120,7 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
     """
     if not _WORKER_ID.fullmatch(worker_id):
         raise ValueError(f"{worker_id!r} is no worker id: use letters, digits, - and _, 128 at most")
+    tags = _checked(tags)
     work = names.work_stream
     record = kv_subject(names.workers_kv_bucket, worker_id)
     snapshots = kv_subject(names.runs_kv_bucket, "*")
@@ -138,7 +140,7 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
             f"{_API}.DIRECT.GET.{wheels}.>",
             *(
                 subject
-                for tag in _checked(tags)
+                for tag in tags
                 for subject in (
                     names.dlq_subject(tag),
                     f"{_API}.CONSUMER.INFO.{work}.{names.work_durable(tag)}",
@@ -149,7 +151,8 @@ def worker(names: WireNames, worker_id: str, tags: Iterable[str]) -> Permissions
         ),
         # Receives every change of a wheel, and fetches those that concern it.
         subscribe=(object_metas_subject(names.wheel_object_store_bucket),),
-        answer=(names.control_subject(worker_id),),
+        # A worker may name any tag in its record; jobs that others declined reach it by those of this list only.
+        answer=(names.control_subject(worker_id), *(names.handover_subject(worker_id, tag) for tag in tags)),
     )
 
 

@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 
 from fleet_contracts.catalogue import BrokenSource, Catalogue, FlowOffer, FlowSource, SourceKind, WorkerCatalogue
-from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, Control
+from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, JOB_WANTED, Control, ControlKind
 from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.status import RunStatus, WorkerState
 from fleet_contracts.worker_record import WorkerRecord
@@ -32,6 +32,8 @@ class Workers:
     def __init__(self, service: RunsUnderTest, jobs: JetStreamContext.PullSubscription) -> None:
         self.service = service
         self._jobs = jobs
+        # What the workers were sent: offers of jobs, and jobs.
+        self.offered: list[Control] = []
         self.handed_over: list[Control] = []
 
     async def announce(
@@ -44,7 +46,9 @@ class Workers:
         is_open: bool = False,
         broken: list[BrokenSource] | None = None,
         has_catalogue: bool = True,
-    ) -> None:
+        slots: int = 1,
+    ) -> float:
+        """When its flows were loaded."""
         now = time.time()
         record = WorkerRecord(
             worker_id=worker_id,
@@ -55,6 +59,7 @@ class Workers:
             tags=[tag],
             current_run_ids=["another"] if busy else [],
             draining=draining,
+            slots=slots,
         )
         source = FlowSource(kind=SourceKind.FILE, place="flows.py")
         offered = Catalogue(
@@ -76,16 +81,19 @@ class Workers:
             return (known is not None and known.loaded_at == now) or not has_catalogue
 
         await eventually(is_seen, what="the service knowing the worker")
+        return now
 
-    async def listen(self, worker_id: str, answer: bytes | None) -> None:
-        """Answer every job that the worker is handed; None: never."""
+    async def listen(self, worker_id: str, answer: bytes | None, *, to_offer: bytes | None = JOB_WANTED) -> None:
+        """Answer every job that the worker is handed, and every offer; None: never."""
 
         async def take(msg: Msg) -> None:
-            self.handed_over.append(Control.decode(msg.data))
-            if answer is not None:
-                await msg.respond(answer)
+            control = Control.decode(msg.data)
+            is_offer = control.kind is ControlKind.OFFER
+            (self.offered if is_offer else self.handed_over).append(control)
+            if (said := to_offer if is_offer else answer) is not None:
+                await msg.respond(said)
 
-        await self.service.link.client.subscribe(f"pyoco.control.{worker_id}", cb=take)
+        await self.service.link.client.subscribe(f"pyoco.control.{worker_id}.default", cb=take)
 
     async def take(self, *, times: int = 1) -> Declined:
         [msg] = await self._jobs.fetch(1, timeout=30)
@@ -131,15 +139,16 @@ async def test_a_declined_job_is_handed_to_a_free_worker_that_offers_its_flow(wo
     await workers.announce("drained", "rare", draining=True)
     await workers.announce("full", "rare")
     await workers.announce("any", is_open=True)
-    await workers.listen("full", JOB_REFUSED)
+    await workers.listen("full", None, to_offer=JOB_REFUSED)
     await workers.listen("any", JOB_TAKEN)
     run_id = await workers.service.submit("rare")
     declined = await workers.take()
     answer = await workers.decline(declined)
     assert answer == DeclinedAnswer(decision=HANDED_OVER)
-    refused, taken = workers.handed_over
-    assert refused == taken
-    assert taken.offered_seconds is None
+    # Only the one that has room is sent the job, and its params.
+    assert [control.offer.run_id for control in workers.offered if control.offer] == [run_id, run_id]
+    assert [control.job for control in workers.offered] == [None, None]
+    [taken] = workers.handed_over
     assert taken.job is not None
     assert (taken.job.run_id, taken.ack_subject, taken.num_delivered) == (run_id, declined.ack_subject, 1)
     assert (await workers.service.snapshot(run_id)).attempt == 0
@@ -147,28 +156,88 @@ async def test_a_declined_job_is_handed_to_a_free_worker_that_offers_its_flow(wo
 
 async def test_a_job_whose_workers_are_all_busy_is_asked_about_again_soon(workers: Workers) -> None:
     await workers.announce("busy", "rare", busy=True)
-    await workers.listen("busy", JOB_REFUSED)
+    await workers.listen("busy", None, to_offer=JOB_REFUSED)
     run_id = await workers.service.submit("rare")
     declined = await workers.take()
     answers = [await workers.decline(declined) for _ in range(5)]
     assert {answer.decision for answer in answers} == {LATER}
     assert [answer.retry_seconds for answer in answers] == [0.2, 0.4, 0.8, 1.0, 1.0]
-    # It may take the job itself as soon as it can.
-    assert {control.offered_seconds for control in workers.handed_over} == {1.5}
+    # It may ask for the job as soon as it can; until then it is not sent it.
+    assert len(workers.offered) == 5
+    assert {control.offered_seconds for control in workers.offered} == {1.5}
+    assert workers.handed_over == []
     shown = (await workers.service.client.get(f"/runs/{run_id}")).json()
     assert shown["waiting_reason"] == "flow"
     assert shown["waiting_detail"] == "all workers of tag default that offer the flow are busy"
 
 
+async def test_a_busy_worker_gets_the_job_when_it_has_room_for_it_and_nobody_else_does(workers: Workers) -> None:
+    for worker_id in ("busy", "also-busy"):
+        await workers.announce(worker_id, "rare", busy=True)
+        await workers.listen(worker_id, JOB_TAKEN, to_offer=JOB_REFUSED)
+    await workers.service.submit("rare")
+    declined = await workers.take()
+    assert {(await workers.decline(declined)).decision for _ in range(2)} == {LATER}
+    assert len(workers.offered) == 2
+    # Both want it, and say so without waiting for an answer.
+    for worker_id, control in zip(("busy", "also-busy"), workers.offered, strict=True):
+        assert control.offer is not None
+        await workers.service.link.send(f"pyoco.declined.{worker_id}", control.offer.encode())
+    await eventually(lambda: workers.handed_over, what="the job")
+    answer = await eventually(
+        lambda: workers.decline(declined), until=lambda found: found.decision is not LATER, what="the hand-over"
+    )
+    assert answer.decision is HANDED_OVER
+    assert len(workers.handed_over) == 1
+
+
+async def test_a_worker_that_does_not_hear_of_jobs_of_the_tag_delays_none(workers: Workers) -> None:
+    """Such as one that names a tag which its permissions do not have; or one whose process stands still."""
+    await workers.announce("liar", "rare", slots=1000)
+    await workers.announce("frozen", "rare", slots=100)
+    await workers.announce("rich", "rare", slots=10)
+    await workers.listen("frozen", None, to_offer=None)
+    await workers.listen("rich", JOB_TAKEN)
+    first, second = [await workers.service.submit("rare") for _ in range(2)]
+    for run_id in (first, second):
+        declined = await workers.take()
+        assert declined.run_id == run_id
+        begun = time.monotonic()
+        assert (await workers.decline(declined)).decision is HANDED_OVER
+        assert time.monotonic() - begun < 2.0
+    # The second time they come after the one that has answered.
+    assert len(workers.offered) == 3
+    assert [control.job.run_id for control in workers.handed_over if control.job] == [first, second]
+
+
+async def test_a_job_whose_workers_do_not_answer_goes_to_the_queue_and_does_not_fail(workers: Workers) -> None:
+    """They may be of a version that does not listen there, and take it by chance."""
+    await workers.announce("older", "rare")
+    run_id = await workers.service.submit("rare")
+    begun = time.monotonic()
+    while time.monotonic() < begun + 2 * FLOW_WAIT_SECONDS:
+        declined = await workers.take()
+        assert declined.run_id == run_id
+        answers = [(await workers.decline(declined)).decision for _ in range(4)]
+        assert answers == [LATER, LATER, LATER, HANDED_OVER]
+    declined = await workers.take()
+    shown = await workers.service.listed(run_id)
+    assert shown["status"] == "PENDING"
+    # One that listens again is handed the job at once.
+    await workers.listen("older", JOB_TAKEN)
+    assert (await workers.decline(declined)).decision is HANDED_OVER
+    assert len(workers.handed_over) == 1
+
+
 async def test_a_job_that_no_worker_has_room_for_goes_to_the_end_of_the_queue(workers: Workers) -> None:
     await workers.announce("busy", "rare", busy=True)
-    await workers.listen("busy", JOB_REFUSED)
+    await workers.listen("busy", None)
     first, second = [await workers.service.submit("rare") for _ in range(2)]
     declined = (await workers.take()).model_copy(update={"has_room": False})
     assert declined.run_id == first
     assert await workers.decline(declined) == DeclinedAnswer(decision=HANDED_OVER)
     assert [(await workers.take()).run_id for _ in range(2)] == [second, first]
-    assert workers.handed_over == []
+    assert workers.offered == []
     assert (await workers.service.client.get(f"/runs/{first}/attempts")).json()["decisions"] == []
 
 
@@ -218,6 +287,17 @@ async def test_a_worker_that_has_declined_a_run_is_not_handed_it_before_it_has_l
     assert (await workers.decline(declined, worker_id="any")).decision is LATER
     assert (await workers.decline(declined)).decision is LATER
     await workers.announce("any", is_open=True)
+    assert (await workers.decline(declined)).decision is HANDED_OVER
+
+
+async def test_a_question_that_a_reload_has_overtaken_does_not_exclude_the_worker(workers: Workers) -> None:
+    looked_into = await workers.announce("any", "common")
+    await workers.service.submit("rare")
+    declined = await workers.take()
+    await workers.announce("any", "rare")
+    await workers.listen("any", JOB_TAKEN)
+    of_older = declined.model_copy(update={"loaded_at": looked_into})
+    assert (await workers.decline(of_older, worker_id="any")).decision is LATER
     assert (await workers.decline(declined)).decision is HANDED_OVER
 
 
@@ -292,6 +372,7 @@ async def test_a_run_whose_deliveries_were_used_up_by_those_that_decline_it_is_q
     workers: Workers,
 ) -> None:
     await workers.announce("busy", "rare", busy=True)
+    await workers.listen("busy", None, to_offer=JOB_REFUSED)
     run_id = await workers.service.submit("rare")
     for times in (1, 2, 3):
         declined = await workers.take(times=times)
@@ -310,6 +391,7 @@ async def test_a_run_whose_deliveries_were_used_up_by_those_that_decline_it_is_q
 async def test_a_run_that_was_interrupted_is_not_queued_again_without_end(workers: Workers) -> None:
     """Such as one that takes its worker's machine down each time: a new job would be delivered as often again."""
     await workers.announce("busy", "rare", busy=True)
+    await workers.listen("busy", None, to_offer=JOB_REFUSED)
     run_id = await workers.service.submit("rare")
     declined = await workers.take()
     await workers.service.claim(run_id, worker_id="busy", ack_subject=declined.ack_subject)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fleet_contracts.control import Control
+from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, Control
 from fleet_contracts.log_events import LogEvent
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
@@ -64,8 +64,7 @@ class Agent:
         self._stop_now = asyncio.Event()
         self._stopped_by: signal.Signals | NotOurs | None = None
         self._runners_ready = asyncio.Event()
-        self._offered = OfferedJobs()
-        # How many jobs were accepted from other workers.
+        # How many jobs were accepted from other workers, or are about to come from them.
         self._taken_over = 0
         # Jobs may be pulled; not set while the worker is drained.
         self._resumed = asyncio.Event()
@@ -85,6 +84,7 @@ class Agent:
         self._pool = RunnerPool(setup, settings.slots, wheels, start=settings.runner_start)
         # A restarted worker keeps its worker id and gets another instance id.
         instance_id = uuid.uuid4().hex
+        self._offered = OfferedJobs(on_released=self._pool.changed.set)
         self._own_flows = own_flows
         self._registry = Registry(
             link,
@@ -103,6 +103,7 @@ class Agent:
             on_cancel=lambda run_id: self._jobs.look_at(run_id),
             on_record=lambda: self._jobs.spawn(self._registry.look()),
             on_job=self._take_over,
+            handover_subjects=[settings.handover_subject(settings.worker_id, tag) for tag in settings.tags],
         )
         snapshots = Snapshots(
             link,
@@ -133,8 +134,13 @@ class Agent:
                 link, settings, wheel_home, self._pool, on_state=self._registry.wheels_synced, stopping=self._stopping
             )
             link.after_connect(self._wheels.listen)
-        declining = Declining(
-            link, settings, self._pool, wheels=self._wheels, is_answered=lambda: self._catalogue.is_known
+        declining = self._declining = Declining(
+            link,
+            settings,
+            self._pool,
+            wheels=self._wheels,
+            is_answered=lambda: self._catalogue.is_known,
+            loaded_at=lambda: self._catalogue.loaded_at,
         )
         services = Services(
             link, settings, claims, declining, self._pool, self._registry, runs_dir, metrics, self._wheels
@@ -256,10 +262,10 @@ class Agent:
                 await asyncio.sleep(pause)
                 continue
             pool.changed.clear()
-            free = pool.size - self._jobs.count_with_runner
+            free = pool.size - self._in_hand
             ahead = pool.jobs_ahead
-            if free + ahead > 0 and (offered := self._offered.take(now=time.monotonic())) is not None:
-                self._jobs.accept(offered)
+            if free + ahead > 0 and (offer := self._offered.take()) is not None:
+                self._jobs.spawn(self._declining.want(offer))
                 continue
             taken_over = self._taken_over
             try:
@@ -285,25 +291,32 @@ class Agent:
             room = len(deliveries)
             if self._taken_over != taken_over:
                 # Jobs of other workers have come while this waited.
-                room = max(pool.size + ahead - self._jobs.count_with_runner, 0)
+                room = max(pool.size + ahead - self._in_hand, 0)
             for delivery in deliveries[:room]:
                 self._jobs.accept(delivery)
             for delivery in deliveries[room:]:
                 self._jobs.refuse(delivery)
 
-    def _take_over(self, handed_over: Control) -> bool:
-        """Accept a job that another worker has declined, if a runner is free for it; else perhaps a little later."""
-        job, ack_subject = handed_over.job, handed_over.ack_subject
-        if job is None or ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
-            return False
-        subject, often = self._settings.work_subject(job.tag), handed_over.num_delivered or 1
-        delivery = Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often)
-        if self._jobs.count_with_runner >= self._pool.size + self._pool.jobs_ahead:
-            self._offered.note(delivery, until=time.monotonic() + (handed_over.offered_seconds or 0.0))
-            return False
-        self._taken_over += 1
-        self._jobs.accept(delivery)
-        return True
+    @property
+    def _in_hand(self) -> int:
+        """Jobs that have a runner or are to have one, those that are about to come from other workers included."""
+        return self._offered.runners_kept + self._jobs.count_with_runner
+
+    def _take_over(self, about: Control) -> bytes:
+        """Answer the offer of a job that another worker has declined, or accept the job, if a runner is free."""
+        ack_subject = about.ack_subject if about.offer is None else about.offer.ack_subject
+        if ack_subject is None or self._stopping.is_set() or not self._resumed.is_set():
+            return JOB_REFUSED
+        self._offered.forget(ack_subject)
+        has_room = self._in_hand < self._pool.size + self._pool.jobs_ahead
+        self._taken_over += has_room
+        if about.offer is not None:
+            return self._offered.answer(about.offer, seconds=about.offered_seconds or 0.0, has_room=has_room)
+        if (job := about.job) is None or not has_room:
+            return JOB_REFUSED
+        subject, often = self._settings.work_subject(job.tag), about.num_delivered or 1
+        self._jobs.accept(Delivery.handed_over(job, subject=subject, reply=ack_subject, num_delivered=often))
+        return JOB_TAKEN
 
     async def _keep_runs_alive(self) -> None:
         while True:

@@ -59,15 +59,21 @@ class Declining:
         *,
         wheels: SyncedWheels | None = None,
         is_answered: Callable[[], bool] = lambda: False,
+        loaded_at: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`is_answered`: whether runs-api knows of catalogues. One of an earlier version, or a peer's, does not."""
+        """`is_answered`: whether runs-api knows of catalogues. One of an earlier version, or a peer's, does not.
+
+        `loaded_at`: when the flows of the present catalogue were loaded.
+        """
         self._link = link
         self._settings = settings
         self._pool = pool
         self._wheels = wheels
         self._is_answered = is_answered
+        self._loaded_at = loaded_at
         self._catalogue: Catalogue | None = None
         self._names: frozenset[str] = frozenset()
+        self._names_loaded_at: float | None = None
         # Flows that a runner did not find: until when they count as missing (monotonic clock), and what it said.
         self._missing: dict[str, tuple[float, str]] = {}
         self._kept = 0
@@ -79,7 +85,7 @@ class Declining:
         """Whether the flow may be here, according to the catalogue and to what runners have not found."""
         if self._pool.catalogue is not self._catalogue:
             self._catalogue = self._pool.catalogue
-            self._names = frozenset(self._pool.flows)
+            self._names, self._names_loaded_at = frozenset(self._pool.flows), self._loaded_at()
             self._missing.clear()
         if flow_name not in self._names and not self._catalogue.is_open:
             return False
@@ -157,6 +163,7 @@ class Declining:
             reason=self.why_missing(job.flow_name)
             or f"flow {job.flow_name!r} is not known to this worker; known flows: {known}",
             has_room=is_kept or self.has_room,
+            loaded_at=self._names_loaded_at,
         )
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -175,6 +182,13 @@ class Declining:
                 return DeclinedJob(max(answer.retry_seconds, 0.0))
             case DeclinedDecision.NOT_FOUND:
                 return FlowNowhere(answer.error)
+
+    async def want(self, offer: Declined) -> None:
+        """Say that there is room now for a job that was offered. If that gets lost, the job is offered again."""
+        try:
+            await self._link.send(self._settings.declined_subject(self._settings.worker_id), offer.encode())
+        except NatsUnavailable as error:
+            logger.debug("the offer of a job could not be accepted: %s", error)
 
     def _is_unheard(self, error: Exception) -> bool:
         """Whether nobody has listened for a long time; an outage of NATS, or a late answer, starts the time again."""

@@ -39,13 +39,11 @@ class PublishedCatalogue:
     async def publish(self) -> None:
         """Write it, changed or not: the bucket may have been made anew. After a failure `keep` tries again."""
         catalogue, reload_error = self._pool.catalogue, self._pool.reload_error
-        if catalogue is not self._loaded:
-            self._loaded, self._loaded_at = catalogue, time.time()
         value = WorkerCatalogue(
             worker_id=self._settings.worker_id,
             instance_id=self._instance_id,
             tags=self._settings.tags,
-            loaded_at=self._loaded_at,
+            loaded_at=self.loaded_at,
             catalogue=catalogue,
             reload_error=reload_error,
         )
@@ -57,6 +55,13 @@ class PublishedCatalogue:
         else:
             self._published = (catalogue, reload_error)
             self.is_known = True
+
+    @property
+    def loaded_at(self) -> float:
+        """When the flows were loaded that the runners have now, in unix seconds."""
+        if self._pool.catalogue is not self._loaded:
+            self._loaded, self._loaded_at = self._pool.catalogue, time.time()
+        return self._loaded_at
 
     async def publish_missing(self) -> None:
         if not self._is_up_to_date:

@@ -1,13 +1,13 @@
-"""The control subject of a worker: hints that must not wait, and pings that show whether it is alive."""
+"""The control subjects of a worker: hints that must not wait, jobs of others, pings that show whether it is alive."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import nats.errors
 from nats.aio.msg import Msg
 
-from fleet_contracts.control import JOB_REFUSED, JOB_TAKEN, Control, ControlKind
+from fleet_contracts.control import Control, ControlKind
 from fleet_contracts.messages import MalformedMessage
 from fleet_kit.errors import NatsUnavailable
 from fleet_kit.nats.link import NatsLink
@@ -17,9 +17,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ControlLine:
-    """A message is a hint to read the snapshot or the record, which hold the actual state; or it brings a job.
+    """A message is a hint to read the snapshot or the record, which hold the actual state; or it is about a job.
 
-    A job whose message is lost is delivered again, as any that no worker has claimed.
+    Jobs come on a subject for each tag: NATS lets a worker hear those of the tags that its permissions name. A job
+    whose message is lost is delivered again, as any that no worker has claimed.
     """
 
     link: NatsLink
@@ -27,13 +28,15 @@ class ControlLine:
     instance_id: str
     on_cancel: Callable[[str], None]
     on_record: Callable[[], None]
-    # Whether the job that the message brings is taken.
-    on_job: Callable[[Control], bool]
+    # The answer to a message about a job.
+    on_job: Callable[[Control], bytes]
+    handover_subjects: Sequence[str] = ()
     is_open: bool = False
 
     async def open(self) -> None:
-        """Subscribe, once: the NATS client renews the subscription after a reconnect."""
-        await self.link.client.subscribe(self.subject, cb=self._on_message)
+        """Subscribe, once: the NATS client renews the subscriptions after a reconnect."""
+        for subject in (self.subject, *self.handover_subjects):
+            await self.link.client.subscribe(subject, cb=self._on_message)
         self.is_open = True
 
     async def find_other_instance(self) -> str | None:
@@ -66,9 +69,9 @@ class ControlLine:
                     await self.link.send(msg.reply, self.instance_id.encode())
             case ControlKind.RECORD:
                 self.on_record()
-            case ControlKind.JOB:
-                taken = self.on_job(control)
+            case ControlKind.OFFER | ControlKind.JOB:
+                answer = self.on_job(control)
                 if msg.reply:
-                    await self.link.send(msg.reply, JOB_TAKEN if taken else JOB_REFUSED)
+                    await self.link.send(msg.reply, answer)
             case ControlKind.CANCEL:
                 self.on_cancel(control.run_id or "")

@@ -3,20 +3,18 @@
 import asyncio
 import logging
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from fleet_contracts.control import JOB_REFUSED, Control, ControlKind
 from fleet_contracts.declined import Declined, DeclinedAnswer, DeclinedDecision
 from fleet_contracts.job import Job
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.status import RunStatus
-from fleet_contracts.worker_record import WorkerRecord
-from fleet_kit.errors import FleetError, NatsUnavailable
+from fleet_kit.errors import FleetError
 from fleet_kit.logs.rate_limit import RateLimitedLog
 
 from ..ledger import outbox, reads
@@ -25,23 +23,21 @@ from ..ledger.rows import JobPlace, RunRow
 from ..live.catalogues import Catalogues
 from ..live.workers import FleetView
 from ..resources import Part, Resources
-from .placement import Loaded, Placement, Prospects
+from .handover import DeclinedJob, HandOver, Takeovers
+from .placement import Placement
 from .queued_jobs import QueuedJobs, is_same_job
 
 logger = logging.getLogger(__name__)
 
 _QUEUE_GROUP = "runs-api"
 _MOST_AT_ONCE = 64
-_MOST_TRIED = 3
-_TAKE_SECONDS = 0.5
-# A worker's record shows a run that it took this long ago at the latest.
-_RECORD_SECONDS = 0.5
 _FIRST_DELAY_SECONDS = 0.2
 _LONGEST_DELAY_SECONDS = 1.0
 # A job that no worker keeps: at first it goes to the end of the queue at once, so that those behind it get through.
 _LONGEST_PARKED_SECONDS = 10.0
-# Until after the next request.
-_OFFERED_SECONDS = 1.5
+_TIMES_KEPT = 4
+# The next request may offer the job to another one of the first few.
+_MOST_OFFERED = 3
 # A worker without a catalogue may take the job by chance; after this time it is taken not to.
 _UNKNOWN_SECONDS = 10.0
 # What is remembered of a run that nobody declines any more.
@@ -57,7 +53,8 @@ _REFUSED = DeclinedAnswer(decision=DeclinedDecision.LATER, retry_seconds=_LONGES
 class _Declining:
     """A run whose job was declined; all times by the monotonic clock."""
 
-    by: set[Loaded] = field(default_factory=set)
+    # Who has declined it, and when each of them had loaded the flows that it looked into.
+    by: dict[str, float] = field(default_factory=dict)
     times: int = 0
     # How often its job was put at the end of the queue.
     requeued: int = 0
@@ -67,6 +64,9 @@ class _Declining:
     # When it is asked about again; 0: it was handed over.
     back_at: float = 0.0
     why: str = ""
+    # The worker that has declined it last.
+    asked_by: str = ""
+    takeovers: Takeovers = field(default_factory=Takeovers)
 
 
 class DeclinedJobs(Part):
@@ -86,11 +86,10 @@ class DeclinedJobs(Part):
         self._jobs = jobs
         self._workers = workers
         self._placement = Placement(workers, catalogues)
+        self._handover = HandOver(shared)
         self._subscription: Subscription | None = None
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
         self._runs_declined: OrderedDict[str, _Declining] = OrderedDict()
-        # When each worker was handed jobs that its record may not show yet.
-        self._handed: dict[str, deque[float]] = {}
         self._failures = RateLimitedLog()
 
     async def listen(self) -> None:
@@ -123,7 +122,8 @@ class DeclinedJobs(Part):
         try:
             asked = Declined.decode(msg.data)
             answer = await self._decide(asked, worker_id)
-            await self._link.send(msg.reply, answer.encode())
+            if msg.reply:
+                await self._link.send(msg.reply, answer.encode())
         except MalformedMessage as error:
             logger.warning("worker %s asks about a job in an unreadable way: %s", worker_id, error)
         except FleetError as error:
@@ -137,8 +137,10 @@ class DeclinedJobs(Part):
             return self._count("as_usual", _AS_USUAL)
         [row] = rows
         if not await self._is_honest(asked, worker_id, row):
+            # A job that was offered may have been queued again since then.
+            level = logging.DEBUG if asked.is_wanted else logging.WARNING
             about = {"run_id": asked.run_id, "worker_id": worker_id}
-            logger.warning("worker %s has declined a job that is not in its hands", worker_id, extra=about)
+            logger.log(level, "worker %s has declined a job that is not in its hands", worker_id, extra=about)
             return self._count("refused", _REFUSED)
         stored = await self._runs.read(asked.run_id, linearizable=True, lenient=True)
         job = Job.decode(row.job.encode())
@@ -153,6 +155,11 @@ class DeclinedJobs(Part):
         # A new job would hide how often the run of one that kills its workers was delivered.
         is_queued = run.status is RunStatus.PENDING and not run.is_held and not run.interruptions
         dispatch = row.dispatch if is_queued else None
+        if asked.is_wanted:
+            if not run.is_held:
+                declining = self._remember(asked.run_id, time.monotonic())
+                await self._handover.give(worker_id, DeclinedJob(asked, declining.asked_by, job), declining.takeovers)
+            return _HANDED_OVER
         return await self._place(asked, job, worker_id, is_held=run.is_held, dispatch=dispatch)
 
     async def _is_honest(self, asked: Declined, worker_id: str, row: RunRow) -> bool:
@@ -168,14 +175,20 @@ class DeclinedJobs(Part):
         """`dispatch`: the latest one, if the job may be queued again."""
         now = time.monotonic()
         declining = self._remember(asked.run_id, now)
-        if (loaded := self._placement.loaded_by(worker_id)) is not None:
-            declining.by.add(loaded)
+        declining.asked_by = worker_id
+        declined = DeclinedJob(asked, worker_id, job)
+        if declining.takeovers.last == declined.delivery:
+            return self._handed_over(declining)
+        # Not what it has loaded since it looked: that may have the flow.
+        if (loaded_at := asked.loaded_at or self._placement.loaded_at(worker_id)) is not None:
+            declining.by[worker_id] = loaded_at
         prospects = self._placement.prospects(
             job.flow_name,
             job.tag,
             asking=worker_id,
             declined_by=declining.by,
-            slots_taken=self._slots_taken,
+            slots_taken=self._handover.slots_taken,
+            is_silent=lambda worker_id: self._handover.is_silent(worker_id, job.tag),
             now=time.time(),
         )
         if prospects.is_offered:
@@ -183,11 +196,23 @@ class DeclinedJobs(Part):
         if prospects.free and is_held:
             # Whoever gets it next may claim it only once it is given back.
             return self._later(declining, 0.0, f"a free worker of tag {job.tag} is about to get it")
-        if not is_held and await self._hand_over(asked, job, prospects, may_offer=asked.has_room or dispatch is None):
-            declining.back_at = 0.0
-            return self._count("handed_over", _HANDED_OVER)
+        workers, busy = prospects.free, prospects.busy[:_MOST_OFFERED]
+        # A busy worker may want the job later; not if that goes to the end of the queue.
+        if busy and (asked.has_room or dispatch is None):
+            workers = [*workers, busy[declining.times % len(busy)]]
+        if not is_held and await self._handover.offer(workers, declined, declining.takeovers):
+            return self._handed_over(declining)
         declining.times += 1
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(declining.times - 1, 10), _LONGEST_DELAY_SECONDS)
+        if prospects.is_unheard:
+            why = f"no worker of tag {job.tag} that offers the flow answers"
+            # They can take the job from the queue only, so it is there from time to time.
+            is_wanted, longest = True, _LONGEST_PARKED_SECONDS
+            if asked.has_room:
+                is_wanted, longest = declining.times % _TIMES_KEPT == 0, 0.0
+            if is_wanted and await self._queue_again(asked, declining, dispatch, why, longest=longest):
+                return self._count("requeued", _HANDED_OVER)
+            return self._later(declining, delay, why)
         if prospects.is_offered:
             why = f"all workers of tag {job.tag} that offer the flow are busy"
             if not asked.has_room and await self._queue_again(asked, declining, dispatch, why):
@@ -210,6 +235,10 @@ class DeclinedJobs(Part):
         self._runs_declined.pop(asked.run_id, None)
         error = self._placement.why_nowhere(job.flow_name, job.tag, now=time.time())
         return self._count("not_found", DeclinedAnswer(decision=DeclinedDecision.NOT_FOUND, error=error))
+
+    def _handed_over(self, declining: _Declining) -> DeclinedAnswer:
+        declining.back_at = 0.0
+        return self._count("handed_over", _HANDED_OVER)
 
     def _later(self, declining: _Declining, delay: float, why: str, decision: str = "later") -> DeclinedAnswer:
         declining.back_at, declining.why = time.monotonic() + delay, why
@@ -237,47 +266,6 @@ class DeclinedJobs(Part):
         # The delivery was checked to be one of the run's job.
         await self._link.send(asked.ack_subject, b"+TERM")
         return True
-
-    # Workers -------------------------------------------------------------------------------------
-
-    async def _hand_over(self, asked: Declined, job: Job, prospects: Prospects, *, may_offer: bool) -> bool:
-        """Whether another worker has taken the job. Without a free one, a busy one may take it as soon as it can."""
-        control = Control(
-            kind=ControlKind.JOB, job=job, ack_subject=asked.ack_subject, num_delivered=asked.num_delivered
-        )
-        for record in prospects.free[:_MOST_TRIED]:
-            self._handed.setdefault(record.worker_id, deque()).append(time.monotonic())
-            if await self._is_taken_by(record, control):
-                return True
-        if may_offer and prospects.busy and not prospects.free:
-            # One only: two that took it would be in each other's way.
-            offer = control.model_copy(update={"offered_seconds": _OFFERED_SECONDS})
-            return await self._is_taken_by(prospects.busy[0], offer)
-        return False
-
-    async def _is_taken_by(self, record: WorkerRecord, control: Control) -> bool:
-        try:
-            async with asyncio.timeout(_TAKE_SECONDS):
-                subject = self._settings.control_subject(record.worker_id)
-                answer = await self._link.request(subject, control.encode())
-        except TimeoutError:
-            # It may have the job. If it has not, the job is handed out again like any that nobody claims.
-            return True
-        except NatsUnavailable:
-            return False  # it does not listen
-        return answer.data != JOB_REFUSED
-
-    def _slots_taken(self, worker_id: str) -> int:
-        """How many jobs the worker was handed that its record may not show yet."""
-        handed = self._handed.get(worker_id)
-        if handed is None:
-            return 0
-        while handed and handed[0] < time.monotonic() - _RECORD_SECONDS:
-            handed.popleft()
-        if not handed:
-            del self._handed[worker_id]
-            return 0
-        return len(handed)
 
     # Memory --------------------------------------------------------------------------------------
 

@@ -1,11 +1,10 @@
 """Which live workers of a tag may execute a flow, and why none does."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from fleet_contracts.catalogue import BrokenSource, WorkerCatalogue
-from fleet_contracts.worker_record import WorkerRecord
 
 from ..live.catalogues import Catalogues
 from ..live.workers import FleetView
@@ -14,18 +13,17 @@ _MOST_NAMES = 50
 _MOST_BROKEN = 3
 _LONGEST_MESSAGE = 300
 
-# A worker and the time at which it loaded its flows: what it cannot run it may be able to run after a reload.
-Loaded = tuple[str, float]
-
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    # Workers that may execute the flow and have a free runner, the one with the most of them first.
-    free: list[WorkerRecord]
-    # Those that have none, the one with the fewest runs for its slots first.
-    busy: list[WorkerRecord]
+    # Workers that may execute the flow and have a free runner, the one with the most of them first, silent ones last.
+    free: list[str]
+    # Those that have none, the one with the fewest runs for its slots first, without silent ones.
+    busy: list[str]
     # A live worker may execute the flow; perhaps it is drained.
     is_offered: bool
+    # All of those are silent: by the tags of its record each of them may have the job, but it does not hear of it.
+    is_unheard: bool
     # Some worker has published no catalogue, such as a peer's.
     is_unknown: bool
 
@@ -35,10 +33,11 @@ class Placement:
     workers: FleetView
     catalogues: Catalogues
 
-    def loaded_by(self, worker_id: str) -> Loaded | None:
+    def loaded_at(self, worker_id: str) -> float | None:
+        """When the worker loaded its flows, according to its catalogue."""
         record = self.workers.worker(worker_id)
         catalogue = None if record is None else self.catalogues.of_worker(record)
-        return None if catalogue is None else (worker_id, catalogue.loaded_at)
+        return None if catalogue is None else catalogue.loaded_at
 
     def prospects(
         self,
@@ -46,14 +45,19 @@ class Placement:
         tag: str,
         *,
         asking: str,
-        declined_by: Container[Loaded],
+        declined_by: Mapping[str, float],
         slots_taken: Callable[[str], int],
+        is_silent: Callable[[str], bool],
         now: float,
     ) -> Prospects:
-        """What workers other than the asking one can do. `slots_taken`: those that a record does not show yet."""
+        """What workers other than the asking one can do.
+
+        `declined_by`: workers that cannot run it with the flows that they loaded at that time; a reload may bring it.
+        `slots_taken`: those that a record does not show yet. `is_silent`: whether the worker has not answered lately.
+        """
         offering = {offer.worker.worker_id for offer in self.catalogues.offers(flow_name, tag=tag, now=now)}
-        found: list[tuple[bool, int, WorkerRecord]] = []
-        is_offered = is_unknown = False
+        found: list[tuple[bool, bool, int, str]] = []
+        is_offered = is_heard = is_unknown = False
         for record in self.workers.serving(tag, now=now):
             if record.worker_id == asking:
                 continue
@@ -61,18 +65,19 @@ class Placement:
                 is_unknown = is_unknown or not record.draining
                 continue
             is_listed = record.worker_id in offering
-            has_declined = (record.worker_id, catalogue.loaded_at) in declined_by
+            has_declined = declined_by.get(record.worker_id) == catalogue.loaded_at
             if has_declined or not (is_listed or _is_incomplete(catalogue)):
                 continue
-            is_offered = True
+            is_offered, is_heard_of = True, not is_silent(record.worker_id)
+            is_heard = is_heard or is_heard_of
             slots = record.slots - len(record.current_run_ids) - slots_taken(record.worker_id)
             if not record.draining:
-                found.append((is_listed, slots, record))
+                found.append((is_heard_of, is_listed, slots, record.worker_id))
         # Workers whose catalogue lists the flow before those that may know it.
-        found.sort(key=lambda each: each[:2], reverse=True)
-        free = [record for _, slots, record in found if slots > 0]
-        busy = [record for _, slots, record in found if slots <= 0]
-        return Prospects(free, busy, is_offered, is_unknown)
+        found.sort(key=lambda each: each[:3], reverse=True)
+        free = [worker_id for *_, slots, worker_id in found if slots > 0]
+        busy = [worker_id for is_heard_of, _, slots, worker_id in found if slots <= 0 and is_heard_of]
+        return Prospects(free, busy, is_offered, is_offered and not is_heard, is_unknown)
 
     def is_divided(self, flow_name: str, tag: str, *, now: float) -> bool:
         """Whether live workers of the tag offer the flow and others do not, so that jobs are declined."""
