@@ -29,7 +29,6 @@ from fleet_testkit.wheels import build_wheel, upload_of
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
 
-
 # An answer over HTTP, a line of a log, or what a command or process says on stderr.
 Evidence = httpx.Response | dict[str, Any] | str
 
