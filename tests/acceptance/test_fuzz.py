@@ -14,6 +14,8 @@ from fleet_testkit.fleet import Fleet
 from fleet_testkit.routes import applications
 from fleet_testkit.runs import submit, wait_ended
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from schemathesis import Case
 

@@ -19,6 +19,8 @@ from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel, upload_of
 
+pytestmark = pytest.mark.long
+
 # Not even at DEBUG.
 SECRET = f"secret-{CANARY}"
 

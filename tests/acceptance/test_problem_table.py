@@ -30,6 +30,8 @@ from fleet_testkit.wheels import build_wheel, upload_of
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 SOURCES = [file for pattern in ("*/src/**/*.py", "services/*/src/**/*.py") for file in ROOT.glob(pattern)]
 

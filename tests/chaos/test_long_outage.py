@@ -15,6 +15,8 @@ from fleet_testkit.runs import submit, wait_ended, wait_status
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 # As good as three minutes: requests give up after 5 s, connects after 2 s, pulls after 5 s, and a connection is tried
 # again every quarter of a second, so by now more often than the 60 times after which the library would give up by
 # default. Nobody counts beyond that.

@@ -14,7 +14,6 @@ import psycopg
 import pytest
 
 from .containers.compose import why_no_engine
-from .long_tests import long_first
 from .nats_cluster import NatsCluster
 from .nats_server import NatsPool, NatsServer
 from .small_disk import CannotMount, SmallDisk, small_disk
@@ -55,7 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     config.addinivalue_line("markers", "own_nats: stops, kills, pauses or wipes its NATS, and so has one of its own")
     config.addinivalue_line("markers", "alone: needs the machine for itself; run after all others, one by one")
-    config.addinivalue_line("markers", "long: takes most of a minute; begins before all others of its step")
+    config.addinivalue_line(
+        "markers", "long: takes twenty seconds or more; its file begins before all others of its step"
+    )
     config.addinivalue_line("markers", "embedded_only(reason): about the embedded stack; not run against containers")
     config.addinivalue_line("markers", "also_composed(reason): containers may change it; run against them each time")
     if config.getoption("fleet") == "composed" and (reason := why_no_engine()) is not None:
@@ -66,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long tests first. With `--fleet composed`, keep tests of containers and the acceptance tests for them."""
     if config.getoption("fleet") != "composed":
-        items[:] = long_first(items)
+        items.sort(key=lambda item: item.get_closest_marker("long") is None)
         return
     of_containers = [item for item in items if item.path.parent.name == "containers"]
     others = [item for item in items if item.path.parent.name != "containers"]

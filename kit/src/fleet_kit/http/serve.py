@@ -77,8 +77,8 @@ def run_service(component: str, settings_class: type[S], build: Callable[[S], Se
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
     )
-    # What is loaded now stays until the end. Exempt from collection it costs nothing meanwhile, and a service stops with
-    # 0.1 to 0.3 s less of CPU time.
+    # What is loaded now stays until the end. Exempt from collection it costs nothing meanwhile, and a service stops
+    # with 0.1 to 0.3 s less of CPU time.
     gc.freeze()
     try:
         _Server(config).run()
