@@ -53,7 +53,7 @@ def _module(name: str, *arguments: str) -> list[str]:
 def _side_by_side(*arguments: str, per_core: int) -> list[str]:
     """Run test files in parallel, long ones first, and each in one process, which starts its stacks once."""
     processes = str(per_core * (os.cpu_count() or 1))
-    by_file = ("--dist", "loadfile", "--no-loadscopereorder")
+    by_file = ("--dist", "loadfile", "--no-loadscope-reorder")
     return _module("pytest", "-n", processes, *by_file, "-m", "not alone", *arguments)
 
 
