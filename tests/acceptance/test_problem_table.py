@@ -8,6 +8,7 @@ import sysconfig
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -320,11 +321,17 @@ def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
         )
     try:
         wait_until(lambda: problem.err_id in errors.read_text(), within=30, what="a word about the log")
-        wait_until(socket.exists, within=30, what="auth listening")
         with httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://auth", timeout=30
         ) as client:
-            assert client.get("/health").status_code == httpx.codes.OK
+
+            def is_healthy() -> bool:
+                # The socket is there a moment before somebody listens.
+                with suppress(httpx.ConnectError):
+                    return client.get("/health").status_code == httpx.codes.OK
+                return False
+
+            wait_until(is_healthy, within=30, what="auth answering")
     finally:
         auth.terminate()
         auth.wait(timeout=30)
