@@ -24,7 +24,7 @@ INSIDE = {"/ready", "/verify", "/fleet/metrics"}
 OF_RUNS_API = {"/health", "/metrics"}
 # More examples, for a search of an hour; otherwise the examples are the same at every start.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
-# So many tests share the operations, so that several processes can have them.
+# So many tests share the operations: each has a time limit of its own.
 SHARES = 8
 
 
