@@ -18,7 +18,7 @@ from fleet_testkit.nats_cluster import NatsCluster, linked
 from fleet_testkit.nats_server import NatsServer
 from fleet_testkit.waiting import eventually
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.long]
 
 NAMES = WireNames()
 

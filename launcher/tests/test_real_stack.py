@@ -4,11 +4,14 @@ import socket
 from pathlib import Path
 
 import httpx
+import pytest
 
 from fleet_testkit.nats_server import NatsServer, free_port
 from fleet_testkit.permissions import open_to_others
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
+
+pytestmark = pytest.mark.long
 
 TOO_MUCH = str(10**15)
 

@@ -15,6 +15,8 @@ from fleet_testkit.waiting import wait_until
 
 from .conftest import StandinServer
 
+pytestmark = pytest.mark.long
+
 TWO_PARTS = [{"name": "first"}, {"name": "second"}]
 
 

@@ -15,6 +15,8 @@ from fleet_testkit.waiting import wait_until
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
 
+pytestmark = pytest.mark.long
+
 _FLOW = """
 import time
 from pathlib import Path

@@ -13,6 +13,8 @@ from fleet_testkit.api_keys import issue_key
 from fleet_testkit.fleet import Fleet
 from fleet_testkit.runs import submit, wait_ended
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from schemathesis import Case
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 ANY_TIME = {400, 404, 405}
 # More examples, for a search of an hour; otherwise the examples are the same at every start.
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "10"))
-# So many tests share the operations, so that several processes can have them.
+# So many tests share the operations: each has a time limit of its own.
 SHARES = 8
 
 

@@ -13,6 +13,8 @@ from fleet_testkit.fleet import Fleet, MakesFleets
 from fleet_testkit.runs import read, submit
 from fleet_testkit.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 MOST_SECONDS_TO_BITE = 3.0
 
 

@@ -19,6 +19,8 @@ from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel, upload_of
 
+pytestmark = pytest.mark.long
+
 # Not even at DEBUG.
 SECRET = f"secret-{CANARY}"
 
@@ -29,6 +31,7 @@ def talkative(tmp_path_factory: pytest.TempPathFactory, flows_dir: Path) -> Iter
     env = {
         "PYOCO_LOG_LEVEL": "DEBUG",
         "PYOCO_ACK_PROGRESS_INTERVAL_SEC": "0.2",
+        "PYOCO_FLOW_WAIT_SEC": "0.5",
         "PYOCO_WHEEL_SYNC_ENABLED": "1",
         "PYOCO_AUTH_PEPPER": SECRET,
         "PYOCO_CURSOR_SECRET": SECRET,

@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from fleet_contracts.names import WireNames
 from fleet_testkit.log_check import REFUSED_ON_PURPOSE
 from fleet_testkit.nats_resources import make_all
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.programs import Program
 from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
@@ -39,23 +38,19 @@ def runs_on(stack: Stack, tag: str) -> str:
 
 
 @contextmanager
-def running(command: list[str], log: Path, **env: str) -> Iterator["subprocess.Popen[bytes]"]:
+def running(command: list[str], log: Path) -> Iterator[None]:
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env={**os.environ, "PYOCO_LOAD_DOTENV": "0", **env}, stdout=output, stderr=output
-        )
+        program = Program(command, env={**os.environ, "PYOCO_LOAD_DOTENV": "0"}, stdout=output, stderr=output)
     try:
-        yield process
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == 0, log.read_text()
+        yield
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(timeout=30) == 0, log.read_text()
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        program.kill()
 
 
 def test_one_more_worker_is_one_command(stack: Stack, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fleet_launcher", "worker", "--data-dir", str(stack.data_dir), "--slots", "1"]
+    command = ["fleet_launcher.cli:main", "worker", "--data-dir", str(stack.data_dir), "--slots", "1"]
     with (
         running([*command, "--tags", "more"], tmp_path / "one.log"),
         running([*command, "--tags", "more,most"], tmp_path / "two.log"),
@@ -87,7 +82,7 @@ def test_a_worker_elsewhere_needs_only_its_file(stack: Stack, tmp_path: Path, fl
     again = stack.run("worker-credentials", "--worker-id", far, "--tags", "far", "--out", str(seed))
     assert (again.returncode, "exists already" in again.stderr) == (1, True)
 
-    worker = str(Path(sys.executable).parent / "pyoco-worker")
+    worker = "fleet_worker.cli:main"
     common = ["--nats-url", stack.nats_url, "--nkey-file", str(seed), "--worker-id", far, "--slots", "1"]
     log = tmp_path / "far.log"
     with running([worker, *common, "--tags", "far", "--flows-dir", "examples"], log):

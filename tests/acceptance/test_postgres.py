@@ -12,6 +12,8 @@ from fleet_testkit.runs import submit, wait_ended
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.embedded_only("its ledger is SQLite otherwise; in containers it is always PostgreSQL")
 def test_a_stack_on_postgresql_works_and_goes_on_after_its_service_was_killed(

@@ -7,6 +7,7 @@ import sysconfig
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from fleet_testkit.waiting import wait_until
 from fleet_testkit.wheels import build_wheel, upload_of
 from fleet_testkit.wire import Wire
 from fleet_testkit.worker_process import WorkerProcess
+
+pytestmark = pytest.mark.long
 
 # An answer over HTTP, a line of a log, or what a command or process says on stderr.
 Evidence = httpx.Response | dict[str, Any] | str
@@ -309,11 +312,17 @@ def log_on_a_full_disk(ground: Ground, problem: Problem) -> Evidence:
         )
     try:
         wait_until(lambda: problem.err_id in errors.read_text(), within=30, what="a word about the log")
-        wait_until(socket.exists, within=30, what="auth listening")
         with httpx.Client(
             transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://auth", timeout=30
         ) as client:
-            assert client.get("/health").status_code == httpx.codes.OK
+
+            def is_healthy() -> bool:
+                # The socket is there a moment before somebody listens.
+                with suppress(httpx.ConnectError):
+                    return client.get("/health").status_code == httpx.codes.OK
+                return False
+
+            wait_until(is_healthy, within=30, what="auth answering")
     finally:
         auth.terminate()
         auth.wait(timeout=30)

@@ -1,14 +1,13 @@
 """NATS away behind a closed door: known keys open for a while, then nobody gets in until it is back."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from fleet_testkit.nats_server import NatsServer
+from fleet_testkit.programs import run_program
 from fleet_testkit.stack import Stack
 from fleet_testkit.waiting import wait_until
 
@@ -45,8 +44,7 @@ def test_known_keys_are_let_in_for_a_while_and_then_none(nats_server: NatsServer
 
 
 def _issue(nats_url: str, stack: Stack) -> str:
-    command = [sys.executable, "-m", "fleet_auth.admin", "api-key", "create", "--tenant", "acme", "--json"]
-    done = subprocess.run(
-        [*command, "--nats-url", nats_url], env=stack.env, capture_output=True, text=True, timeout=60, check=True
-    )
+    command = ["fleet_auth.admin.cli:main", "api-key", "create", "--tenant", "acme", "--json"]
+    done = run_program([*command, "--nats-url", nats_url], env=stack.env)
+    assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)["api_key"])

@@ -75,23 +75,6 @@ def test_answered_runs_survive_kill_9_of_a_runner(fragile: Stack, marks: Path) -
     assert victim not in {runner.pid for runner in worker.children()}
 
 
-def test_nothing_outlives_a_killed_launcher_and_the_next_one_goes_on(
-    tmp_path: Path, flows_dir: Path, marks: Path
-) -> None:
-    stack = Stack(tmp_path / "data", "--slots", "2", "--flows-dir", str(flows_dir))
-    stack.up()
-    launcher = psutil.Process(stack.status()["launcher_pid"])
-    family = [launcher, *launcher.children(recursive=True)]
-    run_ids = submit_some(stack, marks)
-    launcher.kill()
-    wait_until(lambda: not any(is_alive(process) for process in family), what="the whole family gone")
-    stack.up()
-    ended = wait_ended(stack.client, run_ids, within=60)
-    assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
-    assert set(executions(marks)) == {str(number) for number in range(RUNS)}
-    stack.down()
-
-
 def test_every_run_of_the_ledger_ends_when_its_service_dies_among_submits(fragile: Stack, marks: Path) -> None:
     body = {"flow_name": "marked", "params": {"marks": str(marks), "label": "x"}}
     answered: set[str] = set()
@@ -125,3 +108,15 @@ def test_every_run_of_the_ledger_ends_when_its_service_dies_among_submits(fragil
     ended = wait_ended(fragile.client, accepted, within=60)
     assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
     fragile.wait_healthy()
+
+
+def test_nothing_outlives_a_killed_launcher_and_the_next_one_goes_on(fragile: Stack, marks: Path) -> None:
+    launcher = psutil.Process(fragile.status()["launcher_pid"])
+    family = [launcher, *launcher.children(recursive=True)]
+    run_ids = submit_some(fragile, marks)
+    launcher.kill()
+    wait_until(lambda: not any(is_alive(process) for process in family), what="the whole family gone")
+    fragile.up()
+    ended = wait_ended(fragile.client, run_ids, within=60)
+    assert {snapshot["status"] for snapshot in ended} == {"COMPLETED"}
+    assert set(executions(marks)) == {str(number) for number in range(RUNS)}

@@ -23,6 +23,8 @@ from fleet_testkit.waiting import eventually
 
 from .conftest import RunsUnderTest, runs_running, runs_settings
 
+pytestmark = pytest.mark.long
+
 
 async def repairs(service: RunsUnderTest, reason: str) -> float:
     for line in (await service.client.get("/metrics")).text.splitlines():
