@@ -10,8 +10,8 @@ const ALIVE = new Set(["RUNNING", "IDLE"]);
 
 export const isTerminal = (run) => TERMINAL.has(run.status);
 
-/** Ids begin with the time, so only their ends differ visibly. */
-export const shortId = (runId) => runId.slice(-8);
+/** The time of submission in milliseconds: `./fleet` takes it for the id. */
+export const shortId = (runId) => runId.slice(0, 13);
 
 export function runLink(runId) {
   return el("a", { href: `#/runs/${encodeURIComponent(runId)}`, className: "id", title: runId }, shortId(runId));
