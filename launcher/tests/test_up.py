@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -27,9 +29,20 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+@contextmanager
+def hangups(handler: signal.Handlers) -> Iterator[None]:
+    """Processes started meanwhile inherit it: nohup ignores hangups, and these tests may run under nohup."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGHUP, 0)])
 def test_a_signal_stops_everything_and_leaves_nothing(server: StandinServer, how: signal.Signals, code: int) -> None:
-    launcher = server.up_and_ready(TWO_PARTS)
+    with hangups(signal.SIG_DFL):
+        launcher = server.up_and_ready(TWO_PARTS)
     pids = server.pids().values()
     launcher.send_signal(how)
     out, err = launcher.communicate(timeout=60)
@@ -41,11 +54,8 @@ def test_a_signal_stops_everything_and_leaves_nothing(server: StandinServer, how
 
 
 def test_under_nohup_a_stack_outlives_its_terminal(server: StandinServer) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; the launcher inherits it
-    try:
+    with hangups(signal.SIG_IGN):
         launcher = server.up_and_ready(TWO_PARTS)
-    finally:
-        signal.signal(signal.SIGHUP, before)
     launcher.send_signal(signal.SIGHUP)
     with pytest.raises(subprocess.TimeoutExpired):
         launcher.wait(timeout=1)
