@@ -86,6 +86,7 @@ def _list(session: Session) -> int:
             Column(t("column.scopes"), lambda key: key["scopes"]),
         ],
         empty=t("keys.none"),
+        wraps=True,
     )
     session.out.show({"items": found, "next_cursor": None}, lambda: session.out.table(table))
     return 0

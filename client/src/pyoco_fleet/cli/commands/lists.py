@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..output import Column, Item, Table
+from ..output import SHORT_ID, Column, Item, Table, telling_length
 from ..parser import CommandParser, add_output, words_of
 from ..session import Session
 from ..texts import t
@@ -16,8 +16,6 @@ _PAGE = 200
 _DEFAULT_LIMIT = 50
 # So that the newest are still on the screen.
 _DEFAULT_LIMIT_OF_TERMINAL = 20
-# As much of an id as is usually the only one: the moment of the submit.
-_SHORT_ID = 13
 
 
 def add_list_runs(parser: CommandParser) -> None:
@@ -111,7 +109,7 @@ def _show(session: Session, data: Any, runs: Sequence[Item], note: str | None) -
 
 
 def run_table(runs: Sequence[Item], note: str | None = None) -> Table:
-    length = _telling_length([run["run_id"] for run in runs])
+    length = telling_length([run["run_id"] for run in runs], SHORT_ID)
     return Table(
         runs,
         [
@@ -131,14 +129,6 @@ def run_table(runs: Sequence[Item], note: str | None = None) -> Table:
 
 def _getter(name: str) -> Any:
     return lambda run: run.get(name)
-
-
-def _telling_length(ids: Sequence[str]) -> int:
-    """How much of an id tells it from the others."""
-    for length in range(_SHORT_ID, 36):
-        if len({one[:length] for one in ids}) == len(set(ids)):
-            return length
-    return 36
 
 
 def _length(run: Item) -> str:

@@ -154,6 +154,7 @@ def attempts(session: Session) -> int:
                     Column(t("column.error"), lambda one: one["error"]),
                 ],
                 empty=t("attempts.none"),
+                wraps=True,
             )
         )
         if answer["decisions"]:
@@ -167,6 +168,7 @@ def attempts(session: Session) -> int:
                         Column(t("column.attempt"), lambda one: one["attempt"], is_number=True),
                         Column(t("column.reason"), lambda one: one["reason"]),
                     ],
+                    wraps=True,
                 )
             )
 

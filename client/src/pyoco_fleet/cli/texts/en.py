@@ -170,6 +170,8 @@ TEXTS = {
     "dlq.all": "every open letter",
     "dlq.rate": "how many runs may begin per second (10)",
     "dlq.no_criterion": "say which letters are meant: by their numbers, a criterion such as --flow, or --all",
+    "dlq.no_group": "no group of open dead letters has a fingerprint that begins with {beginning}",
+    "dlq.groups_like": "several groups have a fingerprint that begins with {beginning}:",
     "dlq.none": "No dead letters.",
     "dlq.total": "{total} open in all",
     "dlq.requeued": "waiting for a new attempt: {count}",

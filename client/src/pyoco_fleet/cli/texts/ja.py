@@ -172,6 +172,8 @@ TEXTS = {
     "dlq.all": "未処理のもの全部",
     "dlq.rate": "1 秒あたりに開始できる run の数（10）",
     "dlq.no_criterion": "対象を指定してください: 番号、--flow などの条件、または --all",
+    "dlq.no_group": "{beginning} で始まる fingerprint の未処理の dead letter はありません",
+    "dlq.groups_like": "{beginning} で始まる fingerprint が複数あります:",
     "dlq.none": "dead letter はありません。",
     "dlq.total": "未処理は全部で {total} 件",
     "dlq.requeued": "{count} 件の run が新しい試行を待っています",
