@@ -73,6 +73,11 @@ def test_a_moment_is_written_as_people_say_it(text: str, moment: float) -> None:
     assert times.moment(text, "--since", now=NOON) == moment
 
 
+def test_a_span_is_before_now_or_where_the_future_is_meant_after_it() -> None:
+    assert times.moment("2h", "--since", now=NOON) == NOON - 7200
+    assert times.moment("2h", "--not-before", ahead=True, now=NOON) == NOON + 7200
+
+
 def test_durations_and_times_are_short() -> None:
     lengths = [None, 0.0001, 0.25, 3.14, 185, 7380, 349200]
     assert list(map(times.duration, lengths)) == [
@@ -91,7 +96,11 @@ def test_durations_and_times_are_short() -> None:
     ("argv", "says"),
     [
         (["sumbit"], 'cannot be "sumbit"; did you mean "submit"?'),
-        (["list", "--stauts", "FAILED"], "unknown: --stauts FAILED"),
+        (["list", "--stauts", "FAILED"], "unknown: --stauts FAILED; did you mean --status?"),
+        (["submit", "hello", "name=Ada"], "unknown: name=Ada; did you mean -p name=Ada?"),
+        (["submit", "hello", "--not-before", "soon"], "--not-before needs a time such as 2h"),
+        (["submit", "hello", "--delay", "soon"], "--delay needs a span of time"),
+        (["dlq", "show"], "missing: LETTER_ID"),
         (["list", "--limit", "ten"], "--limit needs a number, not 'ten'"),
         (["list", "--since", "20260131"], "--since needs a time such as yesterday"),
         (["get"], "missing: RUN_ID"),
@@ -180,7 +189,7 @@ def test_the_help_of_a_command_shows_how_it_is_typed(capsys: pytest.CaptureFixtu
         with pytest.raises(SystemExit):
             build_parser(program).parse_args(["logs", "--help"])
         out = capsys.readouterr().out
-        assert out.startswith(f"usage: {typed_as} [")
+        assert out.startswith(f"usage: {typed_as} RUN_ID [OPTIONS]\n")
         assert f"for example: {typed_as} 01a1e30e-8505 -f" in out
 
 

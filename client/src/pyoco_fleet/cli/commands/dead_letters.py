@@ -7,12 +7,13 @@ from typing import Any
 
 from ..errors import CommandFailed, InvalidArgument
 from ..output import SHORT_ID, Column, Item, Table, telling_length
-from ..parser import CommandParser, add_common_options, add_output
+from ..parser import CommandParser, add_action, add_common_options, add_output
 from ..session import Session
 from ..texts import t
 from ..times import ago, clock, moment
 
 _EXAMPLE = "requeue --flow etl --rate 5"
+_EXAMPLES = {"list": " --flow etl", "show": " 7", "requeue": " --flow etl --rate 5", "delete": " --flow etl"}
 _DEFAULT_RATE = 10.0
 _SHORT_FINGERPRINT, _FINGERPRINT = 8, 32
 # As many groups as one answer has.
@@ -30,8 +31,8 @@ def add_dlq(parser: CommandParser) -> None:
         ("requeue", add_requeue),
         ("delete", _add_delete),
     ):
-        help = t(f"dlq.{name}")
-        action = actions.add_parser(name, help=help, description=help, add_help=False, example=f"dlq {name}")
+        example = f"dlq {name}{_EXAMPLES.get(name, '')}"
+        action = add_action(actions, parser, name, t(f"dlq.{name}"), example)
         fill(action)
         add_common_options(action)
 

@@ -23,10 +23,7 @@ def add_submit(parser: CommandParser) -> None:
     add("--params", action="append", default=[], metavar="JSON", help=t("submit.params"))
     add("--params-file", action="append", default=[], metavar="FILE", help=t("submit.params_file"))
     _add_routing(parser)
-    add("--retry", type=int, metavar="N", help=t("submit.retry"))
-    add("--not-before", metavar="TIME", help=t("submit.not_before"))
-    add("--delay", metavar="SPAN", help=t("submit.delay"))
-    add("--run-timeout", metavar="SPAN", help=t("submit.run_timeout"))
+    _add_times(parser)
     add("--no-check-params", action="store_true", help=t("submit.no_check_params"))
     _add_waiting(parser)
 
@@ -35,6 +32,26 @@ def _add_routing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tag", help=t("submit.tag"))
     parser.add_argument("--tags", metavar="A,B", help=t("submit.tags"))
     parser.add_argument("--idempotency-key", metavar="KEY", help=t("submit.idempotency_key"))
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--retry", type=int, metavar="N", help=t("submit.retry"))
+    add("--not-before", metavar="TIME", help=t("submit.not_before"))
+    add("--delay", metavar="SPAN", help=t("submit.delay"))
+    add("--run-timeout", metavar="SPAN", help=t("submit.run_timeout"))
+
+
+def _times(args: argparse.Namespace) -> dict[str, Any]:
+    """What the options of `_add_times` mean on the wire."""
+    at = "submit hello --not-before 2026-01-31T09:30"
+    later, within = "submit hello --delay 10m", "submit hello --run-timeout 1h"
+    return {
+        "retry": args.retry,
+        "not_before": args.not_before and moment(args.not_before, "--not-before", example=at, ahead=True),
+        "delay_sec": args.delay and seconds(args.delay, "--delay", later),
+        "timeout_sec": args.run_timeout and seconds(args.run_timeout, "--run-timeout", within),
+    }
 
 
 def _add_waiting(parser: argparse.ArgumentParser) -> None:
@@ -54,11 +71,8 @@ def submit(session: Session) -> int:
         tag=args.tag,
         tags=words_of(args.tags),
         idempotency_key=args.idempotency_key,
-        retry=args.retry,
-        not_before=None if args.not_before is None else moment(args.not_before, "--not-before"),
-        delay_sec=None if args.delay is None else seconds(args.delay, "--delay"),
-        timeout_sec=None if args.run_timeout is None else seconds(args.run_timeout, "--run-timeout"),
         check_params=False if args.no_check_params else None,
+        **_times(args),
     )
     return _go_on(session, submitted)
 
@@ -84,6 +98,7 @@ def add_submit_yaml(parser: CommandParser) -> None:
     parser.add_argument("--workflow-file", metavar="FILE", help=t("submit_yaml.workflow_file"))
     parser.add_argument("--flow-name", metavar="FLOW", help=t("submit_yaml.flow_name"))
     _add_routing(parser)
+    _add_times(parser)
     _add_waiting(parser)
 
 
@@ -105,6 +120,7 @@ def submit_yaml(session: Session) -> int:
         tag=args.tag,
         tags=words_of(args.tags),
         idempotency_key=args.idempotency_key,
+        **_times(args),
     )
     return _go_on(session, submitted)
 

@@ -47,6 +47,8 @@ TEXTS = {
     "usage.common": "全コマンド共通のオプション",
     "usage.required": "{names} がありません",
     "usage.unknown": "{names} は使えません",
+    "usage.unknown_near": "。「{near}」ではありませんか",
+    "usage.any_options": "[オプション]",
     "usage.one_argument": "{name} には値が必要です",
     "usage.number": "{name} には数値が必要です（{value} は不可）",
     "usage.choice": "{name} に「{value}」は使えません。",
@@ -55,9 +57,13 @@ TEXTS = {
     "usage.moment": (
         "{option} には yesterday、2h、2026-01-31、2026-01-31T09:30 のような時刻が必要です（「{value}」は不可）"
     ),
+    "usage.moment_ahead": (
+        "{option} には 2h、2026-01-31、2026-01-31T09:30 のような時刻が必要です（「{value}」は不可）"
+    ),
     "usage.duration": "{option} には 90、15m、2h、30d のような時間が必要です（「{value}」は不可）",
     # Options of every command.
     "option.help": "このヘルプを表示する",
+    "option.version": "版を表示する",
     "option.server": "Gateway の URL（PYOCO_SERVER、次にプロファイル、既定は http://127.0.0.1:8000）",
     "option.api_key": "API key（PYOCO_API_KEY）。引数はプロセス一覧に見えるので環境変数を推奨",
     "option.api_key_header": "API key のヘッダ（PYOCO_API_KEY_HEADER、X-API-Key）",
@@ -75,7 +81,7 @@ TEXTS = {
     "submit.tag": "run を実行できる worker の tag",
     "submit.tags": "run に付けるラベル",
     "submit.retry": "失敗する flow を全部で何回試行するか",
-    "submit.not_before": "この時刻より前には開始しない",
+    "submit.not_before": "この時刻（2026-01-31T09:30 など。2h は 2 時間後）より前には開始しない",
     "submit.delay": "この時間の後に開始する（10m など）",
     "submit.run_timeout": "この時間内に終わらなければならない（1h など）",
     "submit.no_check_params": "flow に合わない params でも投入する",
