@@ -87,8 +87,12 @@ class _Common:
 
         def repeats(state: tenacity.RetryCallState) -> bool:
             error = _error_of(state)
-            lost = isinstance(error, Unreachable) and not error.sent and not self._met
-            return retries.repeats(call, error) and not (lost and state.attempt_number >= _ATTEMPTS_TO_MEET)
+            given_up = False
+            if isinstance(error, Unreachable) and not self._met:
+                # It refuses connections, or takes them and says nothing.
+                silent = error.sent and (state.seconds_since_start or 0.0) >= self._seconds
+                given_up = silent or (not error.sent and state.attempt_number >= _ATTEMPTS_TO_MEET)
+            return retries.repeats(call, error) and not given_up
 
         return {
             "stop": tenacity.stop_after_attempt(retries.attempts) | tenacity.stop_before_delay(retries.seconds),

@@ -100,6 +100,7 @@ def test_durations_and_times_are_short() -> None:
         (["submit", "hello", "name=Ada"], "unknown: name=Ada; did you mean -p name=Ada?"),
         (["submit", "hello", "--not-before", "soon"], "--not-before needs a time such as 2h"),
         (["submit", "hello", "--delay", "soon"], "--delay needs a span of time"),
+        (["list", "--status", "done"], '--status cannot be "done"; it is one of PENDING, RUNNING'),
         (["dlq", "show"], "missing: LETTER_ID"),
         (["list", "--limit", "ten"], "--limit needs a number, not 'ten'"),
         (["list", "--since", "20260131"], "--since needs a time such as yesterday"),

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from ..config import InvalidConfiguration
 from ..errors import (
+    BadAnswer,
     BadRequest,
     FleetError,
     Forbidden,
@@ -59,7 +60,12 @@ def _advice(error: FleetError, session: Session) -> str | None:
             return session.command("flows")
         case NotFound() if "letter_id" in error.meta:
             return session.command("dlq list")
-        case NotFound() if error.err_id is None:
+        case NotFound() if session.args.of_command == "keys":
+            return session.command("keys list")
+        case BadAnswer():
+            return t("advice.address")
+        # Every error of a fleet has a code.
+        case _ if error.code is None and error.status is not None:
             return t("advice.address")
         case WaitTimeout():
             return session.command("list --status RUNNING,CANCELLING,PENDING")

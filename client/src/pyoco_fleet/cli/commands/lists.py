@@ -14,6 +14,7 @@ from ..times import ago, duration, moment
 
 _PAGE = 200
 _DEFAULT_LIMIT = 50
+_STATUSES = ("PENDING", "RUNNING", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
 # So that the newest are still on the screen.
 _DEFAULT_LIMIT_OF_TERMINAL = 20
 
@@ -37,7 +38,24 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _filters(args: argparse.Namespace) -> dict[str, Any]:
-    return {"status": args.status, "flow": args.flow, "tag": args.tag, "tags": words_of(args.tags), "full": args.full}
+    return {
+        "status": _statuses(args.status),
+        "flow": args.flow,
+        "tag": args.tag,
+        "tags": words_of(args.tags),
+        "full": args.full,
+    }
+
+
+def _statuses(text: str | None) -> list[str] | None:
+    statuses = words_of(text) or []
+    for status in statuses:
+        if status.upper() not in _STATUSES:
+            raise InvalidArgument(
+                t("usage.choice", name="--status", value=status) + t("usage.known", known=", ".join(_STATUSES)),
+                "list --status FAILED,CANCELLED",
+            )
+    return [status.upper() for status in statuses] or None
 
 
 def list_runs(session: Session) -> int:

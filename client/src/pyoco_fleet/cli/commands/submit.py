@@ -65,8 +65,9 @@ def submit(session: Session) -> int:
     args = session.args
     if args.flow and args.flow_name and args.flow != args.flow_name:
         raise InvalidArgument(t("submit.two_flows", one=args.flow, other=args.flow_name), "submit hello")
+    flow = args.flow or args.flow_name or _DEFAULT_FLOW
     submitted = session.client.submit_run(
-        args.flow or args.flow_name or _DEFAULT_FLOW,
+        flow,
         build_params(args.params_file, args.params, args.param),
         tag=args.tag,
         tags=words_of(args.tags),
@@ -74,10 +75,10 @@ def submit(session: Session) -> int:
         check_params=False if args.no_check_params else None,
         **_times(args),
     )
-    return _go_on(session, submitted)
+    return _go_on(session, submitted, flow)
 
 
-def _go_on(session: Session, submitted: dict[str, Any]) -> int:
+def _go_on(session: Session, submitted: dict[str, Any], flow: str | None = None) -> int:
     """Wait for the end of a submitted run if that was asked for, else print its id."""
     args, run_id = session.args, str(submitted["run_id"])
     if args.wait or args.follow:
@@ -88,9 +89,28 @@ def _go_on(session: Session, submitted: dict[str, Any]) -> int:
     def shown() -> None:
         session.out.line(run_id)
         session.out.note(t("submit.next", follow=session.command(f"watch {run_id}")))
+        if flow is not None and session.out.is_terminal:
+            _warn_of_unknown_flow(session, flow)
 
     session.out.show(submitted, shown, lambda: [str(submitted["status"])])
     return 0
+
+
+def _warn_of_unknown_flow(session: Session, flow: str) -> None:
+    """Such a run is accepted, as a worker that offers the flow may be about to start; more often it is misspelt."""
+    from ...errors import FleetError
+
+    try:
+        known = [str(offered["name"]) for offered in session.client.list_flows()["flows"]]
+    except FleetError:
+        # The run is accepted, and a key may submit that may not read flows.
+        return
+    if known and flow not in known:
+        import difflib
+
+        near = difflib.get_close_matches(flow, known, n=1)
+        advice = t("usage.unknown_near", near=near[0]) if near else ""
+        session.out.note(t("submit.unknown_flow", flow=flow, near=advice, flows=session.command("flows")))
 
 
 def add_submit_yaml(parser: CommandParser) -> None:

@@ -87,6 +87,7 @@ TEXTS = {
     "submit.timeout_sec": "wait no longer than this; the run goes on",
     "submit.two_flows": "two flows were named: {one} and {other}",
     "submit.next": "follow it: {follow}",
+    "submit.unknown_flow": "no live worker offers the flow {flow}{near}\nlist the flows: {flows}",
     "submit_yaml.file": "the flow.yaml",
     "submit_yaml.workflow_file": "the same as an option",
     "submit_yaml.flow_name": "name of the flow (that of the file)",

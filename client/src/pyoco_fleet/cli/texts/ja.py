@@ -91,6 +91,7 @@ TEXTS = {
     "submit.timeout_sec": "待つ秒数の上限。run は続く",
     "submit.two_flows": "flow が 2 つ指定されています: {one} と {other}",
     "submit.next": "監視する: {follow}",
+    "submit.unknown_flow": "flow {flow} を持つ稼働中の worker がありません{near}\nflow を一覧する: {flows}",
     "submit_yaml.file": "flow.yaml",
     "submit_yaml.workflow_file": "同上（オプション形式）",
     "submit_yaml.flow_name": "flow の名前（既定はファイル名）",
