@@ -132,7 +132,7 @@ def test_a_map_with_a_bad_item_submits_nothing_and_says_which(fleet: Fleet) -> N
 
 def test_a_workflow_file_is_submitted(fleet: Fleet, flows_dir: Path) -> None:
     file = flows_dir.parents[1] / "examples" / "flow.yaml"
-    run = fleet.submit_yaml(file, flow_name="of-a-file", retry=2, timeout_sec=timedelta(minutes=1))
+    run = fleet.submit_yaml(str(file), flow_name="of-a-file", retry=2, timeout_sec=timedelta(minutes=1))
     run.result(timeout=60)
     assert run.refresh().state.flow_name == "of-a-file"
     assert run.state.retry["max_attempts"] == 2

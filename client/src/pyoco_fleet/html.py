@@ -1,7 +1,7 @@
 """What notebooks show of runs."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from html import escape
 
 from .models import RunState, clock
@@ -37,6 +37,14 @@ def of_run(run_id: str, state: RunState | None) -> str:
     if state.updated_at:
         rows["as of"] = clock(state.updated_at)
     return table(rows)
+
+
+def of_fields(fields: Iterable[tuple[str, object]]) -> str:
+    return table({name: escape(value if isinstance(value, str) else repr(value)) for name, value in fields})
+
+
+def of_lines(lines: Iterable[str]) -> str:
+    return "<br>".join(map(escape, lines))
 
 
 def of_group(total: int, ended: Mapping[str, int]) -> str:

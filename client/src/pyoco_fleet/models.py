@@ -1,6 +1,6 @@
 """What the fleet answers, as objects. Fields that are not known here are kept."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +10,26 @@ ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 
 class Model(BaseModel):
+    """Shows itself by its own fields that say something; all fields are there, also those that are not known here."""
+
     model_config = ConfigDict(extra="allow")
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value != field.get_default(call_default_factory=True) and not _is_deep(value):
+                yield name, value
+
+    def _repr_html_(self) -> str:
+        from .html import of_fields
+
+        return of_fields(self.__repr_args__())
+
+
+def _is_deep(value: Any) -> bool:
+    """An object or a list of objects, too long to be shown within others."""
+    inside = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return isinstance(value, BaseModel) or any(isinstance(one, dict | list | BaseModel) for one in inside)
 
 
 class TaskRecord(Model):
@@ -172,6 +191,14 @@ class Why(Model):
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
+
+    def __repr__(self) -> str:
+        return f"<Why: {self.sentences[0]}>"
+
+    def _repr_html_(self) -> str:
+        from .html import of_lines
+
+        return of_lines(self.sentences)
 
 
 def explain(run: RunState, attempts: Sequence[Attempt], decisions: Sequence[Decision]) -> Why:
