@@ -80,7 +80,8 @@ def ago(at: float | None, *, now: float | None = None) -> str:
     length = abs(passed)
     for limit, unit, key in ((_MINUTE, 1.0, "s"), (_HOUR, _MINUTE, "min"), (_DAY, _HOUR, "h"), (1e18, _DAY, "d")):
         if length < limit:
-            return t("time.ago" if passed > 0 else "time.in", span=f"{length // unit:.0f} {key}")
+            span = t(f"time.{key}", count=f"{length // unit:.0f}")
+            return t("time.ago" if passed > 0 else "time.in", span=span)
     return "–"
 
 
