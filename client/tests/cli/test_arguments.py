@@ -99,6 +99,7 @@ def test_durations_and_times_are_short() -> None:
         (["list", "--stauts", "FAILED"], "unknown: --stauts FAILED; did you mean --status?"),
         (["submit", "hello", "name=Ada"], "unknown: name=Ada; did you mean -p name=Ada?"),
         (["submit", "hello", "--not-before", "soon"], "--not-before needs a time such as 2h"),
+        (["submit", "hello", "--retry", "often"], '--retry needs a number of attempts or a JSON object, not "often"'),
         (["submit", "hello", "--delay", "soon"], "--delay needs a span of time"),
         (["list", "--status", "done"], '--status cannot be "done"; it is one of PENDING, RUNNING'),
         (["dlq", "show"], "missing: LETTER_ID"),

@@ -126,6 +126,7 @@ def build_parser(program: str) -> CommandParser:
         description=_overview(),
         epilog=t("help.epilog", program=program),
         example="submit --help",
+        add_help=False,
     )
     parser.add_argument("--version", action=_Version, help=t("option.version"))
     add_common_options(parser)

@@ -1,6 +1,7 @@
 """`submit`, `submit-yaml`, `rerun`, `cancel`: what is asked of the fleet."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def _add_routing(parser: argparse.ArgumentParser) -> None:
 
 def _add_times(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--retry", type=int, metavar="N", help=t("submit.retry"))
+    add("--retry", metavar="N", help=t("submit.retry"))
     add("--not-before", metavar="TIME", help=t("submit.not_before"))
     add("--delay", metavar="SPAN", help=t("submit.delay"))
     add("--run-timeout", metavar="SPAN", help=t("submit.run_timeout"))
@@ -47,11 +48,23 @@ def _times(args: argparse.Namespace) -> dict[str, Any]:
     at = "submit hello --not-before 2026-01-31T09:30"
     later, within = "submit hello --delay 10m", "submit hello --run-timeout 1h"
     return {
-        "retry": args.retry,
+        "retry": args.retry and _retry(args.retry),
         "not_before": args.not_before and moment(args.not_before, "--not-before", example=at, ahead=True),
         "delay_sec": args.delay and seconds(args.delay, "--delay", later),
         "timeout_sec": args.run_timeout and seconds(args.run_timeout, "--run-timeout", within),
     }
+
+
+def _retry(text: str) -> int | dict[str, Any]:
+    """A number of attempts, or the whole rule as a JSON object."""
+    try:
+        rule = json.loads(text)
+    except ValueError:
+        rule = None
+    if isinstance(rule, bool) or not isinstance(rule, int | dict):
+        example = """submit hello --retry '{"max_attempts": 5, "base_seconds": 0.5}'"""
+        raise InvalidArgument(t("submit.no_retry", value=text), example)
+    return rule
 
 
 def _add_waiting(parser: argparse.ArgumentParser) -> None:
