@@ -135,3 +135,11 @@ def test_a_column_without_values_is_not_shown() -> None:
         Column("workers", lambda item: item["workers"]),
     ]
     assert lines_of(Table(items, columns)) == ["run   workers", "01a1  0"]
+
+
+def test_a_long_word_of_a_result_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Output(colour=False, stdout=Terminal())
+    out.fields([("result", "x" * 100)])
+    assert isinstance(out.stdout, io.StringIO)
+    assert out.stdout.getvalue().count("x") == 100

@@ -129,7 +129,8 @@ class Output:
 
         grid = Grid.grid(padding=(0, 2))
         for name, value in kept:
-            grid.add_row(Text(name, style="bold"), Text(value, style=colour_of(value) if value == state else ""))
+            style = colour_of(value) if value == state else ""
+            grid.add_row(Text(name, style="bold"), Text(value, style=style, overflow="fold"))
         self.console().print(grid)
 
     def heading(self, text: str) -> None:
