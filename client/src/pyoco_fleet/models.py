@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from html import escape
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+from . import html
 
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
@@ -21,9 +24,7 @@ class Model(BaseModel):
                 yield name, value
 
     def _repr_html_(self) -> str:
-        from .html import of_fields
-
-        return of_fields(self.__repr_args__())
+        return html.of_fields(self.__repr_args__())
 
 
 def _is_deep(value: Any) -> bool:
@@ -66,6 +67,24 @@ class RunState(Model):
     end_time: float | None = None
     updated_at: float | None = None
     rerun_of: str | None = None
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "run": f"<code>{escape(self.run_id)}</code>",
+            "flow": escape(self.flow_name or ""),
+            "status": html.status(self.status),
+        }
+        if self.start_time and self.end_time:
+            rows["took"] = f"{self.end_time - self.start_time:.2f} s"
+        if self.waiting_detail:
+            rows["waits"] = escape(self.waiting_detail)
+        if self.error:
+            rows["error"] = f"<code>{escape(self.error)}</code>"
+        if self.tasks:
+            rows["tasks"] = " · ".join(f"{escape(name)} {html.status(at)}" for name, at in self.tasks.items())
+        if self.updated_at:
+            rows["as of"] = clock(self.updated_at)
+        return html.table(rows)
 
     @property
     def ended(self) -> bool:
@@ -196,9 +215,7 @@ class Why(Model):
         return f"<Why: {self.sentences[0]}>"
 
     def _repr_html_(self) -> str:
-        from .html import of_lines
-
-        return of_lines(self.sentences)
+        return html.of_lines(self.sentences)
 
 
 def explain(run: RunState, attempts: Sequence[Attempt], decisions: Sequence[Decision]) -> Why:
