@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
 from pydantic import BaseModel
 
@@ -27,6 +28,7 @@ from pyoco_fleet import (
     RunCancelled,
     WaitTimeout,
     params_of,
+    transport,
 )
 
 
@@ -82,6 +84,18 @@ def test_a_run_that_waits_for_a_worker_says_why(fleet: Fleet) -> None:
     run.cancel("changed my mind", wait=True)
     with pytest.raises(RunCancelled):
         run.result()
+
+
+def test_those_who_wait_keep_nobody_from_cancelling(stack: RealFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_STREAMS", httpx2.Limits(max_connections=1))
+    with Fleet(stack.url) as fleet, ThreadPoolExecutor() as threads:
+        run = fleet.submit("hello", tag="nobody-serves-this")
+        first = threads.submit(run.wait, 60)
+        # One of the two has the only connection for streams, the other one waits for it, no longer than it said.
+        with pytest.raises(WaitTimeout):
+            fleet.run(run.id).wait(timeout=0.3)
+        run.cancel()
+        assert first.result(timeout=60).status == "CANCELLED"
 
 
 def test_a_large_result_is_whole_or_an_error(fleet: Fleet) -> None:

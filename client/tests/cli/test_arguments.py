@@ -90,6 +90,7 @@ def test_durations_and_times_are_short() -> None:
         "4 d 1 h",
     ]
     assert [times.ago(NOON - 150, now=NOON), times.ago(NOON + 90000, now=NOON)] == ["2 min ago", "in 1 d"]
+    assert times.ago(NOON + 90 * 86400 - 2, now=NOON) == "in 90 d"
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def ago(at: float | None, *, now: float | None = None) -> str:
     length = abs(passed)
     for limit, unit, key in ((_MINUTE, 1.0, "s"), (_HOUR, _MINUTE, "min"), (_DAY, _HOUR, "h"), (1e18, _DAY, "d")):
         if length < limit:
-            span = t(f"time.{key}", count=f"{length // unit:.0f}")
+            # A key of 90 days that was just made expires in 90 days, not in 89.
+            count = length // unit if passed > 0 else round(length / unit)
+            span = t(f"time.{key}", count=f"{count:.0f}")
             return t("time.ago" if passed > 0 else "time.in", span=span)
     return "–"
 
