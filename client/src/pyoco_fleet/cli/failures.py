@@ -6,6 +6,7 @@ from ..config import InvalidConfiguration
 from ..errors import (
     BadAnswer,
     BadRequest,
+    Conflict,
     FleetError,
     Forbidden,
     NotAuthenticated,
@@ -50,6 +51,8 @@ def _advice(error: FleetError, session: Session) -> str | None:
             return session.how_to_get_a_key()
         case BadRequest() if session.args.of_command == "submit" and "params" in error.message:
             return session.command(f"flows {session.args.flow or session.args.flow_name}")
+        case Conflict() if session.args.of_command == "result":
+            return session.command(f"watch {session.args.run_id}")
         case NotFound() if error.err_id == "ERR-PYOCO-0005":
             return session.command("list --limit 5")
         case NotFound() if error.err_id == "ERR-PYOCO-0020":

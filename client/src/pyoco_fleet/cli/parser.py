@@ -22,7 +22,8 @@ _COMPLAINTS = (
     (re.compile(r"the following arguments are required: (?P<names>.+)"), "usage.required"),
     (re.compile(r"argument (?P<name>.+): expected one argument"), "usage.one_argument"),
     (re.compile(r"argument (?P<name>.+): expected at least one argument"), "usage.one_argument"),
-    (re.compile(r"argument (?P<name>.+): invalid (?:int|float) value: (?P<value>.+)"), "usage.number"),
+    (re.compile(r"argument (?P<name>.+): invalid int value: (?P<value>.+)"), "usage.whole_number"),
+    (re.compile(r"argument (?P<name>.+): invalid float value: (?P<value>.+)"), "usage.number"),
 )
 _WRONG_CHOICE = re.compile(
     r"argument (?P<name>.+): invalid choice: (?P<value>'.*?'|\".*?\") \(choose from (?P<known>.+)\)"

@@ -77,12 +77,11 @@ def ago(at: float | None, *, now: float | None = None) -> str:
     passed = (time.time() if now is None else now) - at
     if abs(passed) < 1:
         return t("time.now")
-    length = abs(passed)
     for limit, unit, key in ((_MINUTE, 1.0, "s"), (_HOUR, _MINUTE, "min"), (_DAY, _HOUR, "h"), (1e18, _DAY, "d")):
+        # A key of 90 days that was just made expires in 90 days, not in 89.
+        length = passed if passed > 0 else round(-passed / unit) * unit
         if length < limit:
-            # A key of 90 days that was just made expires in 90 days, not in 89.
-            count = length // unit if passed > 0 else round(length / unit)
-            span = t(f"time.{key}", count=f"{count:.0f}")
+            span = t(f"time.{key}", count=f"{length // unit:.0f}")
             return t("time.ago" if passed > 0 else "time.in", span=span)
     return "–"
 

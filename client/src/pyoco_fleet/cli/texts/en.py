@@ -50,6 +50,7 @@ TEXTS = {
     "usage.unknown_near": "; did you mean {near}?",
     "usage.any_options": "[OPTIONS]",
     "usage.one_argument": "{name} needs a value",
+    "usage.whole_number": "{name} needs a whole number, not {value}",
     "usage.number": "{name} needs a number, not {value}",
     "usage.choice": '{name} cannot be "{value}"; ',
     "usage.near": 'did you mean "{near}"?',

@@ -50,6 +50,7 @@ TEXTS = {
     "usage.unknown_near": "。「{near}」ではありませんか？",
     "usage.any_options": "[オプション]",
     "usage.one_argument": "{name} には値が必要です",
+    "usage.whole_number": "{name} には整数が必要です（{value} は不可）",
     "usage.number": "{name} には数値が必要です（{value} は不可）",
     "usage.choice": "{name} に「{value}」は使えません。",
     "usage.near": "「{near}」ではありませんか？",
