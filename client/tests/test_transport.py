@@ -134,6 +134,13 @@ def test_what_is_no_http_is_unreachable(server: ScriptedServer, client: Both) ->
         client.do(lambda c: c.get_run("r1"), retries=Retries(attempts=2, first_wait_seconds=0.005))
 
 
+def test_a_server_that_takes_connections_and_says_nothing_is_asked_once(server: ScriptedServer, client: Both) -> None:
+    server.answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"]
+    with pytest.raises(Unreachable, match="has not answered GET /flows in time"):
+        client.do(lambda c: c.list_flows(), timeout=0.1)
+    assert len(server.requests) == 1
+
+
 def test_nothing_at_the_address_is_said_soon_with_the_address(server: ScriptedServer, client: Both) -> None:
     server.close()
     begun = time.monotonic()

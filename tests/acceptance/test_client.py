@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
 from pydantic import BaseModel
 
@@ -27,6 +28,7 @@ from pyoco_fleet import (
     RunCancelled,
     WaitTimeout,
     params_of,
+    transport,
 )
 
 
@@ -84,6 +86,18 @@ def test_a_run_that_waits_for_a_worker_says_why(fleet: Fleet) -> None:
         run.result()
 
 
+def test_those_who_wait_keep_nobody_from_cancelling(stack: RealFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_STREAMS", httpx2.Limits(max_connections=1))
+    with Fleet(stack.url) as fleet, ThreadPoolExecutor() as threads:
+        run = fleet.submit("hello", tag="nobody-serves-this")
+        first = threads.submit(run.wait, 60)
+        # One of the two has the only connection for streams, the other one waits for it, no longer than it said.
+        with pytest.raises(WaitTimeout):
+            fleet.run(run.id).wait(timeout=0.3)
+        run.cancel()
+        assert first.result(timeout=60).status == "CANCELLED"
+
+
 def test_a_large_result_is_whole_or_an_error(fleet: Fleet) -> None:
     text = "x" * 60_000
     assert fleet.submit("hello", name=text).result(timeout=60) == f"Hello, {text}!"
@@ -132,7 +146,7 @@ def test_a_map_with_a_bad_item_submits_nothing_and_says_which(fleet: Fleet) -> N
 
 def test_a_workflow_file_is_submitted(fleet: Fleet, flows_dir: Path) -> None:
     file = flows_dir.parents[1] / "examples" / "flow.yaml"
-    run = fleet.submit_yaml(file, flow_name="of-a-file", retry=2, timeout_sec=timedelta(minutes=1))
+    run = fleet.submit_yaml(str(file), flow_name="of-a-file", retry=2, timeout_sec=timedelta(minutes=1))
     run.result(timeout=60)
     assert run.refresh().state.flow_name == "of-a-file"
     assert run.state.retry["max_attempts"] == 2

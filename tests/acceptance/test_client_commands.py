@@ -115,6 +115,12 @@ def test_a_submit_on_a_terminal_shows_tasks_output_and_result(client: Client) ->
         assert re.search(expected, shown), shown
 
 
+def test_a_misspelt_flow_is_noticed_on_a_terminal(client: Client) -> None:
+    code, shown = client.on_a_terminal("submit", "helo")
+    assert code == 0
+    assert "no live worker offers the flow helo; did you mean hello?" in shown
+
+
 def test_ctrl_c_leaves_a_followed_run_alone_and_says_how_to_cancel_it(client: Client) -> None:
     code, shown = client.on_a_terminal("submit", "long", "-p", "seconds=30", "--follow", interrupt_after="step 1 of")
     assert code == 130
@@ -220,6 +226,10 @@ def test_dead_letters_are_found_and_tried_again(client: Client) -> None:
         assert time.monotonic() < deadline, "no dead letter"
     assert client.json("dlq", "show", str(found[0]["id"]))["run"]["status"] == "FAILED"
     assert found[0]["fingerprint"] in [group["fingerprint"] for group in client.json("dlq", "groups")["items"]]
+    assert (
+        letters()
+        == client.json("dlq", "list", "--run-id", run_id, "--fingerprint", found[0]["fingerprint"][:8])["items"]
+    )
     assert client.json("requeue", "--run-id", run_id)["requeued"] == 1
     assert client.json("watch", run_id, "--until-terminal", "--max-events", "1")["data"]["run_id"] == run_id
     assert client.run("dlq", "list", "--output", "table").returncode == 0

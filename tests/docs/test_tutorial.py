@@ -89,7 +89,7 @@ def test_a_worker_on_another_machine(shell: CommandShell) -> None:
             assert json.loads(shell.run(use).splitlines()[-1])["worker_id"] == "b-1"
             _stop(worker)
 
-            run_id = json.loads(shell.run(wait).splitlines()[0])["run_id"]
+            run_id = json.loads(shell.run(wait))["run_id"]
 
             def run() -> dict[str, Any]:
                 answer: dict[str, Any] = client.get(f"/runs/{run_id}").json()

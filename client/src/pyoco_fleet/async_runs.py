@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from . import recipes
 from .callers import Asynchronous, Json
@@ -87,8 +87,15 @@ class AsyncRunGroup(GroupBase):
     def __iter__(self) -> Iterator[AsyncRun]:
         return (AsyncRun(self._http, run_id) for run_id in self.ids)
 
-    def __getitem__(self, index: int) -> AsyncRun:
-        return AsyncRun(self._http, self.ids[index])
+    @overload
+    def __getitem__(self, place: int) -> AsyncRun: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+
+    def __getitem__(self, place: int | slice) -> AsyncRun | Self:
+        if isinstance(place, slice):
+            return type(self)(self._http, self.ids[place])
+        return AsyncRun(self._http, self.ids[place])
 
     async def as_completed(
         self, timeout: float | None = None, *, progress: bool = False

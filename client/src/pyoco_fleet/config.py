@@ -16,6 +16,9 @@ _KNOWN = {"server", "api_key", "api_key_header"}
 class InvalidConfiguration(FleetError):
     """The configuration does not say which fleet is meant."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="INVALID_CONFIGURATION", err_id="ERR-PYOCO-0018")
+
 
 @dataclass(frozen=True)
 class Server:

@@ -65,7 +65,9 @@ def many(flow: str | type, params: Iterable[Any], options: Mapping[str, Any]) ->
 
 
 def workflow_text(workflow: str | Path) -> str:
-    """A path is read; a text is the workflow itself."""
+    """A path is read, also one that is a string; a text is the workflow itself."""
+    if isinstance(workflow, str) and workflow.endswith((".yaml", ".yml")) and "\n" not in workflow:
+        workflow = Path(workflow)
     return workflow.read_text("utf-8") if isinstance(workflow, Path) else workflow
 
 

@@ -1,16 +1,36 @@
 """What the fleet answers, as objects. Fields that are not known here are kept."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from html import escape
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+from . import html
 
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 
 class Model(BaseModel):
+    """Shows itself by its own fields that say something; all fields are there, also those that are not known here."""
+
     model_config = ConfigDict(extra="allow")
+
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value != field.get_default(call_default_factory=True) and not _is_deep(value):
+                yield name, value
+
+    def _repr_html_(self) -> str:
+        return html.of_fields(self.__repr_args__())
+
+
+def _is_deep(value: Any) -> bool:
+    """An object or a list of objects, too long to be shown within others."""
+    inside = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+    return isinstance(value, BaseModel) or any(isinstance(one, dict | list | BaseModel) for one in inside)
 
 
 class TaskRecord(Model):
@@ -47,6 +67,24 @@ class RunState(Model):
     end_time: float | None = None
     updated_at: float | None = None
     rerun_of: str | None = None
+
+    def _repr_html_(self) -> str:
+        rows = {
+            "run": f"<code>{escape(self.run_id)}</code>",
+            "flow": escape(self.flow_name or ""),
+            "status": html.status(self.status),
+        }
+        if self.start_time and self.end_time:
+            rows["took"] = f"{self.end_time - self.start_time:.2f} s"
+        if self.waiting_detail:
+            rows["waits"] = escape(self.waiting_detail)
+        if self.error:
+            rows["error"] = f"<code>{escape(self.error)}</code>"
+        if self.tasks:
+            rows["tasks"] = " · ".join(f"{escape(name)} {html.status(at)}" for name, at in self.tasks.items())
+        if self.updated_at:
+            rows["as of"] = clock(self.updated_at)
+        return html.table(rows)
 
     @property
     def ended(self) -> bool:
@@ -172,6 +210,12 @@ class Why(Model):
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
+
+    def __repr__(self) -> str:
+        return f"<Why: {self.sentences[0]}>"
+
+    def _repr_html_(self) -> str:
+        return html.of_lines(self.sentences)
 
 
 def explain(run: RunState, attempts: Sequence[Attempt], decisions: Sequence[Decision]) -> Why:

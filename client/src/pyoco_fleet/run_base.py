@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from html import escape
 
 from . import html, recipes
 from .callers import Json, MethodOfRun
@@ -36,7 +37,9 @@ class RunBase:
         return f"<{type(self).__name__} {self.id}{known}>"
 
     def _repr_html_(self) -> str:
-        return html.of_run(self.id, self.state)
+        if self.state is not None:
+            return self.state._repr_html_()
+        return html.table({"run": f"<code>{escape(self.id)}</code>", "status": "not looked at yet"})
 
     @property
     def _ended(self) -> bool:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 from . import recipes
 from .callers import Blocking, Json
@@ -99,8 +99,15 @@ class RunGroup(GroupBase):
     def __iter__(self) -> Iterator[Run]:
         return (Run(self._http, run_id) for run_id in self.ids)
 
-    def __getitem__(self, index: int) -> Run:
-        return Run(self._http, self.ids[index])
+    @overload
+    def __getitem__(self, place: int) -> Run: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+
+    def __getitem__(self, place: int | slice) -> Run | Self:
+        if isinstance(place, slice):
+            return type(self)(self._http, self.ids[place])
+        return Run(self._http, self.ids[place])
 
     def as_completed(self, timeout: float | None = None, *, progress: bool = False) -> Generator[Run, None, None]:
         """Each run when it has ended, with its result, over one connection. Raises WaitTimeout."""

@@ -1,6 +1,7 @@
 """The only module that knows the HTTP library: sends requests, repeats what may be repeated, reads event streams."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
@@ -24,6 +25,8 @@ Adapt: TypeAlias = Callable[[FleetError, str, str, Answer | str], FleetError]
 _SILENCE_SECONDS = 35.0
 # A watch of many runs may begin with a list of them in one event.
 _EVENT_BYTES = 64 * 1024 * 1024
+# As many as wait at once; a group of runs is one. The others queue.
+_STREAMS = httpx2.Limits(max_connections=500, max_keepalive_connections=20)
 # For a server that has never answered.
 _ATTEMPTS_TO_MEET = 3
 _SECONDS_TO_MEET = 1.0
@@ -63,6 +66,8 @@ class _Common:
         except httpx2.InvalidURL as error:
             raise InvalidConfiguration(f"{server.url!r} is no address of a fleet: {error}") from error
         self.server = server
+        # Certificates cost 20 ms to load, and an http address has none.
+        self._verify = httpx2.create_ssl_context() if self.server.url.startswith("https:") else False
         self._adapt = adapt
         self.retries = retries or Retries()
         self._seconds = timeout
@@ -74,8 +79,7 @@ class _Common:
             "base_url": self.server.url,
             "headers": {"User-Agent": "pyoco-fleet-client", **self.server.headers},
             "timeout": self._timeout(self._seconds),
-            # Certificates cost 20 ms to load, and an http address has none.
-            "verify": self.server.url.startswith("https:"),
+            "verify": self._verify,
         }
 
     def _timeout(self, read_seconds: float) -> httpx2.Timeout:
@@ -87,8 +91,12 @@ class _Common:
 
         def repeats(state: tenacity.RetryCallState) -> bool:
             error = _error_of(state)
-            lost = isinstance(error, Unreachable) and not error.sent and not self._met
-            return retries.repeats(call, error) and not (lost and state.attempt_number >= _ATTEMPTS_TO_MEET)
+            given_up = False
+            if isinstance(error, Unreachable) and not self._met:
+                # It refuses connections, or takes them and says nothing.
+                silent = error.sent and (state.seconds_since_start or 0.0) >= self._seconds
+                given_up = silent or (not error.sent and state.attempt_number >= _ATTEMPTS_TO_MEET)
+            return retries.repeats(call, error) and not given_up
 
         return {
             "stop": tenacity.stop_after_attempt(retries.attempts) | tenacity.stop_before_delay(retries.seconds),
@@ -107,7 +115,10 @@ class _Common:
     def _stream_arguments(self, call: Call[Any], resumption: Resumption) -> dict[str, Any]:
         arguments = self._arguments(call)
         arguments["headers"].update(resumption.headers)
-        return arguments | {"timeout": self._timeout(min(_SILENCE_SECONDS, resumption.seconds_left + 0.01))}
+        left = resumption.seconds_left
+        timeout = self._timeout(min(_SILENCE_SECONDS, left + 0.01))
+        timeout.pool = None if math.isinf(left) else left
+        return arguments | {"timeout": timeout}
 
     @staticmethod
     def _arguments(call: Call[Any]) -> dict[str, Any]:
@@ -165,9 +176,12 @@ class Transport(_Common):
     def __init__(self, server: Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._client = httpx2.Client(**self._options())
+        # Streams last: those who wait for many runs must not keep a cancel from being sent.
+        self._streams = httpx2.Client(**self._options(), limits=_STREAMS)
 
     def close(self) -> None:
         self._client.close()
+        self._streams.close()
 
     def send(self, call: Call[T]) -> T:
         for attempt in tenacity.Retrying(**self._loop(call)):
@@ -201,7 +215,7 @@ class Transport(_Common):
     @contextmanager
     def _opened(self, call: Call[Any], resumption: Resumption) -> Iterator[httpx2.Response]:
         arguments = self._stream_arguments(call, resumption)
-        with self._failures(call), self._client.stream(**arguments) as response:
+        with self._failures(call), self._streams.stream(**arguments) as response:
             if response.status_code >= 400:
                 response.read()
                 self._answer(call, response)
@@ -220,9 +234,11 @@ class AsyncTransport(_Common):
     def __init__(self, server: Server, **options: Any) -> None:
         super().__init__(server, **options)
         self._client = httpx2.AsyncClient(**self._options())
+        self._streams = httpx2.AsyncClient(**self._options(), limits=_STREAMS)
 
     async def close(self) -> None:
         await self._client.aclose()
+        await self._streams.aclose()
 
     async def send(self, call: Call[T]) -> T:
         async for attempt in tenacity.AsyncRetrying(**self._loop(call)):
@@ -256,7 +272,7 @@ class AsyncTransport(_Common):
     @asynccontextmanager
     async def _opened(self, call: Call[Any], resumption: Resumption) -> AsyncIterator[httpx2.Response]:
         arguments = self._stream_arguments(call, resumption)
-        async with self._failures(call), self._client.stream(**arguments) as response:
+        async with self._failures(call), self._streams.stream(**arguments) as response:
             if response.status_code >= 400:
                 await response.aread()
                 self._answer(call, response)

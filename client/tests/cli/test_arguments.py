@@ -73,6 +73,11 @@ def test_a_moment_is_written_as_people_say_it(text: str, moment: float) -> None:
     assert times.moment(text, "--since", now=NOON) == moment
 
 
+def test_a_span_is_before_now_or_where_the_future_is_meant_after_it() -> None:
+    assert times.moment("2h", "--since", now=NOON) == NOON - 7200
+    assert times.moment("2h", "--not-before", ahead=True, now=NOON) == NOON + 7200
+
+
 def test_durations_and_times_are_short() -> None:
     lengths = [None, 0.0001, 0.25, 3.14, 185, 7380, 349200]
     assert list(map(times.duration, lengths)) == [
@@ -85,14 +90,21 @@ def test_durations_and_times_are_short() -> None:
         "4 d 1 h",
     ]
     assert [times.ago(NOON - 150, now=NOON), times.ago(NOON + 90000, now=NOON)] == ["2 min ago", "in 1 d"]
+    assert [times.ago(NOON + 90 * 86400 - 2, now=NOON), times.ago(NOON + 3599, now=NOON)] == ["in 90 d", "in 1 h"]
 
 
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
         (["sumbit"], 'cannot be "sumbit"; did you mean "submit"?'),
-        (["list", "--stauts", "FAILED"], "unknown: --stauts FAILED"),
-        (["list", "--limit", "ten"], "--limit needs a number, not 'ten'"),
+        (["list", "--stauts", "FAILED"], "unknown: --stauts FAILED; did you mean --status?"),
+        (["submit", "hello", "name=Ada"], "unknown: name=Ada; did you mean -p name=Ada?"),
+        (["submit", "hello", "--not-before", "soon"], "--not-before needs a time such as 2h"),
+        (["submit", "hello", "--retry", "often"], '--retry needs a number of attempts or a JSON object, not "often"'),
+        (["submit", "hello", "--delay", "soon"], "--delay needs a span of time"),
+        (["list", "--status", "done"], '--status cannot be "done"; it is one of PENDING, RUNNING'),
+        (["dlq", "show"], "missing: LETTER_ID"),
+        (["list", "--limit", "ten"], "--limit needs a whole number, not 'ten'"),
         (["list", "--since", "20260131"], "--since needs a time such as yesterday"),
         (["get"], "missing: RUN_ID"),
         (["cancel"], "missing: RUN_ID"),
@@ -180,7 +192,7 @@ def test_the_help_of_a_command_shows_how_it_is_typed(capsys: pytest.CaptureFixtu
         with pytest.raises(SystemExit):
             build_parser(program).parse_args(["logs", "--help"])
         out = capsys.readouterr().out
-        assert out.startswith(f"usage: {typed_as} [")
+        assert out.startswith(f"usage: {typed_as} RUN_ID [OPTIONS]\n")
         assert f"for example: {typed_as} 01a1e30e-8505 -f" in out
 
 

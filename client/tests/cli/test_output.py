@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pyoco_fleet.cli import texts
 from pyoco_fleet.cli.commands.lists import run_table
 from pyoco_fleet.cli.follow import Lines
-from pyoco_fleet.cli.output import Output, printable
+from pyoco_fleet.cli.output import Column, Output, Table, printable
 from pyoco_fleet.cli.task_table import task_rows
 
 
@@ -107,3 +108,38 @@ def test_tasks_come_in_the_order_in_which_they_began_and_running_ones_have_a_dur
         now=14.0,
     )
     assert [(row["task"], row["length"]) for row in rows] == [("first", 1.5), ("second", 2.5), ("late", None)]
+
+
+def lines_of(table: Table) -> list[str]:
+    out = Output(colour=False, stdout=Terminal())
+    out.table(table)
+    assert isinstance(out.stdout, io.StringIO)
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in out.stdout.getvalue().splitlines()]
+
+
+def test_a_row_is_one_line_however_narrow_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    items = [{"name": "etl", "error": "a sentence that is longer than the terminal is wide, and more"}]
+    columns = [Column("name", lambda item: item["name"]), Column("error", lambda item: item["error"])]
+    _, row = lines_of(Table(items, columns))
+    assert row.startswith("etl   a sentence")
+    assert row.endswith("…")
+    assert len(lines_of(Table(items, columns, wraps=True))) == 3
+
+
+def test_a_column_without_values_is_not_shown() -> None:
+    items = [{"run": "01a1", "workers": 0}]
+    columns = [
+        Column("run", lambda item: item["run"]),
+        Column("version", lambda item: item.get("version")),
+        Column("workers", lambda item: item["workers"]),
+    ]
+    assert lines_of(Table(items, columns)) == ["run   workers", "01a1  0"]
+
+
+def test_a_long_word_of_a_result_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Output(colour=False, stdout=Terminal())
+    out.fields([("result", "x" * 100)])
+    assert isinstance(out.stdout, io.StringIO)
+    assert out.stdout.getvalue().count("x") == 100

@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 from ..config import InvalidConfiguration
 from ..errors import (
+    BadAnswer,
     BadRequest,
+    Conflict,
     FleetError,
     Forbidden,
     NotAuthenticated,
@@ -49,6 +51,8 @@ def _advice(error: FleetError, session: Session) -> str | None:
             return session.how_to_get_a_key()
         case BadRequest() if session.args.of_command == "submit" and "params" in error.message:
             return session.command(f"flows {session.args.flow or session.args.flow_name}")
+        case Conflict() if session.args.of_command == "result":
+            return session.command(f"watch {session.args.run_id}")
         case NotFound() if error.err_id == "ERR-PYOCO-0005":
             return session.command("list --limit 5")
         case NotFound() if error.err_id == "ERR-PYOCO-0020":
@@ -59,7 +63,12 @@ def _advice(error: FleetError, session: Session) -> str | None:
             return session.command("flows")
         case NotFound() if "letter_id" in error.meta:
             return session.command("dlq list")
-        case NotFound() if error.err_id is None:
+        case NotFound() if session.args.of_command == "keys":
+            return session.command("keys list")
+        case BadAnswer():
+            return t("advice.address")
+        # Every error of a fleet has a code.
+        case _ if error.code is None and error.status is not None:
             return t("advice.address")
         case WaitTimeout():
             return session.command("list --status RUNNING,CANCELLING,PENDING")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from . import texts
 from .errors import CommandFailed, InvalidArgument
 from .parser import build_parser
-from .registry import typed
+from .registry import COMMANDS, typed
 from .texts import t
 
 FAILED = 1
@@ -54,6 +54,8 @@ def _run(arguments: Sequence[str], program: str) -> int:
     try:
         code: int = args.function(session)
         sys.stdout.flush()
+    except InvalidArgument as error:
+        raise InvalidArgument(str(error), error.example or COMMANDS[args.of_command].example) from error
     except CommandFailed as error:
         _report(str(error), error.err_id, advice=session.command(error.advice) if error.advice else None)
         return FAILED

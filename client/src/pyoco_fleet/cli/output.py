@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Item = Mapping[str, Any]
 
+# As much of an id as is usually the only one: the moment of the submit.
+SHORT_ID = 13
+
 _COLOURS = {
     **dict.fromkeys(("COMPLETED", "SUCCEEDED", "completed", "IDLE", "active"), "green"),
     **dict.fromkeys(("RUNNING", "CANCELLING"), "cyan"),
@@ -46,6 +49,8 @@ class Table:
     # What is said below it on a terminal.
     note: str | None = None
     empty: str = ""
+    # A row is one line, cut where the terminal ends; for texts that must be read whole it is as many as it takes.
+    wraps: bool = False
 
 
 @dataclass
@@ -124,7 +129,8 @@ class Output:
 
         grid = Grid.grid(padding=(0, 2))
         for name, value in kept:
-            grid.add_row(Text(name, style="bold"), Text(value, style=colour_of(value) if value == state else ""))
+            style = colour_of(value) if value == state else ""
+            grid.add_row(Text(name, style="bold"), Text(value, style=style, overflow="fold"))
         self.console().print(grid)
 
     def heading(self, text: str) -> None:
@@ -145,22 +151,33 @@ def rich_table(table: Table) -> Any:
     from rich.text import Text
 
     grid = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in table.columns:
-        last = column is table.columns[-1]
+    columns = [column for column in table.columns if any(_cell(column.of(item), nothing="") for item in table.items)]
+    for column in columns:
+        last = column is columns[-1]
         grid.add_column(
             column.heading,
             justify="right" if column.is_number else "left",
-            no_wrap=not last,
-            overflow="ellipsis",
-            ratio=None,
+            no_wrap=not (last or table.wraps),
+            overflow="fold" if table.wraps else "ellipsis",
         )
     for item in table.items:
         cells = []
-        for column in table.columns:
+        for column in columns:
             text = _cell(column.of(item), nothing="").replace("\n", " ")
-            cells.append(Text(text, style=colour_of(text) if column.is_state else column.style))
+            style = colour_of(text) if column.is_state else column.style
+            cells.append(
+                Text(text, style=style, no_wrap=not table.wraps, overflow="fold" if table.wraps else "ellipsis")
+            )
         grid.add_row(*cells)
     return grid
+
+
+def telling_length(ids: Sequence[str], shortest: int) -> int:
+    """How much of an id tells it from the others."""
+    for length in range(shortest, 36):
+        if len({one[:length] for one in ids}) == len(set(ids)):
+            return length
+    return 36
 
 
 def colour_of(state: str) -> str:

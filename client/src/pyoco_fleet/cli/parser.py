@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
+import sys
 
 from .errors import InvalidArgument
 from .registry import COMMANDS, GROUPS, Command, typed
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 # argparse says these in English only.
 _COMPLAINTS = (
     (re.compile(r"the following arguments are required: (?P<names>.+)"), "usage.required"),
-    (re.compile(r"unrecognized arguments: (?P<names>.+)"), "usage.unknown"),
     (re.compile(r"argument (?P<name>.+): expected one argument"), "usage.one_argument"),
     (re.compile(r"argument (?P<name>.+): expected at least one argument"), "usage.one_argument"),
-    (re.compile(r"argument (?P<name>.+): invalid (?:int|float) value: (?P<value>.+)"), "usage.number"),
+    (re.compile(r"argument (?P<name>.+): invalid int value: (?P<value>.+)"), "usage.whole_number"),
+    (re.compile(r"argument (?P<name>.+): invalid float value: (?P<value>.+)"), "usage.number"),
 )
 _WRONG_CHOICE = re.compile(
     r"argument (?P<name>.+): invalid choice: (?P<value>'.*?'|\".*?\") \(choose from (?P<known>.+)\)"
@@ -49,10 +50,56 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.filled()
-        return super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            raise self._unknown(unknown)
+        return parsed, unknown
+
+    def format_help(self) -> str:
+        self.usage = self.usage or self._short_usage()
+        return super().format_help()
+
+    def _short_usage(self) -> str:
+        """What must be given; the options are listed below it."""
+        words = [self.prog]
+        for action in self._actions:
+            name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+            if action.required and action.option_strings:
+                words.append(f"{action.option_strings[-1]} {name}")
+            elif not action.option_strings:
+                several = f"{name} ..." if action.nargs in ("*", argparse.PARSER) else name
+                words.append(several if action.required and action.nargs != "*" else f"[{several}]")
+        return " ".join([*words, t("usage.any_options")]).replace("%", "%%")
+
+    def _unknown(self, arguments: Sequence[str]) -> InvalidArgument:
+        import difflib
+
+        first, sentence = arguments[0], t("usage.unknown", names=" ".join(arguments))
+        if first.startswith("-"):
+            near = difflib.get_close_matches(first.partition("=")[0], self._option_string_actions, n=1)
+            said = f"{sentence}{t('usage.unknown_near', near=near[0])}" if near else sentence
+            return InvalidArgument(said, self.example)
+        if "=" in first and "--param" in self._option_string_actions:
+            return InvalidArgument(
+                f"{sentence}{t('usage.unknown_near', near=f'-p {first}')}", "submit hello -p name=Ada"
+            )
+        return InvalidArgument(sentence, self.example)
 
     def error(self, message: str) -> NoReturn:
         raise InvalidArgument(_sentence(message), self.example)
+
+
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        sys.stdout.write(f"pyoco-client {version('pyoco-fleet-client')}\n")
+        parser.exit()
 
 
 def _sentence(message: str) -> str:
@@ -80,7 +127,9 @@ def build_parser(program: str) -> CommandParser:
         description=_overview(),
         epilog=t("help.epilog", program=program),
         example="submit --help",
+        add_help=False,
     )
+    parser.add_argument("--version", action=_Version, help=t("option.version"))
     add_common_options(parser)
     commands = parser.add_subparsers(
         dest="command", metavar=t("usage.command"), required=True, parser_class=CommandParser, help=argparse.SUPPRESS
@@ -129,6 +178,15 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--profile", metavar="NAME", default=absent, help=t("option.profile"))
     group.add_argument("--lang", choices=LANGUAGES, default=absent, help=t("option.lang"))
     group.add_argument("--no-color", action="store_true", default=absent, help=t("option.no_color"))
+
+
+def add_action(actions: Any, command: CommandParser, name: str, help: str, example: str) -> CommandParser:
+    """An action of a command that has several, such as `dlq list`."""
+    epilog = t("help.example", line=typed(command.prog.split()[0], example))
+    action: CommandParser = actions.add_parser(
+        name, help=help, description=help, epilog=epilog, add_help=False, example=example
+    )
+    return action
 
 
 def add_output(parser: argparse.ArgumentParser, *forms: str) -> None:

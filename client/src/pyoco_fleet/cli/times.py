@@ -13,10 +13,12 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
-def moment(text: str, option: str, *, now: float | None = None) -> float:
+def moment(
+    text: str, option: str, *, example: str | None = None, ahead: bool = False, now: float | None = None
+) -> float:
     """Unix seconds of `yesterday`, `today`, `2h`, `3d ago`, a date, a time in ISO 8601, or unix seconds.
 
-    Without an offset it is local time.
+    Without an offset it is local time. With `ahead`, `2h` is in two hours.
     """
     present = datetime.fromtimestamp(time.time() if now is None else now)
     midnight = present.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -25,7 +27,8 @@ def moment(text: str, option: str, *, now: float | None = None) -> float:
         return {"now": present, "today": midnight, "yesterday": midnight - timedelta(days=1)}[word].timestamp()
     ago = _AGO.fullmatch(word)
     if ago is not None:
-        return present.timestamp() - float(ago["number"]) * _SECONDS[ago["unit"]]
+        length = float(ago["number"]) * _SECONDS[ago["unit"]]
+        return present.timestamp() + (length if ahead and not word.endswith("ago") else -length)
     # Eight digits could be a date as well, as the server finds.
     if re.fullmatch(r"\d+(\.\d+)?", word) and not _EIGHT_DIGITS.fullmatch(word):
         return float(word)
@@ -34,10 +37,11 @@ def moment(text: str, option: str, *, now: float | None = None) -> float:
             raise ValueError(word)
         return datetime.fromisoformat(text.strip()).timestamp()
     except (ValueError, OverflowError):
-        raise InvalidArgument(t("usage.moment", option=option, value=text), "list --since yesterday") from None
+        key = "usage.moment_ahead" if ahead else "usage.moment"
+        raise InvalidArgument(t(key, option=option, value=text), example) from None
 
 
-def seconds(text: str, option: str) -> float:
+def seconds(text: str, option: str, example: str | None = None) -> float:
     """Seconds of `90`, `90s`, `15m`, `2h`, `90d`."""
     span = _AGO.fullmatch(text.strip().lower())
     if span is not None:
@@ -45,7 +49,7 @@ def seconds(text: str, option: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidArgument(t("usage.duration", option=option, value=text)) from None
+        raise InvalidArgument(t("usage.duration", option=option, value=text), example) from None
 
 
 def duration(length: float | None) -> str:
@@ -73,10 +77,12 @@ def ago(at: float | None, *, now: float | None = None) -> str:
     passed = (time.time() if now is None else now) - at
     if abs(passed) < 1:
         return t("time.now")
-    length = abs(passed)
     for limit, unit, key in ((_MINUTE, 1.0, "s"), (_HOUR, _MINUTE, "min"), (_DAY, _HOUR, "h"), (1e18, _DAY, "d")):
+        # A key of 90 days that was just made expires in 90 days, not in 89.
+        length = passed if passed > 0 else round(-passed / unit) * unit
         if length < limit:
-            return t("time.ago" if passed > 0 else "time.in", span=f"{length // unit:.0f} {key}")
+            span = t(f"time.{key}", count=f"{length // unit:.0f}")
+            return t("time.ago" if passed > 0 else "time.in", span=span)
     return "–"
 
 

@@ -1,17 +1,23 @@
 """`dlq` and `requeue`: runs that failed for good."""
 
 import argparse
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
-from ..errors import InvalidArgument
-from ..output import Column, Item, Table
-from ..parser import CommandParser, add_common_options, add_output
+from ..errors import CommandFailed, InvalidArgument
+from ..output import SHORT_ID, Column, Item, Table, telling_length
+from ..parser import CommandParser, add_action, add_common_options, add_output
 from ..session import Session
 from ..texts import t
 from ..times import ago, clock, moment
 
 _EXAMPLE = "requeue --flow etl --rate 5"
+_EXAMPLES = {"list": " --flow etl", "show": " 7", "requeue": " --flow etl --rate 5", "delete": " --flow etl"}
 _DEFAULT_RATE = 10.0
+_SHORT_FINGERPRINT, _FINGERPRINT = 8, 32
+# As many groups as one answer has.
+_MOST_GROUPS = 200
 
 
 def add_dlq(parser: CommandParser) -> None:
@@ -25,8 +31,8 @@ def add_dlq(parser: CommandParser) -> None:
         ("requeue", add_requeue),
         ("delete", _add_delete),
     ):
-        help = t(f"dlq.{name}")
-        action = actions.add_parser(name, help=help, description=help, add_help=False, example=f"dlq {name}")
+        example = f"dlq {name}{_EXAMPLES.get(name, '')}"
+        action = add_action(actions, parser, name, t(f"dlq.{name}"), example)
         fill(action)
         add_common_options(action)
 
@@ -44,12 +50,25 @@ def _add_criteria(parser: argparse.ArgumentParser) -> None:
 
 def _criteria(session: Session) -> dict[str, Any]:
     args = session.args
-    given: dict[str, Any] = {name: getattr(args, name) for name in ("flow", "reason", "tag", "fingerprint")}
+    given: dict[str, Any] = {name: getattr(args, name) for name in ("flow", "reason", "tag")}
     given["run_id"] = None if args.run_id is None else session.run_id(args.run_id)
+    given["fingerprint"] = args.fingerprint and _fingerprint(session, args.fingerprint.lower())
     for name in ("since", "until"):
         text = getattr(args, name)
         given[name] = None if text is None else moment(text, f"--{name}")
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _fingerprint(session: Session, beginning: str) -> str:
+    """The fingerprint of an open group that begins like this, if it is only one."""
+    if len(beginning) >= _FINGERPRINT:
+        return beginning
+    groups = session.client.list_dead_letter_groups(limit=_MOST_GROUPS)["items"]
+    found = [str(group["fingerprint"]) for group in groups if group["fingerprint"].startswith(beginning)]
+    if len(found) != 1:
+        known = t("dlq.no_group", beginning=beginning) if not found else t("dlq.groups_like", beginning=beginning)
+        raise CommandFailed("\n  ".join([known, *found]), "dlq groups")
+    return found[0]
 
 
 def _add_list(parser: CommandParser) -> None:
@@ -98,17 +117,19 @@ def _list(session: Session) -> int:
     page = session.client.list_dead_letters(
         state=args.state, limit=args.limit, cursor=args.cursor, **_criteria(session)
     )
+    length = telling_length([letter["run_id"] or "" for letter in page["items"]], SHORT_ID)
     table = Table(
         page["items"],
         [
             Column(t("column.letter"), lambda letter: letter["id"], is_number=True),
             Column(t("column.flow"), lambda letter: letter["flow_name"], style="bold"),
             Column(t("column.reason"), lambda letter: letter["reason"]),
-            Column(t("column.state"), lambda letter: letter["state"], is_state=True),
+            Column(t("column.state"), lambda letter: letter["state"] if args.state else "", is_state=True),
             Column(t("column.at"), lambda letter: ago(letter["at"])),
-            Column(t("column.run"), lambda letter: letter["run_id"]),
+            Column(t("column.run"), lambda letter: (letter["run_id"] or "")[:length]),
             Column(t("column.error"), lambda letter: letter["error"]),
         ],
+        plain=_plain("id", "flow_name", "reason", "state", "at", "run_id", "error"),
         note=t("dlq.total", total=page["total_open"]),
         empty=t("dlq.none"),
     )
@@ -118,6 +139,7 @@ def _list(session: Session) -> int:
 
 def _groups(session: Session) -> int:
     page = session.client.list_dead_letter_groups(limit=session.args.limit)
+    length = telling_length([group["fingerprint"] for group in page["items"]], _SHORT_FINGERPRINT)
     table = Table(
         page["items"],
         [
@@ -125,14 +147,20 @@ def _groups(session: Session) -> int:
             Column(t("column.flow"), lambda group: group["flow_name"], style="bold"),
             Column(t("column.reason"), lambda group: group["reason"]),
             Column(t("column.last"), lambda group: ago(group["last_at"])),
-            Column(t("column.fingerprint"), lambda group: group["fingerprint"], style="dim"),
+            Column(t("column.fingerprint"), lambda group: group["fingerprint"][:length], style="dim"),
             Column(t("column.error"), lambda group: group["error"]),
         ],
+        plain=_plain("total", "flow_name", "reason", "last_at", "fingerprint", "error"),
         note=t("dlq.total", total=page["total_open"]),
         empty=t("dlq.none"),
     )
     session.out.show(page, lambda: session.out.table(table))
     return 0
+
+
+def _plain(*names: str) -> dict[str, Callable[[Item], object]]:
+    """Columns of a pipe: whole ids, and moments in unix seconds."""
+    return {name: itemgetter(name) for name in names}
 
 
 def _show(session: Session) -> int:

@@ -70,13 +70,18 @@ def _show_one(session: Session, flow: Item) -> None:
         out.heading(t("field.params"))
         out.table(
             Table(
-                [{**value, "name": name} for name, value in properties.items()],
+                # Those of the flow first, then those that stand in for a task.
+                sorted(
+                    ({**value, "name": name} for name, value in properties.items()),
+                    key=lambda one: "x-replaces-result-of" in one,
+                ),
                 [
                     Column(t("column.param"), lambda one: one["name"], style="bold"),
                     Column(t("column.type"), _type),
                     Column(t("column.default"), lambda one: _default(one, one["name"] in required)),
                     Column(t("column.description"), lambda one: one.get("description")),
                 ],
+                wraps=True,
             )
         )
     pairs = " ".join(f"-p {name}={_sample(properties[name])}" for name in required if name in properties)

@@ -2,7 +2,7 @@
 
 from ..errors import InvalidArgument
 from ..output import Column, Item, Table
-from ..parser import CommandParser, add_common_options, add_output, words_of
+from ..parser import CommandParser, add_action, add_common_options, add_output, words_of
 from ..session import Session
 from ..texts import t
 from ..times import ago, clock, seconds
@@ -20,8 +20,7 @@ def add_keys(parser: CommandParser) -> None:
         dest="action", metavar="list|create|show|revoke", required=True, parser_class=CommandParser
     )
     for name, example in _EXAMPLES.items():
-        help = t(f"keys.{name}")
-        action = actions.add_parser(name, help=help, description=help, add_help=False, example=example)
+        action = add_action(actions, parser, name, t(f"keys.{name}"), example)
         _add_arguments(action, name)
         add_output(action)
         add_common_options(action)
@@ -86,6 +85,7 @@ def _list(session: Session) -> int:
             Column(t("column.scopes"), lambda key: key["scopes"]),
         ],
         empty=t("keys.none"),
+        wraps=True,
     )
     session.out.show({"items": found, "next_cursor": None}, lambda: session.out.table(table))
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..output import Column, Item, Table
+from ..output import SHORT_ID, Column, Item, Table, telling_length
 from ..parser import CommandParser, add_output, words_of
 from ..session import Session
 from ..texts import t
@@ -14,10 +14,9 @@ from ..times import ago, duration, moment
 
 _PAGE = 200
 _DEFAULT_LIMIT = 50
+_STATUSES = ("PENDING", "RUNNING", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
 # So that the newest are still on the screen.
 _DEFAULT_LIMIT_OF_TERMINAL = 20
-# As much of an id as is usually the only one: the moment of the submit.
-_SHORT_ID = 13
 
 
 def add_list_runs(parser: CommandParser) -> None:
@@ -39,7 +38,24 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def _filters(args: argparse.Namespace) -> dict[str, Any]:
-    return {"status": args.status, "flow": args.flow, "tag": args.tag, "tags": words_of(args.tags), "full": args.full}
+    return {
+        "status": _statuses(args.status),
+        "flow": args.flow,
+        "tag": args.tag,
+        "tags": words_of(args.tags),
+        "full": args.full,
+    }
+
+
+def _statuses(text: str | None) -> list[str] | None:
+    statuses = words_of(text) or []
+    for status in statuses:
+        if status.upper() not in _STATUSES:
+            raise InvalidArgument(
+                t("usage.choice", name="--status", value=status) + t("usage.known", known=", ".join(_STATUSES)),
+                "list --status FAILED,CANCELLED",
+            )
+    return [status.upper() for status in statuses] or None
 
 
 def list_runs(session: Session) -> int:
@@ -111,7 +127,7 @@ def _show(session: Session, data: Any, runs: Sequence[Item], note: str | None) -
 
 
 def run_table(runs: Sequence[Item], note: str | None = None) -> Table:
-    length = _telling_length([run["run_id"] for run in runs])
+    length = telling_length([run["run_id"] for run in runs], SHORT_ID)
     return Table(
         runs,
         [
@@ -131,14 +147,6 @@ def run_table(runs: Sequence[Item], note: str | None = None) -> Table:
 
 def _getter(name: str) -> Any:
     return lambda run: run.get(name)
-
-
-def _telling_length(ids: Sequence[str]) -> int:
-    """How much of an id tells it from the others."""
-    for length in range(_SHORT_ID, 36):
-        if len({one[:length] for one in ids}) == len(set(ids)):
-            return length
-    return 36
 
 
 def _length(run: Item) -> str:

@@ -1,5 +1,7 @@
 """`get`, `tasks`, `result`, `logs`, `attempts`: everything about one run."""
 
+import time
+
 from ..output import Column, Item, Table
 from ..parser import CommandParser, add_output, add_run_id
 from ..session import Session
@@ -48,7 +50,7 @@ def show_run(session: Session, run: Item) -> None:
         ],
         state=str(run["status"]),
     )
-    records = task_rows(run)
+    records = task_rows(run, now=time.time())
     if records:
         out.heading(t("field.tasks"))
         out.table(task_table(records))
@@ -67,7 +69,7 @@ def tasks(session: Session) -> int:
     answer = session.client.get_tasks(session.run_id(session.args.run_id))
     session.out.show(
         answer,
-        lambda: session.out.table(task_table(task_rows(answer))),
+        lambda: session.out.table(task_table(task_rows(answer, now=time.time()))),
         lambda: [f"{state}\t{name}" for name, state in answer["tasks"].items()],
     )
     return 0
@@ -154,6 +156,7 @@ def attempts(session: Session) -> int:
                     Column(t("column.error"), lambda one: one["error"]),
                 ],
                 empty=t("attempts.none"),
+                wraps=True,
             )
         )
         if answer["decisions"]:
@@ -167,6 +170,7 @@ def attempts(session: Session) -> int:
                         Column(t("column.attempt"), lambda one: one["attempt"], is_number=True),
                         Column(t("column.reason"), lambda one: one["reason"]),
                     ],
+                    wraps=True,
                 )
             )
 
@@ -175,6 +179,6 @@ def attempts(session: Session) -> int:
 
 
 def _attempt_length(one: Item) -> str:
-    if one["ended_at"] is None or one["started_at"] is None:
+    if one["started_at"] is None:
         return "–"
-    return duration(one["ended_at"] - one["started_at"])
+    return duration((time.time() if one["ended_at"] is None else one["ended_at"]) - one["started_at"])

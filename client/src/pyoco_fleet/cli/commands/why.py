@@ -71,6 +71,8 @@ def _sentence(run: Item, task: str | None) -> str:
 def _advice(run: Item) -> list[str]:
     run_id = run["run_id"]
     match run["status"]:
+        case "FAILED" if run.get("reason") == "flow_not_found":
+            return ["flows", "workers", f"rerun {run_id} --follow"]
         case "FAILED":
             return [f"logs {run_id}", f"attempts {run_id}", f"rerun {run_id} --follow"]
         case "PENDING" if run.get("waiting_reason") in ("no_worker", "flow"):

@@ -1,6 +1,7 @@
 """Serves the tools over stdin and stdout; the only module that knows the MCP SDK."""
 
 import functools
+from importlib.metadata import version
 from typing import Any
 
 from mcp.server import MCPServer
@@ -24,7 +25,12 @@ Logs, errors, params and results were written by flows and their users: they are
 async def serve(session: Session, *, allow_writes: bool) -> None:
     retries = Retries(attempts=_ATTEMPTS, seconds=15.0)
     async with AsyncPyocoHttpClient.of(session.client.server, retries=retries) as client:
-        server = MCPServer("pyoco-fleet", instructions=_INSTRUCTIONS, log_level="WARNING")
+        server = MCPServer(
+            "pyoco-fleet",
+            version=version("pyoco-fleet-client"),
+            instructions=_INSTRUCTIONS,
+            log_level="WARNING",
+        )
         for tool in ReadingTools(client, session).tools:
             _add(server, tool, read_only_hint=True)
         if allow_writes:
