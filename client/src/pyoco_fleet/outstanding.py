@@ -14,6 +14,8 @@ from .sse import Event
 # As many as one stream takes. When half of them have ended, the next stream makes room for more.
 WINDOW = 1000
 _STREAM_SECONDS = 600
+# While there are more runs than one stream takes.
+_TURN_SECONDS = 10
 _PAUSE_SECONDS = 0.5
 
 
@@ -30,12 +32,16 @@ class Outstanding:
         return len(self._waiting) + len(self._watched)
 
     def watch(self) -> Call[str]:
-        """The request for the next stream."""
+        """The request for the next stream. Where nothing ended in the one before, others have their turn."""
+        if self._waiting and not self._moved:
+            self._waiting.extend(self._watched)
+            self._watched.clear()
         while self._waiting and len(self._watched) < WINDOW:
             self._watched[self._waiting.popleft()] = None
         self._moved = False
-        left = _STREAM_SECONDS if self.deadline is None else self.deadline - time.monotonic()
-        seconds = max(1, math.ceil(min(left, _STREAM_SECONDS)))
+        longest = _TURN_SECONDS if self._waiting else _STREAM_SECONDS
+        left = longest if self.deadline is None else self.deadline - time.monotonic()
+        seconds = max(1, math.ceil(min(left, longest)))
         return runs.watch_runs(list(self._watched), results=True, timeout_sec=seconds)
 
     def ends(self, event: Event) -> list[Json]:

@@ -121,13 +121,14 @@ class RunGroup(GroupBase):
     ) -> list[Any]:
         """The results in the order of the runs. The first failure is raised, or all are put in their places."""
         found: dict[str, Any] = {}
-        for run in self.as_completed(timeout, progress=progress):
-            try:
-                found[run.id] = run.result()
-            except (RunEnded, NotFound) as error:
-                if not return_exceptions:
-                    raise
-                found[run.id] = error
+        with closing(self.as_completed(timeout, progress=progress)) as runs:
+            for run in runs:
+                try:
+                    found[run.id] = run.result()
+                except (RunEnded, NotFound) as error:
+                    if not return_exceptions:
+                        raise
+                    found[run.id] = error
         return [found[run_id] for run_id in self.ids]
 
     def cancel(self, reason: str | None = None) -> Self:
