@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyoco_fleet import PyocoHttpClient, Unreachable
+from pyoco_fleet import Fleet, PyocoHttpClient, Unreachable
 from pyoco_fleet.config import InvalidConfiguration, Server, server
 
 PROFILES = """\
@@ -64,9 +64,10 @@ def test_the_password_of_an_address_is_sent_and_not_shown() -> None:
     assert behind_proxy.url == "http://127.0.0.1:1/fleet"
     assert behind_proxy.headers == {"X-API-Key": "key", "Authorization": "Basic YWRhOnNlQGNyZXQ="}
     assert "cret" not in repr(behind_proxy)
-    with PyocoHttpClient("http://ada:secret@127.0.0.1:1") as client, pytest.raises(Unreachable) as caught:
-        client.issue_key("tenant")
-    assert "secret" not in str(caught.value)
+    with Fleet("http://ada:secret@127.0.0.1:1") as fleet, pytest.raises(Unreachable) as caught:
+        fleet.http.issue_key("tenant")
+    assert "secret" not in f"{caught.value} {fleet!r} {fleet._repr_html_()}"
+    assert fleet.http.server.headers == {"Authorization": "Basic YWRhOnNlY3JldA=="}
 
 
 @pytest.mark.parametrize(

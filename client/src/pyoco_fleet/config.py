@@ -41,6 +41,11 @@ class Server:
         object.__setattr__(self, "url", "/".join([f"{scheme}://{host}", *path]))
 
     @property
+    def address(self) -> str:
+        """The URL with its login, for another client of the same fleet; not to be shown."""
+        return self.url.replace("://", f"://{self.login}@", 1) if self.login else self.url
+
+    @property
     def headers(self) -> dict[str, str]:
         key = {self.api_key_header: self.api_key} if self.api_key else {}
         login = self.login and b64encode(unquote(self.login).encode()).decode()
