@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from pyoco_fleet import BadRequest, Fleet, FleetError, outstanding, params_of
+from pyoco_fleet import BadRequest, Fleet, FleetError, WaitTimeout, outstanding, params_of
 from pyoco_fleet.recipes import batches
 
 from .conftest import QUICK, ScriptedServer, answer, events, problem
@@ -147,6 +147,17 @@ def test_results_come_over_one_stream_and_a_new_one_asks_for_the_rest(server: Sc
     assert [(run.id, run.result()) for run in group.as_completed()] == [("b", 2), ("a", 1)]
     assert [body["run_ids"] for body in bodies(server)] == [["a", "b"], ["a", "b"], ["a"]]
     assert group.counts == {"COMPLETED": 2}
+
+
+def test_a_timeout_of_zero_asks_for_what_has_ended_already(server: ScriptedServer, fleet: Fleet) -> None:
+    server.seconds = 0.1
+    ready = "event: ready\ndata: {}\n\n"
+    end = {"run_id": "a", "status": "COMPLETED", "ended": True, "truncated": False, "too_large": False, "result": 1}
+    server.answers = [events(f"event: run\ndata: {json.dumps(end)}\n\n", ready), events(ready, complete=False)]
+    assert fleet.run("a").result(timeout=0) == 1
+    with pytest.raises(WaitTimeout):
+        fleet.run("a").result(timeout=0)
+    assert len(server.requests) == 2
 
 
 def test_runs_of_a_group_that_no_stream_has_room_for_get_their_turn(

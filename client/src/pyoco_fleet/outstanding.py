@@ -17,6 +17,8 @@ _STREAM_SECONDS = 600
 # While there are more runs than one stream takes.
 _TURN_SECONDS = 10
 _PAUSE_SECONDS = 0.5
+# For an answer to a caller that does not wait: of what has ended already.
+_ANSWER_SECONDS = 5.0
 
 
 class Outstanding:
@@ -27,6 +29,9 @@ class Outstanding:
         self._moved = True
         self.total = len(self._waiting)
         self.deadline = None if timeout is None else time.monotonic() + timeout
+        does_not_wait = timeout is not None and timeout <= 0
+        self.stream_deadline = time.monotonic() + _ANSWER_SECONDS if does_not_wait else self.deadline
+        self._all_told = False
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._watched)
@@ -46,6 +51,7 @@ class Outstanding:
 
     def ends(self, event: Event) -> list[Json]:
         """The runs that this event tells the end of, each once."""
+        self._all_told = event.event == "ready"
         if event.event == "run" and event.data["ended"]:
             told = [event.data]
         elif event.event == "unknown":
@@ -60,7 +66,8 @@ class Outstanding:
 
     @property
     def wants_next_stream(self) -> bool:
-        return not self or bool(self._waiting and len(self._watched) <= WINDOW // 2)
+        is_late = self._all_told and self.deadline is not None and time.monotonic() >= self.deadline
+        return not self or is_late or bool(self._waiting and len(self._watched) <= WINDOW // 2)
 
     def pause_seconds(self) -> float:
         """Before the next stream. Raises WaitTimeout when there is no time left."""

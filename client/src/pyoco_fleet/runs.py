@@ -143,7 +143,7 @@ def ends(http: PyocoHttpClient, run_ids: Sequence[str], timeout: float | None) -
     """The end of each run when it has come, with its result."""
     outstanding = Outstanding(run_ids, timeout)
     while outstanding:
-        with closing(http.stream(outstanding.watch(), deadline=outstanding.deadline)) as events:
+        with closing(http.stream(outstanding.watch(), deadline=outstanding.stream_deadline)) as events:
             for event in events:
                 yield from outstanding.ends(event)
                 if outstanding.wants_next_stream:
