@@ -9,7 +9,6 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from .config import is_whole
 from .errors import BadAnswer, BadRequest, FleetError, of_status
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ def wire_value(value: Any) -> Any:
 def idempotency(key: str | None) -> dict[str, str]:
     """Every submit has a key, so that it can be sent again when it is not known whether it arrived."""
     key = key or str(uuid.uuid4())
-    if not (key.isascii() and key.isprintable() and is_whole(key) and len(key) <= _LONGEST_KEY):
+    if not (key.isascii() and key.isprintable() and key == key.strip() and len(key) <= _LONGEST_KEY):
         raise BadRequest(f"an idempotency key has up to {_LONGEST_KEY} printable ASCII characters, unlike {key!r}")
     return {"Idempotency-Key": key}
 

@@ -32,7 +32,8 @@ class Server:
         if not url.startswith(("http://", "https://")):
             raise InvalidConfiguration(f"{self.url!r} is no address of a fleet; an address is like {DEFAULT_URL}")
         # Here, because the HTTP library would show the key in its message.
-        if self.api_key and not (self.api_key.isascii() and self.api_key.isprintable() and is_whole(self.api_key)):
+        key = self.api_key or ""
+        if not (key.isascii() and key.isprintable() and key == key.strip()):
             raise InvalidConfiguration("the API key has characters that no key has; copy it again")
         scheme, _, rest = url.partition("://")
         place, *path = rest.split("/", 1)
@@ -50,11 +51,6 @@ class Server:
         key = {self.api_key_header: self.api_key} if self.api_key else {}
         login = self.login and b64encode(unquote(self.login).encode()).decode()
         return key | ({"Authorization": f"Basic {login}"} if login else {})
-
-
-def is_whole(value: str) -> bool:
-    """Whether a header may have this value: no spaces around it."""
-    return value == value.strip()
 
 
 def server(
