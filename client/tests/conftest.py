@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -41,6 +42,8 @@ class ScriptedServer:
     def __init__(self) -> None:
         self.answers: list[bytes] = []
         self.requests: list[str] = []
+        # How long it thinks about each answer.
+        self.seconds = 0.0
         self._lock = threading.Lock()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -73,6 +76,7 @@ class ScriptedServer:
                 with self._lock:
                     self.requests.append(request)
                     said = self.answers[min(len(self.requests), len(self.answers)) - 1]
+                time.sleep(self.seconds)
                 connection.sendall(said)
                 if b"Content-Length" not in said:
                     return

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyoco_fleet import PyocoHttpClient
+from pyoco_fleet import Fleet, PyocoHttpClient, Unreachable
 from pyoco_fleet.config import InvalidConfiguration, Server, server
 
 PROFILES = """\
@@ -49,12 +49,25 @@ def test_the_key_of_a_profile_is_sent_to_no_other_server(env: dict[str, str]) ->
 def test_what_can_be_no_key_and_no_address_is_refused() -> None:
     with pytest.raises(InvalidConfiguration, match="copy it again"):
         Server(api_key="sécret")
+    with pytest.raises(InvalidConfiguration, match="copy it again"):
+        Server(api_key="secret ")
     with pytest.raises(InvalidConfiguration, match="is no address of a fleet"):
         PyocoHttpClient("http://[1::2")
 
 
 def test_a_key_is_not_shown() -> None:
     assert "secret" not in repr(Server(api_key="secret"))
+
+
+def test_the_password_of_an_address_is_sent_and_not_shown() -> None:
+    behind_proxy = Server("http://ada:se%40cret@127.0.0.1:1/fleet/", "key")
+    assert behind_proxy.url == "http://127.0.0.1:1/fleet"
+    assert behind_proxy.headers == {"X-API-Key": "key", "Authorization": "Basic YWRhOnNlQGNyZXQ="}
+    assert "cret" not in repr(behind_proxy)
+    with Fleet("http://ada:secret@127.0.0.1:1") as fleet, pytest.raises(Unreachable) as caught:
+        fleet.http.issue_key("tenant")
+    assert "secret" not in f"{caught.value} {fleet!r} {fleet._repr_html_()}"
+    assert fleet.http.server.headers == {"Authorization": "Basic YWRhOnNlY3JldA=="}
 
 
 @pytest.mark.parametrize(

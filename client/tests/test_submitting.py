@@ -1,6 +1,7 @@
 """How submits are written: params, options, batches, and what a refused batch leaves."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from pyoco_fleet import BadRequest, Fleet, FleetError, params_of
+from pyoco_fleet import BadRequest, Fleet, FleetError, WaitTimeout, outstanding, params_of
 from pyoco_fleet.recipes import batches
 
 from .conftest import QUICK, ScriptedServer, answer, events, problem
@@ -107,6 +108,27 @@ def test_a_map_that_breaks_off_names_what_was_accepted(server: ScriptedServer, f
     assert len(caught.value.meta["accepted"]) == 1000
     first, second, again = server.headers("idempotency-key")
     assert second == again != first
+    assert first == f"{caught.value.meta['idempotency_key']}:0"
+
+
+@pytest.mark.parametrize("bad", [3, ValueError("the caller's own")])
+def test_a_map_whose_params_break_off_says_how_to_get_the_ids_of_what_was_accepted(
+    server: ScriptedServer, fleet: Fleet, bad: Any
+) -> None:
+    server.answers = [answer(200, {"runs": [{"run_id": f"r{n}"} for n in range(1000)]})]
+
+    def params() -> Iterator[Any]:
+        yield from ({} for _ in range(1001))
+        if isinstance(bad, Exception):
+            raise bad
+        yield bad
+
+    with pytest.raises((BadRequest, ValueError)) as caught:
+        fleet.map("etl", params())
+    [sent] = server.headers("idempotency-key")
+    assert f"1000 runs were accepted before; the same map with idempotency_key='{str(sent)[:-2]}'" in str(
+        caught.value.__notes__
+    )
 
 
 def test_results_come_over_one_stream_and_a_new_one_asks_for_the_rest(server: ScriptedServer, fleet: Fleet) -> None:
@@ -125,6 +147,34 @@ def test_results_come_over_one_stream_and_a_new_one_asks_for_the_rest(server: Sc
     assert [(run.id, run.result()) for run in group.as_completed()] == [("b", 2), ("a", 1)]
     assert [body["run_ids"] for body in bodies(server)] == [["a", "b"], ["a", "b"], ["a"]]
     assert group.counts == {"COMPLETED": 2}
+
+
+def test_a_timeout_of_zero_asks_for_what_has_ended_already(server: ScriptedServer, fleet: Fleet) -> None:
+    server.seconds = 0.1
+    ready = "event: ready\ndata: {}\n\n"
+    end = {"run_id": "a", "status": "COMPLETED", "ended": True, "truncated": False, "too_large": False, "result": 1}
+    server.answers = [events(f"event: run\ndata: {json.dumps(end)}\n\n", ready), events(ready, complete=False)]
+    assert fleet.run("a").result(timeout=0) == 1
+    with pytest.raises(WaitTimeout):
+        fleet.run("a").result(timeout=0)
+    assert len(server.requests) == 2
+
+
+def test_runs_of_a_group_that_no_stream_has_room_for_get_their_turn(
+    server: ScriptedServer, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outstanding, "WINDOW", 2)
+
+    def ended(*run_ids: str) -> bytes:
+        data = {"status": "COMPLETED", "ended": True, "truncated": False, "too_large": False, "result": 1}
+        return events(*(f"event: run\ndata: {json.dumps(data | {'run_id': run_id})}\n\n" for run_id in run_ids))
+
+    # The server ends a stream when its time is over.
+    server.answers = [ended(), ended("c"), ended("a", "b")]
+    assert [run.id for run in fleet.group(["a", "b", "c"]).as_completed()] == ["c", "a", "b"]
+    assert [body["run_ids"] for body in bodies(server)] == [["a", "b"], ["c", "a"], ["a", "b"]]
+    assert "timeout_sec=10 " in server.requests[0]
+    assert "timeout_sec=600 " in server.requests[2]
 
 
 def test_notebooks_show_runs_and_groups_without_what_could_be_markup(server: ScriptedServer, fleet: Fleet) -> None:

@@ -82,6 +82,56 @@ def test_a_retry_after_that_is_too_far_away_is_not_waited_for(
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("when", ["-5", "nan", "soon", "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"])
+def test_a_retry_after_that_means_nothing_is_passed_over(server: ScriptedServer, client: Both, when: str) -> None:
+    server.answers = [answer(503, {}, Retry_After=when), SUBMITTED]
+    assert client.do(lambda c: c.submit_run("hello"))["run_id"] == "r1"
+
+
+def test_a_redirect_is_neither_followed_nor_an_answer(server: ScriptedServer, client: Both) -> None:
+    server.answers = [answer(302, b"<html>", Location="http://elsewhere.example/")]
+    for use in (lambda c: c.get_metrics(), lambda c: c.download_wheel("x"), lambda c: c.watch_run("r1")):
+        with pytest.raises(FleetError, match=r"was redirected to 'http://elsewhere\.example/'"):
+            client.do(use)
+    with pytest.raises(FleetError, match="was redirected"):
+        client.do(lambda c: c.request("get", "/x"))
+    assert len(server.requests) == 4
+
+
+def test_an_error_of_a_submit_has_the_key_with_which_it_can_be_sent_again(
+    server: ScriptedServer, client: Both
+) -> None:
+    server.answers = [HANG_UP]
+    with pytest.raises(Unreachable) as caught:
+        client.do(lambda c: c.rerun_run("r1"), retries=Retries(attempts=2, first_wait_seconds=0.005))
+    assert {caught.value.meta["idempotency_key"]} == set(server.headers("idempotency-key"))
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a ", "é", "x" * 256])
+def test_an_idempotency_key_that_no_header_can_have_is_refused_at_once(
+    server: ScriptedServer, client: Both, key: str
+) -> None:
+    server.answers = [SUBMITTED]
+    with pytest.raises(BadRequest, match="printable ASCII"):
+        client.do(lambda c: c.submit_run("hello", idempotency_key=key))
+    assert server.requests == []
+
+
+def test_a_delete_with_a_limit_is_not_repeated_as_it_would_delete_more(server: ScriptedServer, client: Both) -> None:
+    server.answers = [HANG_UP]
+    with pytest.raises(Unreachable):
+        client.do(lambda c: c.delete_dead_letters(all=True, limit=10))
+    assert len(server.requests) == 1
+
+
+def test_a_fleet_on_this_machine_is_not_asked_by_a_proxy(
+    server: ScriptedServer, client: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    server.answers = [answer(200, {"status": "RUNNING"})]
+    assert client.do(lambda c: c.get_run("r1"))["status"] == "RUNNING"
+
+
 @pytest.mark.parametrize("trouble", [AWAY, HANG_UP])
 def test_what_may_not_happen_twice_is_not_repeated(server: ScriptedServer, client: Both, trouble: bytes) -> None:
     server.answers = [trouble]
@@ -168,6 +218,16 @@ def test_a_stream_that_breaks_goes_on_after_the_last_event(server: ScriptedServe
 def test_what_is_no_stream_says_so(server: ScriptedServer, client: Both) -> None:
     server.answers = [answer(200, {})]
     with pytest.raises(BadAnswer, match="cannot be read"):
+        client.do(lambda c: c.watch_run("r1"))
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("when", ["3600", "1e400"])
+def test_a_stream_does_not_wait_for_a_retry_after_that_is_too_far_away(
+    server: ScriptedServer, client: Both, when: str
+) -> None:
+    server.answers = [answer(503, {}, Retry_After=when), events("data: 1\n\n")]
+    with pytest.raises(Unavailable):
         client.do(lambda c: c.watch_run("r1"))
     assert len(server.requests) == 1
 

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,31 @@ async def test_a_wheel_whose_import_ends_its_process_or_never_ends_leaves_the_na
         await eventually(lambda: "importing them failed" in caplog.text, what="why they are not described")
         assert [flow.name for flow in pool.catalogue.flows] == pool.flows == ["bad", "good"]
         assert pool.size == 1
+    finally:
+        await pool.stop()
+
+
+async def test_wheels_are_described_after_the_runners_are_ready_and_leave_the_processor_to_them(
+    trees: Trees, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, runs = tmp_path / "note", tmp_path / "runs"
+    runs.mkdir()
+    code = f"import os\nopen({str(note)!r}, 'w').write(str(os.nice(0)))\n{FLOWS}"
+    await trees.add("good", {"good.py": code}, pyoco_flows={"good": "good:flow"})
+    pool = RunnerPool(Setup(None, None, str(runs), wheel_paths=[]), 2, WheelSet(paths=trees.paths))
+    ready: list[int] = []
+    try_out = pool.try_out
+
+    async def noted(*args: Any, **options: Any) -> Any:
+        ready.append(pool.size)
+        return await try_out(*args, **options)
+
+    monkeypatch.setattr(pool, "try_out", noted)
+    try:
+        await pool.start()
+        await eventually(lambda: any(flow.graph for flow in pool.catalogue.flows), what="the description")
+        assert ready == [2]
+        assert int(note.read_text()) == os.nice(0) + 10
     finally:
         await pool.stop()
 

@@ -138,7 +138,7 @@ async def ends(
 ) -> AsyncGenerator[Json, None]:
     outstanding = Outstanding(run_ids, timeout)
     while outstanding:
-        async with aclosing(http.stream(outstanding.watch(), deadline=outstanding.deadline)) as events:
+        async with aclosing(http.stream(outstanding.watch(), deadline=outstanding.stream_deadline)) as events:
             async for event in events:
                 for end in outstanding.ends(event):
                     yield end

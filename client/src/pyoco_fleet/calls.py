@@ -9,12 +9,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
-from .errors import BadAnswer, FleetError, of_status
+from .errors import BadAnswer, BadRequest, FleetError, of_status
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_LONGEST_KEY = 255
 _REPEATABLE_STATUSES = frozenset({429, 502, 503, 504})
 
 
@@ -71,8 +72,8 @@ class Call(Generic[T]):
     form: Mapping[str, Any] | None = None
     files: Mapping[str, tuple[str, Any, str]] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    # Doing it twice is as good as doing it once, although its method does not say so.
-    repeatable: bool = False
+    # Whether doing it twice is as good as doing it once. None: as its method says.
+    repeatable: bool | None = None
 
     @property
     def path(self) -> str:
@@ -80,7 +81,9 @@ class Call(Generic[T]):
 
     @property
     def may_repeat(self) -> bool:
-        return self.repeatable or self.method in _IDEMPOTENT or "Idempotency-Key" in self.headers
+        if self.repeatable is not None:
+            return self.repeatable
+        return self.method in _IDEMPOTENT or "Idempotency-Key" in self.headers
 
     def then(self, further: Callable[[T], U]) -> "Call[U]":
         read = self.read
@@ -102,11 +105,14 @@ def wire_value(value: Any) -> Any:
 
 def idempotency(key: str | None) -> dict[str, str]:
     """Every submit has a key, so that it can be sent again when it is not known whether it arrived."""
-    return {"Idempotency-Key": key or str(uuid.uuid4())}
+    key = key or str(uuid.uuid4())
+    if not (key.isascii() and key.isprintable() and key == key.strip() and len(key) <= _LONGEST_KEY):
+        raise BadRequest(f"an idempotency key has up to {_LONGEST_KEY} printable ASCII characters, unlike {key!r}")
+    return {"Idempotency-Key": key}
 
 
 def error_of(answer: Answer) -> FleetError:
-    """The exception for an answer from 400 on, whoever sent it."""
+    """The exception for an answer from 300 on, whoever sent it."""
     try:
         body = json.loads(answer.body)
     except ValueError:
@@ -115,6 +121,10 @@ def error_of(answer: Answer) -> FleetError:
     said = _object(envelope.get("error"))
     meta = _object(said.get("meta"))
     message = said.get("message") or envelope.get("detail")
+    if answer.status < 400:
+        # Not followed: it would take the key to wherever it leads.
+        elsewhere = answer.headers.get("location")
+        message = f"{answer.asked} was redirected to {elsewhere!r}; is this the whole address of the fleet?"
     return of_status(answer.status)(
         str(message or f"{answer.asked} was answered with HTTP {answer.status}"),
         code=said.get("code"),
@@ -141,7 +151,7 @@ def _seconds(retry_after: str | None) -> float | None:
         pass
     try:
         moment = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())

@@ -2,9 +2,11 @@
 
 import os
 import tomllib
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 from .errors import FleetError
 
@@ -25,18 +27,33 @@ class Server:
     url: str = DEFAULT_URL
     api_key: str | None = field(default=None, repr=False)
     api_key_header: str = DEFAULT_KEY_HEADER
+    # What the address had before its @, for a proxy before the fleet: no message shows it.
+    login: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         url = self.url.rstrip("/")
         if not url.startswith(("http://", "https://")):
             raise InvalidConfiguration(f"{self.url!r} is no address of a fleet; an address is like {DEFAULT_URL}")
-        if self.api_key and not (self.api_key.isascii() and self.api_key.isprintable()):
+        # Here, because the HTTP library would show the key in its message.
+        key = self.api_key or ""
+        if not (key.isascii() and key.isprintable() and key == key.strip()):
             raise InvalidConfiguration("the API key has characters that no key has; copy it again")
-        object.__setattr__(self, "url", url)
+        scheme, _, rest = url.partition("://")
+        place, *path = rest.split("/", 1)
+        login, at, host = place.rpartition("@")
+        object.__setattr__(self, "login", login if at else None)
+        object.__setattr__(self, "url", "/".join([f"{scheme}://{host}", *path]))
+
+    @property
+    def address(self) -> str:
+        """The URL with its login, for another client of the same fleet; not to be shown."""
+        return self.url.replace("://", f"://{self.login}@", 1) if self.login else self.url
 
     @property
     def headers(self) -> dict[str, str]:
-        return {self.api_key_header: self.api_key} if self.api_key else {}
+        key = {self.api_key_header: self.api_key} if self.api_key else {}
+        login = self.login and b64encode(unquote(self.login).encode()).decode()
+        return key | ({"Authorization": f"Basic {login}"} if login else {})
 
 
 def server(

@@ -32,7 +32,8 @@ class Routes:
 
     @classmethod
     def of(cls, server: Server, **options: Any) -> Self:
-        return cls(server.url, api_key=server.api_key, api_key_header=server.api_key_header, adapt=None, **options)
+        header = server.api_key_header
+        return cls(server.address, api_key=server.api_key, api_key_header=header, adapt=None, **options)
 
     submit_run = Method(runs.submit_run)
     submit_runs = Method(runs.submit_runs)

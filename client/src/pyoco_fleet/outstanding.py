@@ -14,7 +14,11 @@ from .sse import Event
 # As many as one stream takes. When half of them have ended, the next stream makes room for more.
 WINDOW = 1000
 _STREAM_SECONDS = 600
+# While there are more runs than one stream takes.
+_TURN_SECONDS = 10
 _PAUSE_SECONDS = 0.5
+# For an answer to a caller that does not wait: of what has ended already.
+_ANSWER_SECONDS = 5.0
 
 
 class Outstanding:
@@ -25,21 +29,29 @@ class Outstanding:
         self._moved = True
         self.total = len(self._waiting)
         self.deadline = None if timeout is None else time.monotonic() + timeout
+        does_not_wait = timeout is not None and timeout <= 0
+        self.stream_deadline = time.monotonic() + _ANSWER_SECONDS if does_not_wait else self.deadline
+        self._all_told = False
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._watched)
 
     def watch(self) -> Call[str]:
-        """The request for the next stream."""
+        """The request for the next stream. Where nothing ended in the one before, others have their turn."""
+        if self._waiting and not self._moved:
+            self._waiting.extend(self._watched)
+            self._watched.clear()
         while self._waiting and len(self._watched) < WINDOW:
             self._watched[self._waiting.popleft()] = None
         self._moved = False
-        left = _STREAM_SECONDS if self.deadline is None else self.deadline - time.monotonic()
-        seconds = max(1, math.ceil(min(left, _STREAM_SECONDS)))
+        longest = _TURN_SECONDS if self._waiting else _STREAM_SECONDS
+        left = longest if self.deadline is None else self.deadline - time.monotonic()
+        seconds = max(1, math.ceil(min(left, longest)))
         return runs.watch_runs(list(self._watched), results=True, timeout_sec=seconds)
 
     def ends(self, event: Event) -> list[Json]:
         """The runs that this event tells the end of, each once."""
+        self._all_told = event.event == "ready"
         if event.event == "run" and event.data["ended"]:
             told = [event.data]
         elif event.event == "unknown":
@@ -54,7 +66,8 @@ class Outstanding:
 
     @property
     def wants_next_stream(self) -> bool:
-        return not self or bool(self._waiting and len(self._watched) <= WINDOW // 2)
+        is_late = self._all_told and self.deadline is not None and time.monotonic() >= self.deadline
+        return not self or is_late or bool(self._waiting and len(self._watched) <= WINDOW // 2)
 
     def pause_seconds(self) -> float:
         """Before the next stream. Raises WaitTimeout when there is no time left."""

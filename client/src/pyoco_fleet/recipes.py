@@ -91,18 +91,22 @@ def ended_without_result(run: RunState) -> FleetError:
 
 
 def submit_many(submissions: Iterable[Json], key: str | None) -> Steps[list[str]]:
-    """The ids in the order of the submissions. An error names in `accepted` the runs of the batches before it."""
+    """The ids in the order of the submissions. An error names the runs of the batches before it."""
     accepted: list[str] = []
     key = key or str(uuid.uuid4())
-    for number, batch in enumerate(batches(submissions)):
-        try:
+    try:
+        for number, batch in enumerate(batches(submissions)):
             answer = yield runs.submit_runs(batch, idempotency_key=f"{key}:{number}")
-        except FleetError as error:
-            if accepted:
-                error.add_note(f"{len(accepted)} runs before this batch were accepted; their ids are in `accepted`")
-            error.meta["accepted"] = accepted
-            raise
-        accepted += [run["run_id"] for run in answer["runs"]]
+            accepted += [run["run_id"] for run in answer["runs"]]
+    except Exception as error:
+        # Also of the caller's own iterable, which is not read to its end before the first batch is sent.
+        if isinstance(error, FleetError):
+            error.meta |= {"accepted": accepted, "idempotency_key": key}
+        if accepted:
+            error.add_note(
+                f"{len(accepted)} runs were accepted before; the same map with idempotency_key={key!r} gets their ids"
+            )
+        raise
     return accepted
 
 

@@ -128,13 +128,14 @@ class RunGroup(GroupBase):
     ) -> list[Any]:
         """The results in the order of the runs. The first failure is raised, or all are put in their places."""
         found: dict[str, Any] = {}
-        for run in self.as_completed(timeout, progress=progress):
-            try:
-                found[run.id] = run.result()
-            except (RunEnded, NotFound) as error:
-                if not return_exceptions:
-                    raise
-                found[run.id] = error
+        with closing(self.as_completed(timeout, progress=progress)) as runs:
+            for run in runs:
+                try:
+                    found[run.id] = run.result()
+                except (RunEnded, NotFound) as error:
+                    if not return_exceptions:
+                        raise
+                    found[run.id] = error
         return [found[run_id] for run_id in self.ids]
 
     def cancel(self, reason: str | None = None) -> Self:
@@ -149,7 +150,7 @@ def ends(http: PyocoHttpClient, run_ids: Sequence[str], timeout: float | None) -
     """The end of each run when it has come, with its result."""
     outstanding = Outstanding(run_ids, timeout)
     while outstanding:
-        with closing(http.stream(outstanding.watch(), deadline=outstanding.deadline)) as events:
+        with closing(http.stream(outstanding.watch(), deadline=outstanding.stream_deadline)) as events:
             for event in events:
                 yield from outstanding.ends(event)
                 if outstanding.wants_next_stream:

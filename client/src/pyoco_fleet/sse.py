@@ -49,7 +49,10 @@ class Resumption:
             self.last_event_id = event.id
 
     def goes_on_after(self, error: FleetError, *, give_up_after_seconds: float) -> bool:
-        """Whether to connect again: not when the time is over. Raises the error when it is one for good."""
+        """Whether to connect again: not when the time is over. Raises the error when it is one for good.
+
+        It is as well if the server wants to be left alone for longer than that.
+        """
         if not isinstance(error, Unavailable | Unreachable):
             raise error
         now = time.monotonic()
@@ -57,6 +60,6 @@ class Resumption:
         self._silent_since = self._silent_since or now
         if self.seconds_left <= 0:
             return False
-        if now - self._silent_since >= give_up_after_seconds:
+        if max(now - self._silent_since, error.retry_after or 0.0) >= give_up_after_seconds:
             raise error
         return True

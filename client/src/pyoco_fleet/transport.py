@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, TypeAlias, TypeVar
 
 import httpx2
@@ -62,12 +63,13 @@ class _Common:
         self, server: Server, *, timeout: float = 30.0, retries: Retries | None = None, adapt: Adapt | None = None
     ) -> None:
         try:
-            httpx2.URL(server.url)
+            host = httpx2.URL(server.url).host
         except httpx2.InvalidURL as error:
             raise InvalidConfiguration(f"{server.url!r} is no address of a fleet: {error}") from error
         self.server = server
         # Certificates cost 20 ms to load, and an http address has none.
         self._verify = httpx2.create_ssl_context() if self.server.url.startswith("https:") else False
+        self._host = host
         self._adapt = adapt
         self.retries = retries or Retries()
         self._seconds = timeout
@@ -80,6 +82,10 @@ class _Common:
             "headers": {"User-Agent": "pyoco-fleet-client", **self.server.headers},
             "timeout": self._timeout(self._seconds),
             "verify": self._verify,
+            # A proxy of the environment cannot reach this machine's own fleet, and would get its key.
+            "mounts": {f"all://[{self._host}]" if ":" in self._host else f"all://{self._host}": None}
+            if _is_loopback(self._host)
+            else None,
         }
 
     def _timeout(self, read_seconds: float) -> httpx2.Timeout:
@@ -137,11 +143,14 @@ class _Common:
         self._met = True
         asked = f"{call.method} {response.request.url}"
         answer = Answer(response.status_code, response.headers, response.content, asked)
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             raise self._adapted(error_of(answer), call, answer)
         return answer
 
     def _adapted(self, error: FleetError, call: Call[Any], came: Answer | str) -> FleetError:
+        if (key := call.headers.get("Idempotency-Key")) is not None:
+            # With it a caller that does not know whether the run was accepted can ask again.
+            error.meta["idempotency_key"] = key
         return self._adapt(error, call.method, self.server.url + call.path, came) if self._adapt else error
 
     def _failed(self, call: Call[Any], error: Exception) -> FleetError:
@@ -164,6 +173,13 @@ class _Common:
         if isinstance(error, httpx2.TimeoutException):
             return Unreachable(f"{url} has not answered {call.method} {call.path} in time; look at its health")
         return Unreachable(f"the connection to {url} was lost during {call.method} {call.path} ({error})")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _error_of(state: tenacity.RetryCallState) -> BaseException | None:
@@ -216,7 +232,7 @@ class Transport(_Common):
     def _opened(self, call: Call[Any], resumption: Resumption) -> Iterator[httpx2.Response]:
         arguments = self._stream_arguments(call, resumption)
         with self._failures(call), self._streams.stream(**arguments) as response:
-            if response.status_code >= 400:
+            if response.status_code >= 300:
                 response.read()
                 self._answer(call, response)
             self._met = True
@@ -273,7 +289,7 @@ class AsyncTransport(_Common):
     async def _opened(self, call: Call[Any], resumption: Resumption) -> AsyncIterator[httpx2.Response]:
         arguments = self._stream_arguments(call, resumption)
         async with self._failures(call), self._streams.stream(**arguments) as response:
-            if response.status_code >= 400:
+            if response.status_code >= 300:
                 await response.aread()
                 self._answer(call, response)
             self._met = True

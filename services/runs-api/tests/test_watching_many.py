@@ -1,10 +1,13 @@
 """Watching many runs in one stream: each end is told once and none is missed; results come in one answer."""
 
 import asyncio
+import json
+import resource
 import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -104,6 +107,11 @@ def _finished(run: RunSnapshot, **result: Any) -> RunSnapshot:
     held = run if run.is_held else _claimed(run)
     status = RunStatus.FAILED if "error" in result else RunStatus.COMPLETED
     return held.finish(status, now=time.time(), **result)
+
+
+def resident_bytes(pid: int) -> int:
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
 
 
 def told(events: list[Event]) -> list[tuple[str, str]]:
@@ -239,6 +247,38 @@ async def test_an_answer_of_results_is_bounded_and_says_where_to_go_on(bench: Be
     assert [item["run_id"] for item in found] == run_ids
     assert [item["ended"] for item in found] == [True] * 29 + [False]
     assert (found[-1]["status"], "result" in found[-1]) == ("PENDING", False)
+
+
+async def test_streams_with_results_that_nobody_reads_hold_little_memory(
+    own_bench: Bench, own_runs_process: ServiceProcess
+) -> None:
+    run_ids = await own_bench.submit(30)
+    for run_id in run_ids:
+        await own_bench.finish(run_id, result="x" * 250_000)
+    body = json.dumps({"run_ids": run_ids})
+    identity = "".join(f"{name}: {value}\r\n" for name, value in own_bench.client.headers.items() if "x-" in name)
+    head = (
+        f"POST /runs/watch?results=true HTTP/1.1\r\nHost: x\r\n{identity}"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+
+    async def open_and_stop_reading() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_unix_connection(str(own_runs_process.socket), limit=1024)
+        writer.write(f"{head}{body}".encode())
+        read = b""
+        while b"event: run" not in read:
+            part = await reader.read(1024)
+            assert part, read
+            read += part
+        return writer
+
+    before = resident_bytes(own_runs_process.pid)
+    writers = await asyncio.gather(*(open_and_stop_reading() for _ in range(30)))
+    grown = resident_bytes(own_runs_process.pid) - before
+    for writer in writers:
+        writer.close()
+    # What is shown of three runs, what the connections buffer, and the documents that were read at a time.
+    assert grown < 200 * 1024 * 1024
 
 
 async def test_by_labels_a_stream_tells_also_of_runs_that_come_later(bench: Bench) -> None:

@@ -42,7 +42,7 @@ class Session:
         given = {name: getattr(self.args, name, None) for name in ("api_key", "api_key_header", "profile")}
         chosen = server(getattr(self.args, "server", None), **given)
         return PyocoHttpClient(
-            chosen.url,
+            chosen.address,
             api_key=chosen.api_key,
             api_key_header=chosen.api_key_header,
             # Somebody sits before it.

@@ -65,4 +65,5 @@ def delete_dead_letters(
 ) -> Call[Json]:
     """Delete many letters; without any criterion `all` must be true."""
     params = given(all=all or None, state=state, limit=limit, cursor=cursor, **criteria)
-    return Call("DELETE", "/dlq", as_json, params=params)
+    # Again with a limit, it would delete as many more.
+    return Call("DELETE", "/dlq", as_json, params=params, repeatable=None if limit is None else False)

@@ -1,6 +1,7 @@
 """The runner processes of a worker: one per slot, replaced when one dies."""
 
 import asyncio
+import contextlib
 import logging
 import sys
 import time
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 _MAX_BACKOFF_SECONDS = 10.0
 _TRIAL_SECONDS = 60.0
 _SHOWN_CHARACTERS = 500
+# How long wheels are not described while runners are being started. Some are for ever: each run may need another.
+_LONGEST_RENEWAL_SECONDS = 10.0
 
 
 class RunnersUnusable(Exception):
@@ -58,6 +61,8 @@ class RunnerPool:
         self._alive: set[RunnerProcess] = set()
         self._keepers: list[asyncio.Task[None]] = []
         self._retiring: set[asyncio.Task[None]] = set()
+        # Set whenever a runner has been started.
+        self._started = asyncio.Event()
         # Finds out what the wheels of the version in force offer.
         self._describing: asyncio.Task[None] | None = None
         self._first: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
@@ -219,6 +224,7 @@ class RunnerPool:
                 self.starts += 1
                 self._log_flows(ready, version)
                 self.give_back(runner)
+                self._started.set()
                 await runner.died.wait()
             except (RunnerDied, RunnersUnusable, OSError) as error:
                 if not self._first.done():
@@ -271,6 +277,12 @@ class RunnerPool:
 
     async def _describe_wheels(self, version: FlowVersion) -> None:
         """Import the wheels in a process of its own: runners import of them only what a run asks for."""
+        # It must not slow down the start of runners, for which runs wait.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_RENEWAL_SECONDS):
+                while self.is_renewing:
+                    self._started.clear()
+                    await self._started.wait()
         try:
             ready = await self.try_out(version, describes_wheels=True)
         except RunnersUnusable as error:

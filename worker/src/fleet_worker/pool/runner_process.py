@@ -44,6 +44,7 @@ from .output_pipes import OutputPipes
 logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_SECONDS = 2.0
+_NICENESS_OF_DESCRIBING = 10
 _LOOK_SECONDS = 0.5
 _MAX_LINE_BYTES = 16 * 1024
 # Lines of Python's faulthandler: they name places in the code, but no values.
@@ -115,6 +116,9 @@ class RunnerProcess(asyncio.Protocol):
                 **self._start.options(os.environ, runs_dir=Path(self._setup.runs_dir)),
             )
             orphans.started(self._process.pid)
+            if self._setup.describes_wheels:
+                # Runs come first. At once: importing costs the most, whatever the wheels do.
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICENESS_OF_DESCRIBING)
         except OSError:
             ours.close()
             os.close(output)

@@ -7,6 +7,7 @@ from typing import Any
 
 ANSWER_CHARS = 20_000
 _TEXT_CHARS = 600
+_SHORTEST_TEXT_CHARS = 75
 _LINE_CHARS = 1_000
 LOG_LINES = 200
 
@@ -20,6 +21,15 @@ def shortened(value: Any, most: int = _TEXT_CHARS) -> Any:
     if isinstance(value, list):
         return [shortened(one, most) for one in value]
     return value
+
+
+def fitting(value: Any, most: int = _TEXT_CHARS) -> Any:
+    """The same with long texts cut, the shorter the more of them there are."""
+    shown = shortened(value, most)
+    while most > _SHORTEST_TEXT_CHARS and len(json.dumps(shown, ensure_ascii=False)) > ANSWER_CHARS:
+        most //= 2
+        shown = shortened(value, most)
+    return shown
 
 
 def page(value: Any, offset: int) -> Any:

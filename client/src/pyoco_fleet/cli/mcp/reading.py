@@ -11,7 +11,7 @@ from ...http_client import AsyncPyocoHttpClient
 from ...routes import runs
 from ..doctor.examination import examine
 from ..session import Session
-from .bounds import lines_of, page, shortened
+from .bounds import fitting, lines_of, page, shortened
 
 Tool = Callable[..., Awaitable[Any]]
 RunId = Annotated[str, Field(description="whole id of the run, as list_runs has it")]
@@ -71,7 +71,7 @@ class ReadingTools:
             cursor=cursor,
         )
         return {
-            "runs": shortened(found["items"]),
+            "runs": fitting(found["items"]),
             "total": found.get("total"),
             "next_cursor": found["next_cursor"],
         }
@@ -85,7 +85,7 @@ class ReadingTools:
         """Say why a run waits or has failed: every attempt and decision, and the traceback of the failed task."""
         why = await self._client.perform(recipes.why(run_id))
         task, record = why.run.failed_task
-        answer = {"run_id": run_id, "status": why.run.status, "sentences": shortened(why.sentences[:50], 2_000)}
+        answer = {"run_id": run_id, "status": why.run.status, "sentences": fitting(why.sentences[:50], 2_000)}
         if record is not None and record.traceback:
             answer |= {"failed_task": task, "traceback": record.traceback[-_TRACEBACK_CHARS:]}
         return answer
@@ -138,11 +138,11 @@ class ReadingTools:
         found = await self._client.list_dead_letters(
             state=state, limit=limit, cursor=cursor, flow=flow, reason=reason, fingerprint=fingerprint
         )
-        return shortened(found)
+        return fitting(found)
 
     async def list_dead_letter_groups(self, limit: Limit = 20) -> Any:
         """Count open dead letters by kind: the same flow, reason and type of error."""
-        return shortened(await self._client.list_dead_letter_groups(limit=limit))
+        return fitting(await self._client.list_dead_letter_groups(limit=limit))
 
 
 def _sync(worker: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from fleet_contracts.messages import MalformedMessage
 from fleet_contracts.snapshot import RunSnapshot
@@ -18,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 # Documents of so many runs are in memory at a time: half a megabyte each, at most.
 _PAGE_RUNS = 25
+# What is shown of a page with results, which is in memory until its reader has taken it.
+_PAGE_BYTES = 512 * 1024
 # Of all callers of this process together.
 _MOST_PAGES = 4
 
@@ -66,19 +69,27 @@ class RunStates(Part):
         An end in the ledger is final, also if KV was set back to a time before it.
         """
         known = await self.known(run_ids, tenant_id=tenant_id)
-        for start in range(0, len(run_ids), _PAGE_RUNS):
-            page = run_ids[start : start + _PAGE_RUNS]
+        start, size = 0, _PAGE_RUNS
+        while start < len(run_ids):
             async with self._pages:
-                ended = [run_id for run_id in page if run_id in known and known[run_id].state.status.is_terminal]
-                documents: dict[str, RunRow] = {}
-                if with_results and ended:
-                    rows = await self._database.fetch(reads.runs_with_documents(ended))
-                    documents = {row.run_id: row for row in rows}
-                if any(run_id in known for run_id in page if run_id not in ended):
-                    self._link.require()
-                seen = [self._see(run_id, known.get(run_id), documents.get(run_id), with_results) for run_id in page]
-                states = await asyncio.gather(*seen)
-            yield states
+                seen = await self._page(run_ids[start : start + size], known, with_results)
+            start += len(seen)
+            size = min(2 * len(seen), _PAGE_RUNS)
+            yield seen
+
+    async def _page(self, page: Sequence[str], known: Mapping[str, KnownState], with_results: bool) -> list[Seen]:
+        """The first of these runs: as many as a page may show."""
+        ended = [run_id for run_id in page if run_id in known and known[run_id].state.status.is_terminal]
+        documents: dict[str, RunRow] = {}
+        if with_results and ended:
+            rows = await self._database.fetch(reads.runs_with_documents(ended))
+            documents = {row.run_id: row for row in rows}
+        if any(run_id in known for run_id in page if run_id not in ended):
+            self._link.require()
+        look = [self._see(run_id, known.get(run_id), documents.get(run_id), with_results) for run_id in page]
+        seen = await asyncio.gather(*look)
+        sizes = accumulate(len(one.with_result or b"") for one in seen)
+        return seen[: max(1, sum(size <= _PAGE_BYTES for size in sizes))]
 
     async def _see(self, run_id: str, known: KnownState | None, row: RunRow | None, with_result: bool) -> Seen:
         if known is None:

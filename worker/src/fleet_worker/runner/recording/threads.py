@@ -15,15 +15,27 @@ def carry_into_threads(variable: ContextVar[Any]) -> None:
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
 
     def start_with_value(thread: threading.Thread) -> None:
-        run, value = thread.run, variable.get()
+        own = vars(thread)
+        run, own_run, value = thread.run, own.get("run"), variable.get()
+
+        def restore() -> None:
+            if own_run is None:
+                own.pop("run", None)
+            else:
+                own["run"] = own_run
 
         def run_with_value() -> None:
-            del thread.run  # else the thread would refer to itself
+            restore()  # else the thread would refer to itself
             variable.set(value)
             run()
 
-        thread.run = run_with_value  # type: ignore[method-assign]
-        start(thread)
+        # Not as an attribute, which a class may refuse. A class whose `run` is a property goes without the value.
+        own["run"] = run_with_value
+        try:
+            start(thread)
+        except BaseException:
+            restore()  # there may be another try
+            raise
 
     def submit_with_value(
         pool: ThreadPoolExecutor, work: Callable[..., Any], /, *args: Any, **named: Any
