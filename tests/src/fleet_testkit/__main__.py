@@ -10,8 +10,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -42,8 +41,7 @@ class Step:
     command: list[str]
     # The time budget on two cores; a step over its budget lists its slowest test files.
     budget_seconds: int | None = None
-    # Left out, with a message, where no container engine answers. It mostly waits, and so runs beside the steps
-    # before it: its own processes and the containers use less than one core.
+    # Left out, with a message, where no container engine answers.
     in_containers: bool = False
 
 
@@ -97,6 +95,7 @@ TESTS = (
         _side_by_side(*_STACK, per_core=2),
         210,
     ),
+    Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_files_marked("alone")), 90),
     Step(
         "containers: images, compose, operations, acceptance",
         _composed("tests/containers", "tests/acceptance"),
@@ -104,8 +103,6 @@ TESTS = (
         in_containers=True,
     ),
 )
-# After all others have ended.
-ALONE = Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_files_marked("alone")), 90)
 # For a release: every acceptance test that can, against the fleet in containers.
 ALL = (
     Step(
@@ -122,7 +119,7 @@ _ROOM_BYTES = 6 * 1024**3
 HELP = """usage: ./fleet test [--quick | --all] [-- PYTEST_ARGS]
 
 Runs every check and every test. --quick runs only the checks; --all also runs, for releases, every acceptance test
-against the fleet in containers. Tests in containers run where an engine answers, beside the others: they mostly wait.
+against the fleet in containers. Tests in containers run where an engine answers.
 Their files are kept in memory where there is room, else (or with TMPDIR set) on disk.
 Arguments after -- go to one pytest run instead of all the steps, for example:
   ./fleet test -- worker -k claim -x
@@ -163,50 +160,27 @@ def _run(
     """Run the steps; return the titles of those that failed and of those left out."""
     failed = []
     left_out = []
-    beside: dict[int, Future[_Outcome]] = {}
-    with ThreadPoolExecutor(1) as behind:
-        for number, step in enumerate(steps, 1):
-            if step not in CHECKS and not beside and without_engine is None:
-                beside = {
-                    # The container engine may not see this machine's /dev/shm.
-                    place: behind.submit(_execute, other, None, reports / f"{place}.xml", reports / f"{place}.log")
-                    for place, other in enumerate(steps, 1)
-                    if other.in_containers
-                }
-            print(f"\n=== {number}/{len(steps)} {step.title}", flush=True)
-            if number in beside:
-                outcome = beside[number].result()
-                print((reports / f"{number}.log").read_text(errors="replace"), end="", flush=True)
-            elif step.in_containers:
-                print(f"--- LEFT OUT: {without_engine}", flush=True)
-                left_out.append(step.title)
-                continue
-            else:
-                outcome = _execute(step, env, reports / f"{number}.xml")
-            budget = "" if step.budget_seconds is None else f" (budget {step.budget_seconds} s)"
-            print(f"--- {'ok' if outcome.code == 0 else 'FAILED'} in {outcome.seconds:.0f} s{budget}", flush=True)
-            if outcome.report.exists() and outcome.seconds > (step.budget_seconds or math.inf):
-                print(f"--- over its budget; most of it went to:\n{_costliest(outcome.report)}", flush=True)
-            if outcome.code != 0:
-                failed.append(step.title)
-                if step in CHECKS:
-                    break
+    for number, step in enumerate(steps, 1):
+        print(f"\n=== {number}/{len(steps)} {step.title}", flush=True)
+        if step.in_containers and without_engine is not None:
+            print(f"--- LEFT OUT: {without_engine}", flush=True)
+            left_out.append(step.title)
+            continue
+        since = time.monotonic()
+        report = reports / f"{number}.xml"
+        command = [*step.command, f"--junitxml={report}"] if "pytest" in step.command else step.command
+        # The container engine may not see this machine's /dev/shm.
+        outcome = subprocess.run(command, check=False, env=None if step.in_containers else env).returncode
+        seconds = time.monotonic() - since
+        budget = "" if step.budget_seconds is None else f" (budget {step.budget_seconds} s)"
+        print(f"--- {'ok' if outcome == 0 else 'FAILED'} in {seconds:.0f} s{budget}", flush=True)
+        if report.exists() and seconds > (step.budget_seconds or math.inf):
+            print(f"--- over its budget; most of it went to:\n{_costliest(report)}", flush=True)
+        if outcome != 0:
+            failed.append(step.title)
+            if step in CHECKS:
+                break
     return failed, left_out
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    code: int
-    seconds: float
-    report: Path
-
-
-def _execute(step: Step, env: dict[str, str] | None, report: Path, log: Path | None = None) -> _Outcome:
-    since = time.monotonic()
-    command = [*step.command, f"--junitxml={report}"] if "pytest" in step.command else step.command
-    with nullcontext() if log is None else log.open("wb") as output:
-        code = subprocess.run(command, check=False, env=env, stdout=output, stderr=output).returncode
-    return _Outcome(code, time.monotonic() - since, report)
 
 
 def _costliest(report: Path, *, files: int = 8) -> str:
@@ -231,7 +205,7 @@ def main() -> int:
         steps: tuple[Step, ...] = (Step("pytest " + " ".join(passed_on), _module("pytest", *passed_on)),)
     else:
         own = arguments
-        steps = CHECKS if "--quick" in own else (*CHECKS, *TESTS, *(ALL if "--all" in own else ()), ALONE)
+        steps = CHECKS if "--quick" in own else CHECKS + TESTS + (ALL if "--all" in own else ())
     if unknown := set(own) - {"--quick", "--all"}:
         print(f"fleet test: unknown option {' '.join(sorted(unknown))}\n\n{HELP}", file=sys.stderr)
         return 1
