@@ -80,7 +80,7 @@ def test_a_run_that_waits_for_a_worker_says_why(fleet: Fleet) -> None:
     begun = time.monotonic()
     with pytest.raises(WaitTimeout, match=f"the run {run.id} has not ended within 0.3 s"):
         run.result(timeout=0.3)
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 10
     run.cancel("changed my mind", wait=True)
     with pytest.raises(RunCancelled):
         run.result()
