@@ -24,7 +24,13 @@ from fleet_testkit.wheels import build_wheel
 COMMAND = Path(sys.executable).with_name("pyoco-client")
 NOBODY = "nobody"
 # Makes the terminal on its stdin that of a session of its own, so that Ctrl-C reaches the command alone.
-_ON_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+# These tests may run in the background of a shell, whose processes ignore Ctrl-C.
+_ON_TERMINAL = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.login_tty(0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @dataclass

@@ -1,5 +1,7 @@
 """Real nats-servers with JetStream: one of a test's own that it may break, and one that many tests share."""
 
+import itertools
+import os
 import random
 import shutil
 import signal
@@ -16,12 +18,24 @@ from .waiting import wait_until
 
 # Below Linux's ephemeral ports, which an outgoing connection could take before a server listens.
 _PORTS = range(10_000, 32_000)
+# A process of pytest has every sixteenth port for itself, and gives each one once: servers take a while to listen.
+_SHARES = 16
+
+
+def _own_ports() -> Iterator[int]:
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _SHARES
+    ports = [port for port in _PORTS if port % _SHARES == share]
+    # Another run of the tests on this machine begins elsewhere.
+    random.shuffle(ports)
+    return itertools.cycle(ports)
+
+
+_own = _own_ports()
 
 
 def free_port() -> int:
-    """A free port, chosen at random, so that parallel test processes do not get the same one."""
-    while True:
-        port = random.choice(_PORTS)
+    """A free port that no other test has been given."""
+    for port in _own:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -29,6 +43,7 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+    raise AssertionError("the ports go round for ever")
 
 
 def nats_binary() -> str:
