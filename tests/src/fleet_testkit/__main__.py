@@ -93,7 +93,7 @@ TESTS = (
     Step(
         "the whole stack through the gateway: acceptance, chaos, traces, docs",
         _side_by_side(*_STACK, per_core=2),
-        210,
+        230,
     ),
     Step("what needs the machine for itself", _module("pytest", "-m", "alone", *_files_marked("alone")), 90),
     Step(
