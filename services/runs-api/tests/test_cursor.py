@@ -23,6 +23,10 @@ def test_a_cursor_brings_back_its_position_on_every_replica(position: Position) 
     assert CursorSigner(b"a secret").decode(cursor, scope=b"mine") == position
 
 
+def test_no_cursor_looks_like_an_option_of_a_command() -> None:
+    assert not any(SIGNER.encode(Walk(7), scope=b"%d" % number).startswith("-") for number in range(500))
+
+
 def test_a_cursor_is_refused_for_another_scope_and_under_another_secret() -> None:
     cursor = SIGNER.encode(Walk(7), scope=b"mine")
     with pytest.raises(InvalidCursor):

@@ -10,7 +10,7 @@ import orjson
 
 from ..errors import InvalidCursor, LedgerUnavailable
 
-_VERSION = b"\x02"
+_VERSION = b"\x03"
 _SIGNATURE_BYTES = 16
 
 
@@ -51,7 +51,8 @@ class CursorSigner:
     def encode(self, position: Position, *, scope: bytes) -> str:
         """`scope` is the tenant and the filters of the cursor; it is signed but not contained."""
         body = _VERSION + orjson.dumps([_LETTERS[type(position)], *astuple(position)])
-        return base64.urlsafe_b64encode(self._signature(body, scope) + body).rstrip(b"=").decode()
+        # The version comes first: a cursor that began with "-" would look like an option on a command line.
+        return base64.urlsafe_b64encode(body + self._signature(body, scope)).rstrip(b"=").decode()
 
     def decode(self, text: str | None, *, scope: bytes) -> Position | None:
         """The position in a cursor, None without one; InvalidCursor if `encode` did not make it for the same scope.
@@ -65,7 +66,7 @@ class CursorSigner:
             data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raise InvalidCursor() from None
-        signature, body = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
+        body, signature = data[:-_SIGNATURE_BYTES], data[-_SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._signature(body, scope)) or not body.startswith(_VERSION):
             raise InvalidCursor()
         letter, *fields = orjson.loads(body[len(_VERSION) :])
