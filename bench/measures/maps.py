@@ -4,8 +4,6 @@ import resource
 import time
 from collections.abc import Callable
 
-from pyoco_fleet import Fleet, PyocoHttpClient
-
 from ..connection import HOST
 from ..errors import BenchFailed
 from ..figures import Figure
@@ -13,6 +11,7 @@ from ..load import LoadProcess
 from ..session import Session
 from ..sides import Side
 
+# The client is imported where it is used: an ablation loads this package also in older checkouts, which have none.
 _TIMEOUT_SECONDS = 300.0
 # As scripts do it that have no stream to wait for.
 _POLL_SECONDS = 0.1
@@ -41,6 +40,8 @@ def measure_map(session: Session) -> list[Figure]:
 
 
 def map_seconds(port: int, tag: str, runs: int) -> float:
+    from pyoco_fleet import Fleet
+
     begun = time.perf_counter()
     with Fleet(f"http://{HOST}:{port}") as fleet:
         group = fleet.map("tiny", ({} for _ in range(runs)), tag=tag)
@@ -52,6 +53,8 @@ def map_seconds(port: int, tag: str, runs: int) -> float:
 
 
 def one_by_one_seconds(port: int, tag: str, runs: int) -> float:
+    from pyoco_fleet import PyocoHttpClient
+
     begun = time.perf_counter()
     client = PyocoHttpClient(f"http://{HOST}:{port}")
     run_ids = [client.submit_run("tiny", tag=tag)["run_id"] for _ in range(runs)]
@@ -67,6 +70,8 @@ def one_by_one_seconds(port: int, tag: str, runs: int) -> float:
 
 def map_mib(port: int, tag: str, runs: int) -> float:
     """The most memory that this process has had, with a script that keeps no results."""
+    from pyoco_fleet import Fleet
+
     with Fleet(f"http://{HOST}:{port}") as fleet:
         group = fleet.map("tiny", ({} for _ in range(runs)), tag=tag)
         total = sum(run.result() for run in group.as_completed(_TIMEOUT_SECONDS))
