@@ -246,8 +246,8 @@ async def test_no_run_fails_or_is_begun_twice_while_wheels_change_again_and_agai
     assert {run.interruptions for run in runs} == {0}
     shops = [run for run in runs if run.flow_name == "shop"]
     assert all(used(run) == [f"shop-{run.result}-py3-none-any.whl"] for run in shops)
-    # Runs that were claimed ahead may have to be handed back at a switch. It is not what usually happens to a run.
-    assert sum(run.attempt > 1 for run in runs) <= len(runs) // 10
+    # Of four switches none makes a run wait in vain for its runner; a busy machine may.
+    assert sum(run.attempt > 1 for run in runs) <= 2
 
 
 async def test_a_removed_wheel_disappears_and_an_older_one_takes_its_place(
