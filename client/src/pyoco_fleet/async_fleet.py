@@ -2,12 +2,11 @@
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from . import recipes
 from .async_runs import AsyncRun, AsyncRunGroup
-from .callers import Asynchronous, Method
+from .callers import Asynchronous, AsynchronousClient, Method
 from .calls import Call
 from .config import server as find_server
 from .fleet_base import (
@@ -32,7 +31,7 @@ from .transport import Retries
 T = TypeVar("T")
 
 
-class AsyncFleet(FleetBase, Asynchronous):
+class AsyncFleet(FleetBase, AsynchronousClient):
     """Methods as those of Fleet, as coroutines and asynchronous iterators. Use it with `async with`."""
 
     def __init__(
@@ -53,14 +52,6 @@ class AsyncFleet(FleetBase, Asynchronous):
 
     async def close(self) -> None:
         await self.http.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def call(self, call: Call[T]) -> T:
         return await self.http.call(call)

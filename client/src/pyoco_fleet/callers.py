@@ -1,6 +1,7 @@
 """What turns the description of a request into a method: once for blocking clients, once for asyncio."""
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeAlias, TypeVar, cast, overload
 
@@ -17,9 +18,9 @@ Steps: TypeAlias = Generator[Call[Any], Any, T]
 PageCall: TypeAlias = Callable[[str | None], Call[Json]]
 
 
-class Blocking:
-    def call(self, call: Call[T]) -> T:
-        raise NotImplementedError
+class Blocking(ABC):
+    @abstractmethod
+    def call(self, call: Call[T]) -> T: ...
 
     def perform(self, steps: Steps[T]) -> T:
         try:
@@ -41,9 +42,22 @@ class Blocking:
             yield from walk.items_of(self.call(page(walk.cursor)))
 
 
-class Asynchronous:
-    async def call(self, call: Call[T]) -> T:
-        raise NotImplementedError
+class BlockingClient(Blocking):
+    """One that has connections: close it, or use it in a `with` statement."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Asynchronous(ABC):
+    @abstractmethod
+    async def call(self, call: Call[T]) -> T: ...
 
     async def perform(self, steps: Steps[T]) -> T:
         try:
@@ -63,6 +77,17 @@ class Asynchronous:
         while walk.goes_on:
             for item in walk.items_of(await self.call(page(walk.cursor))):
                 yield item
+
+
+class AsynchronousClient(Asynchronous):
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class Walk:

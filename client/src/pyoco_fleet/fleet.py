@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from . import recipes
-from .callers import Blocking, Method
+from .callers import Blocking, BlockingClient, Method
 from .calls import Call
 from .config import server as find_server
 from .fleet_base import (
@@ -32,7 +31,7 @@ from .transport import Retries
 T = TypeVar("T")
 
 
-class Fleet(FleetBase, Blocking):
+class Fleet(FleetBase, BlockingClient):
     """A fleet, by default that of PYOCO_SERVER, of the profile, or of this machine.
 
     Threads may share one. Close it, or use it in a `with` statement.
@@ -56,14 +55,6 @@ class Fleet(FleetBase, Blocking):
 
     def close(self) -> None:
         self.http.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def call(self, call: Call[T]) -> T:
         return self.http.call(call)

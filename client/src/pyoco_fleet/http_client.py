@@ -3,11 +3,11 @@
 import asyncio
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from .callers import Asynchronous, Blocking, Method
+from .callers import AsynchronousClient, BlockingClient, Method
 from .calls import Call, as_json_or_text, given
 from .config import DEFAULT_KEY_HEADER, Server
 from .errors import WaitTimeout
@@ -24,11 +24,11 @@ _CANCEL_WAIT_SECONDS = 30
 _POLL_SECONDS = 0.25
 
 
-class Routes:
+class Routes(ABC):
     """The methods that are one request each."""
 
-    def __init__(self, base_url: str, *, api_key: str | None, api_key_header: str, **options: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __init__(self, base_url: str, *, api_key: str | None, api_key_header: str, **options: Any) -> None: ...
 
     @classmethod
     def of(cls, server: Server, **options: Any) -> Self:
@@ -95,7 +95,7 @@ def _peer_event(event: Event) -> Json:
     return {"event": event.event, "data": event.data}
 
 
-class PyocoHttpClient(Routes, Blocking):
+class PyocoHttpClient(Routes, BlockingClient):
     """Blocking. Threads may share one; `close` it, or use it in a `with` statement."""
 
     def __init__(
@@ -113,14 +113,6 @@ class PyocoHttpClient(Routes, Blocking):
 
     def close(self) -> None:
         self._transport.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def call(self, call: Call[T]) -> T:
         return self._transport.send(call)
@@ -191,7 +183,7 @@ class PyocoHttpClient(Routes, Blocking):
         return run
 
 
-class AsyncPyocoHttpClient(Routes, Asynchronous):
+class AsyncPyocoHttpClient(Routes, AsynchronousClient):
     """The same for asyncio: every method is a coroutine, every stream an asynchronous iterator."""
 
     def __init__(
@@ -209,14 +201,6 @@ class AsyncPyocoHttpClient(Routes, Asynchronous):
 
     async def close(self) -> None:
         await self._transport.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def call(self, call: Call[T]) -> T:
         return await self._transport.send(call)
